@@ -13,7 +13,9 @@ import jaxdyn
 from experiments import identify
 from jaxdyn import DataError, programs, to_urdf
 from jaxdyn.programs import FitFiles, _identification, alone_in
-from jaxdyn.sysid import JointEffects, Recording, fit_inverse_dynamics
+from jaxdyn.programs._identification_data import HeldOut, IdentificationData
+from jaxdyn.sysid import JointEffects, Recording, fit_inverse_dynamics, ordinary_least_squares, plan_identification
+from jaxdyn.sysid.reports._torque_report import _torque_figures
 
 ROBOT = jaxdyn.samples.chain(2)
 
@@ -341,6 +343,29 @@ def test_kuka(tmp_path, capsys):
     assert all(out["fits"]["physical fit"]["physical"])
     assert out["held_out_relative"]["physical fit"] < 1.1 * out["held_out_relative"]["least squares"]
     assert out["held_out_relative"]["physical fit"] < 0.025
+
+
+def test_the_verdict_compares_held_out_data_with_those_of_the_fit():
+    first, second = (Recording(**recorded(ROBOT, k), name=f"run {k}") for k in range(2))
+    plan = plan_identification(ROBOT, first, joint_effects=JointEffects(), prior_weight=1.0, cutoff=5.0)
+    options = {"joint_effects": plan.joint_effects, "prior_weight": 1.0}
+    fits = {
+        _identification.PHYSICAL: fit_inverse_dynamics(ROBOT, plan.recordings, **options),
+        _identification.LINEAR: ordinary_least_squares(ROBOT, plan.recordings),
+    }
+    assert second.tau is not None
+    said = []
+    for extra in (0.0, 3.0):
+        test = dataclasses.replace(second, tau=second.tau + extra * np.sin(5 * second.t)[:, None]).prepared(5.0)
+        data = IdentificationData(plan, HeldOut(test, test, test.require("tau")[0]), None)
+        said.append(_identification._verdict(data, fits)[1])
+        # Pictures of the page show the errors that its tables have.
+        (figure, _) = _torque_figures(fits, test).values()
+        drawn = figure.axes[1].lines[1].get_ydata()
+        expected = fits[_identification.PHYSICAL].evaluate(test).rms_error[0]
+        assert np.sqrt(np.mean(np.square(drawn))) == pytest.approx(expected)
+    assert re.fullmatch(r"On the held-out data the error is [\d.]+ % of the torque's norm[.]", said[0])
+    assert re.search(r"Its root mean square is [\d.e+]+ times that on the fit's own data", said[1])
 
 
 def test_a_robot_that_its_file_cannot_have_is_written_anew(data, capsys):

@@ -1,6 +1,7 @@
 """Checks find likely errors of a recording and report nothing for a good one."""
 
 import dataclasses
+import itertools
 import os
 import re
 import warnings
@@ -12,7 +13,16 @@ import pytest
 
 import jaxdyn
 from jaxdyn import DataError, rnea
-from jaxdyn.sysid import Recording, RecordingWarning, check_recording, load_npz, require_plausible
+from jaxdyn.sysid import (
+    JointEffects,
+    Recording,
+    RecordingWarning,
+    check_recording,
+    load_npz,
+    plan_identification,
+    require_plausible,
+    unchecked_torques,
+)
 
 MODEL = jaxdyn.samples.chain(2)
 T = np.arange(1200) / 200
@@ -249,6 +259,77 @@ def test_the_unit_of_one_joint_whose_friction_hides_its_torque(friction):
     assert kinds(dataclasses.replace(r, tau=changed * r.tau), large) == set()
 
 
+def test_the_sign_of_one_joint_whose_friction_hides_its_torque():
+    """Friction that would drive the joint shows it; an order of columns is not taken for it."""
+    r = recorded(1, friction=2.0)
+    for j in (2, 5, 6):
+        changed = np.where(np.arange(7) == j, -1.0, 1.0)
+        (finding,) = check_recording(dataclasses.replace(r, tau=changed * r.tau), ARM, warn=False)
+        assert (finding.kind, finding.joints, finding.grave) == ("sign", (NAMES[j],), True)
+        assert "far better when these are negated" in finding.message
+    for joints in ((2, 5), (5, 6)):
+        assert named(exchange(r, ("tau",), joints), "order") == {*NAMES[list(joints)]}
+
+
+def test_torques_far_smaller_than_the_model_s():
+    r = recorded(1, friction=2.0)
+    for j in (2, 5, 6):
+        changed = np.where(np.arange(7) == j, 1e-3, 1.0)
+        assert named(dataclasses.replace(r, tau=changed * r.tau), "scale") == {NAMES[j]}
+        changed = np.where(np.arange(7) == j, 0.3, 1.0)
+        assert kinds(dataclasses.replace(r, tau=changed * r.tau), ARM) == set()
+    # A payload and friction could make a torque as small, but the model's is far larger.
+    r = recorded(2, friction=2.0)
+    tau = np.where(NAMES == "joint6", 0.02, 1.0) * r.tau
+    (finding,) = check_recording(dataclasses.replace(r, tau=tau), ARM, warn=False)
+    assert (finding.kind, finding.joints, finding.grave) == ("scale", ("joint6",), False)
+    assert re.search(r"torques of joint6 \(\d+ times\) are far smaller than the model's", finding.message)
+
+
+def test_torques_that_the_model_cannot_have():
+    r = recorded()
+    tau = np.asarray(r.tau).copy()
+    tau[:, 3] = 30 * np.sign(np.sin(7 * r.t))
+    (finding,) = check_recording(dataclasses.replace(r, tau=tau), ARM, warn=False)
+    assert (finding.kind, finding.joints, finding.grave) == ("misfit", ("joint4",), False)
+    (sentence,) = (x for x in unchecked_torques(dataclasses.replace(r, tau=tau), ARM) if "rough model" in x)
+    assert re.search(r"does not explain these torques: joint4 \(\d+ %\)[.]", sentence)
+
+
+def test_noise_where_nothing_moves_contradicts_no_model():
+    r = recorded()
+    noise = 1e-5 * np.random.default_rng(0).standard_normal((len(r), 7))
+    upright = np.zeros((len(r), 7))
+    floating = dataclasses.replace(ARM, gravity=jnp.zeros(3), effort_limit=jnp.full(7, jnp.inf))
+    assert kinds(Recording(r.t, upright, tau=noise), floating) == {"still"}
+
+
+def test_what_the_checks_cannot_see_is_said():
+    r = recorded()
+    r = dataclasses.replace(r, tau=np.asarray(rnea(ARM, r.q, r.v, np.gradient(r.v, r.t, axis=0))))
+    assert unchecked_torques(r, ARM) == []
+    (sentence,) = unchecked_torques(recorded(friction=0.5), ARM)
+    assert re.search(r"hide the torques of the links here: joint7 \(\d+ %\)[.]", sentence)
+    noise = np.asarray(r.tau).copy()
+    noise[:, 6] = np.random.default_rng(0).standard_normal(len(r))
+    rough, sign = unchecked_torques(dataclasses.replace(r, tau=noise), ARM)
+    assert re.search(r"does not explain these torques: joint7 \(\d+ %\)[.]", rough)
+    assert "sign of these torques: joint7." in sign
+    sentences = unchecked_torques([r, dataclasses.replace(r, tau=noise, name="noise")], ARM)
+    assert [": noise: joint7" in x for x in sentences] == [True, True]
+    # Joints that move in proportion to each other.
+    q = r.q.copy()
+    q[:, [4, 6]] = q[:, [1]] * [0.5, -1.0]
+    sentences = unchecked_torques(dataclasses.replace(r, q=q, v=None), ARM)
+    assert any("in proportion to each other: joint2, joint5, joint7. Exchanged" in x for x in sentences)
+    (sentence,) = unchecked_torques(r.between(0, 0.5), ARM)
+    assert "too short, too slow or of some joints only (0.495 s)" in sentence
+    five_bar = jaxdyn.samples.five_bar()
+    closed = Recording(r.t, r.q[:, :2], tau=r.q[:, :2], joints=five_bar.joint_names[:2])
+    (sentence,) = unchecked_torques(closed, five_bar)
+    assert "closed loops" in sentence
+
+
 COLUMNS = {
     ("tau",): "torques",
     ("q", "v"): "positions and velocities",
@@ -305,6 +386,11 @@ def test_a_joint_whose_friction_hides_its_torque_is_not_judged():
     # Noise alone follows no torque.
     hidden[:, 6] = np.random.default_rng(0).standard_normal(len(r))
     assert kinds(dataclasses.replace(r, tau=hidden), ARM) == set()
+
+
+def test_the_verdict_says_what_the_checks_cannot_see():
+    plan = plan_identification(ARM, recorded(), joint_effects=JointEffects(), prior_weight=1.0, cutoff=10.0)
+    assert any("hide the torques" in x and "joint7" in x for x in plan.warnings)
 
 
 def test_grave_findings_are_refused_unless_forced():
@@ -385,3 +471,27 @@ def test_mistakes_in_real_recordings_are_named(name):
     free = dataclasses.replace(model, position_lower=jnp.full(7, -jnp.inf), position_upper=jnp.full(7, jnp.inf))
     findings = check_recording(dataclasses.replace(r, q=np.rad2deg(r.q), v=None), free, warn=False)
     assert [(x.kind, x.grave) for x in findings] == [("degrees", True)]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not os.environ.get("JAXDYN_DATA"), reason="JAXDYN_DATA does not name the recorded data")
+@pytest.mark.filterwarnings("ignore::jaxdyn.io.RobotFileWarning")
+@pytest.mark.parametrize("name", ["panda", "kuka"])
+def test_no_mistake_in_a_real_recording_passes_without_a_word(name):
+    """Each is found, or the verdict says that it would not show."""
+    model, r = real(name)
+    r, names = dataclasses.replace(r, a=None), model.joint_names
+    wrong = [
+        ((j,), dataclasses.replace(r, tau=np.where(np.arange(7) == j, factor, 1.0) * r.tau))
+        for j in range(7)
+        for factor in (-1.0, 1e-3, 0.01, 57.3, 1000.0)
+    ]
+    wrong += [(x, exchange(r, arrays, x)) for x in itertools.combinations(range(7), 2) for arrays in COLUMNS]
+    found = 0
+    for joints, recording in wrong:
+        findings = check_recording(recording, model, warn=False)
+        said = {x for finding in findings for x in finding.joints}
+        found += bool(findings)
+        sentences = " ".join(unchecked_torques(recording, model))
+        assert all(names[j] in said or names[j] in sentences for j in joints), (joints, findings, sentences)
+    assert found >= {"panda": 97, "kuka": 75}[name]

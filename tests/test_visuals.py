@@ -379,7 +379,13 @@ def test_plots_show_the_numbers():
     np.testing.assert_allclose(figure.axes[6].lines[2].get_ydata(), 100 * measured[:, 3])
     np.testing.assert_allclose(figure.axes[7].lines[1].get_ydata(), 99 * measured[:, 3])
     # A prediction that is far off does not shrink the scale of the measurement.
-    assert np.ptp(figure.axes[6].get_ylim()) < 2 * np.ptp(measured[:, 3])
+    assert np.ptp(figure.axes[6].get_ylim()) < 4 * np.ptp(measured[:, 3])
+    shifted = measured + 0.5 * np.ptp(measured, axis=0)
+    figure = plot_torques(model, t, measured, {"fit": shifted})
+    assert all(
+        low < x.min() and x.max() < high
+        for (low, high), x in zip([panel.get_ylim() for panel in figure.axes[::2]], shifted.T, strict=True)
+    )
     with pytest.raises(ShapeError, match="fit"):
         plot_torques(model, t, measured, {"fit": measured[1:]})
     masses = np.asarray(model.mass)

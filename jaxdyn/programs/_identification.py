@@ -53,6 +53,8 @@ _KEYS_OF_RESULTS = ("results", "plot", "report", "bootstrap", "urdf", "force")
 
 _RELATIVE = {"held_out_relative": "filtered torque", "held_out_relative_raw": "raw torque"}
 """The keys of the held-out errors relative to the torque's norm, with the torque of each."""
+# The fit does not carry over to held-out data where its error is this many times larger, and not just rounding.
+_TIMES_LARGER, _EXACT = 2.0, 1e-6
 LEAVES = ("inertial_parameters", "armature", "damping", "friction", "friction_velocity")
 """The fields of a model that a fit changes; with springs or lengths as effects, it changes some of `_OTHERS` too."""
 _LENGTHS = ("joint_placement", "loop_placement1", "loop_placement2")
@@ -159,8 +161,8 @@ def _identify(config: IdentifyConfig, folder: Path, model: Model, data: Identifi
     out = _summary(config, model, fits, errors, seconds) | relative | {"verdict": verdict}
     _write(folder, config, data, fits, out)
     if config.plot:
-        torques = {name: x.predict(data.held_out.smooth) for name, x in fits.items()}
-        draw_torques(folder / "torque.png", config, model, data, torques)
+        found = {name: x.evaluate(data.held_out.data) for name, x in fits.items()}
+        draw_torques(folder / "torque.png", config, model, data, found)
     files.remove()
     return out
 
@@ -233,7 +235,16 @@ def _fit_physical(
 def _verdict(data: IdentificationData, fits: Fits) -> list[str]:
     """Sentences about the physical fit."""
     causes = sysid.residual_causes(fits[PHYSICAL], data.plan.recordings)
-    return sysid.Identification(fits[PHYSICAL], fits[LINEAR], data.plan, causes).verdict()
+    first, *others = sysid.Identification(fits[PHYSICAL], fits[LINEAR], data.plan, causes).verdict()
+    held_out, own = (fits[PHYSICAL].evaluate(x) for x in (data.held_out.data, data.plan.recordings))
+    sentence = f"On the held-out data the error is {100 * held_out.relative:.3g} % of the torque's norm."
+    times = held_out.total_rms / max(own.total_rms, 1e-300)
+    if times > _TIMES_LARGER and held_out.relative > _EXACT:
+        sentence += (
+            f" Its root mean square is {times:.2g} times that on the fit's own data: the model or these data lack "
+            "something that the held-out torques have, and the intervals do not show it."
+        )
+    return [first, sentence, *others]
 
 
 def _held_out(config: IdentifyConfig, data: IdentificationData) -> dict[str, sysid.Recording]:
@@ -322,12 +333,13 @@ def _write(folder: Path, config: IdentifyConfig, data: IdentificationData, fits:
 
 
 def draw_torques(
-    path: Path, config: IdentifyConfig, model: Model, data: IdentificationData, torques: dict[str, np.ndarray]
+    path: Path, config: IdentifyConfig, model: Model, data: IdentificationData, found: dict[str, sysid.Evaluation]
 ) -> None:
-    """Draw the predicted torques over the measured ones of the held-out data."""
+    """Draw the predicted torques over the measured ones of the held-out data, as `found` has them."""
     if pyplot() is None:
         return
-    title = f"{config.name}: torques held out, low-passed at {data.plan.cutoff:.3g} Hz"
-    smooth, raw = data.held_out.smooth, data.held_out.raw_tau
-    tau = smooth.require("tau")[0]
-    save_figure(path, plot_torques(model, smooth.t, tau, torques, raw=raw, title=title), dpi=110)
+    title = f"{config.name}: torques held out, below {data.plan.cutoff:.3g} Hz"
+    (t,), (tau,) = next((x.t, x.torque) for x in found.values())
+    raw = np.stack([np.interp(t, data.held_out.smooth.t, x) for x in data.held_out.raw_tau.T], axis=-1)
+    predicted = {name: tau + x.residual[0] for name, x in found.items()}
+    save_figure(path, plot_torques(model, t, tau, predicted, raw=raw, title=title), dpi=110)

@@ -40,9 +40,9 @@ def plot_torques(
     predictions. Returns a `matplotlib.figure.Figure`.
 
     `t` `[n]` in s; `measured`, each of `predicted` (by name) and `raw` (the measurement before a filter, in gray)
-    `[n, nv]` in N m or N. The measurement sets the scale of torques, as predictions may be far off, and the last
-    prediction that of errors. At most 4000 points of a curve are drawn. **Raises** `ShapeError`; `ImportError` without
-    matplotlib.
+    `[n, nv]` in N m or N. The measurement and the last prediction set the scale of torques, unless that prediction is
+    far off, and the last prediction sets that of errors. At most 4000 points of a curve are drawn. **Raises**
+    `ShapeError`; `ImportError` without matplotlib.
     """
     figure_type = figure_class()
     t = np.asarray(t, np.float64)
@@ -67,7 +67,9 @@ def plot_torques(
         reference = torques["measured" if raw is None else "measured, raw"][:, j]
         low, high = reference.min(), reference.max()
         room = 0.3 * (high - low) or 1.0
-        panel.set_ylim(low - room, high + room)
+        last = list(torques.values())[-1][:, j]
+        least, most = max(last.min(), low - 3 * room), min(last.max(), high + 3 * room)
+        panel.set_ylim(min(low, least) - room, max(high, most) + room)
         panel.set_ylabel(f"{label}\n{_units(model, 'N m', 'N')[j]}", fontsize=8)
         panel.tick_params(labelsize=8)
         if predicted:

@@ -6,3 +6,4 @@ from jaxdyn.sysid.recordings._files import load_csv, load_npz
 from jaxdyn.sysid.recordings._findings import Finding, RecordingWarning
 from jaxdyn.sysid.recordings._plausibility import check_recording, require_plausible
 from jaxdyn.sysid.recordings._recording import Recording, Recordings, as_recordings
+from jaxdyn.sysid.recordings._unchecked_torques import unchecked_torques

@@ -14,8 +14,8 @@ class Finding(NamedTuple):
     """A likely mistake in a recording."""
 
     kind: str
-    """`"gap"`, `"clock"`, `"degrees"`, `"limits"`, `"wrapped"`, `"rates"`, `"order"`, `"sign"`, `"scale"`, `"still"`,
-    `"no torque"` or `"delay"`."""
+    """`"gap"`, `"clock"`, `"degrees"`, `"limits"`, `"wrapped"`, `"rates"`, `"order"`, `"sign"`, `"scale"`,
+    `"misfit"`, `"still"`, `"no torque"` or `"delay"`."""
     message: str
     joints: tuple[str, ...] = ()
     value: float | None = None

@@ -41,8 +41,10 @@ def check_recording(
     - `"still"`: a joint that never moves, of which hardly more than its gravity torque can be identified;
     - `"no torque"`: a torque that never changes;
     - `"sign"`, `"scale"`, with a model: torques that follow the model's with a negative factor, or with one far from 1;
-      torques far larger than those of the joints that follow the model, or beyond a joint's limit where other joints
-      stay within theirs; and torques far smaller than the links can have;
+      torques that the model and friction explain only if they are negated; torques far larger than those of the joints
+      that follow the model, or beyond a joint's limit where other joints stay within theirs; and torques far smaller
+      than the model's;
+    - `"misfit"`, with a model: large torques of which the model cannot have a third;
     - `"delay"`, with a model: torques that fit the motion better when shifted, by up to `max_delay` s. For each shift
       the torques are projected onto the columns of the torque regressor and of joint friction, which needs no
       parameters; the shift with the smallest rest, in the median of the joints, is interpolated between samples. Exact
@@ -54,7 +56,7 @@ def check_recording(
     reported if a third of that, or less, remains with another factor, in another order of joints, or with positions in
     degrees. For exchanged columns the torques, the positions, and all of them are compared, and several are named where
     they explain the torques about as well. A joint whose friction is large beside the torques of its links is judged by
-    the size of its torque only.
+    the size of its torque and the sign of its friction only: `unchecked_torques` names such joints.
 
     Without a model, joints are named by their columns. Torques of robots with closed loops are not compared with the
     model's.
@@ -116,8 +118,7 @@ def _with_torques(
     if "clock" in kinds or "wrapped" in kinds or any(x.kind == "degrees" and x.grave for x in findings):
         return findings
     consistent = not kinds & {"rates", "order"}
-    whole = _longest_part(recording, max_gap) if "gap" in kinds else recording
-    part = prepared(whole, model, use_rates=consistent)
+    part = prepared(part_without_gaps(recording, max_gap), model, use_rates=consistent)
     if part is None:
         return findings
     found = torque_findings(part, model)
@@ -129,7 +130,10 @@ def _with_torques(
     return [*findings, *found]
 
 
-def _longest_part(recording: Recording, max_gap: float) -> Recording:
+def part_without_gaps(recording: Recording, max_gap: float = 0.1) -> Recording:
+    """Return the longest part without a gap of more than `max_gap` s, which is the whole where there is none."""
+    if not _gaps(recording, max_gap):
+        return recording
     ends = np.concatenate([[-1], np.flatnonzero(_is_gap(recording, max_gap)), [len(recording) - 1]])
     k = int(np.argmax(np.diff(ends)))
     first, last = recording.t[ends[k] + 1].item(), recording.t[ends[k + 1]].item()

@@ -13,21 +13,18 @@ from scipy.optimize import linear_sum_assignment
 from jaxdyn.model import Model
 from jaxdyn.sysid.recordings._findings import Finding, exchanged, of_joints
 from jaxdyn.sysid.recordings._recording import Recording
-from jaxdyn.sysid.recordings._torque_columns import FACTOR, Explanation
+from jaxdyn.sysid.recordings._torque_columns import FACTOR, GOOD, SHARE, SUSPICIOUS, Explanation
+from jaxdyn.sysid.recordings._torque_sizes import contradictions, size_findings
 
-# A joint is suspicious if the model leaves more than this part of its torque's power unexplained, and another reading
-# of the columns is right if it leaves at most `_GOOD`, and less than a third of what the given reading leaves.
-_SUSPICIOUS, _GOOD, _BETTER = 0.1, 0.3, 1 / 3
+# Another reading of the columns is right if it leaves less than a third of what the given reading leaves.
+_BETTER = 1 / 3
+# Far better readings, by a factor of ten, count as well: where the given one leaves a little, or where the model is too
+# rough for one of two joints.
+_FAR_BETTER, _LITTLE = 0.1, 0.03
 # The same for a reading that leaves suspicious joints: the model is too rough there to tell it from others.
 _POOR = 0.05
-# The least part of a torque's power that the model's torque must explain beside friction to judge its factor.
-_SHARE = 0.2
 # Differences below this unexplained part are friction and noise.
 _FLOOR = 1e-3
-# A torque is far too small if this many times its power is left unexplained.
-_FAR_TOO_SMALL = 3.0
-# The part of the largest torque of a link that may be an error of the motion.
-_CANCELLED = 0.1
 # More samples than this, and searches over more joints, take long and tell little more.
 _COUNT, _JOINTS = 500, 16
 # Numbers in other units are those in N m times these factors, as far as a rough model can tell: within `_NEAR`.
@@ -49,20 +46,24 @@ _EXCHANGED = (_TORQUES, _MOTION, _EVERYTHING)
 
 def torque_findings(part: Recording, model: Model) -> list[Finding]:
     """Return what `check_recording` finds in the torques of a prepared part: `"degrees"`, `"order"`, `"sign"` and
-    `"scale"`."""
-    step = -(-len(part) // _COUNT)
-    part = part._map(lambda x: x[::step])
+    `"scale"`, `"misfit"`."""
+    part = thinned(part)
     (tau,) = part.require("tau")
     given = Explanation.along(part, model)
-    unexplained = np.array([given.unexplained(j, tau[:, j]) for j in range(model.nv)])
+    unexplained = given.unexplained_parts(tau)
     factors, share = np.array([given.factor(j, tau[:, j]) for j in range(model.nv)]).T
-    found = []
-    if (unexplained > _SUSPICIOUS).any():
-        found = _other_readings(part, model, given, unexplained, factors, share)
+    found = _other_readings(part, model, given, unexplained, factors, share)
     # Torques in another unit at other joints, too, hide in friction, and are found once these are right.
     if any(x.kind in ("order", "degrees", "scale") for x in found):
         return found
-    return [*found, *_sizes(part, model, given, unexplained, share, {name for x in found for name in x.joints})]
+    found += size_findings(part, model, given, unexplained, share, {name for x in found for name in x.joints})
+    return found + contradictions(part, model, given, unexplained, {name for x in found for name in x.joints})
+
+
+def thinned(part: Recording) -> Recording:
+    """Return evenly spaced samples of a prepared part, enough to compare its torques with a model's."""
+    step = -(-len(part) // _COUNT)
+    return part._map(lambda x: x[::step])
 
 
 def _other_readings(
@@ -78,23 +79,34 @@ def _other_readings(
     names, (tau,) = model.topology.dof_names, part.require("tau")
     scaled = np.array([given.unexplained(j, _ratio(tau[:, j], k)) for j, k in enumerate(factors)])
     # Where the model's torque is a small part of the measured one, its factor says nothing.
-    scaled[share < _SHARE] = np.inf
-    degrees = _degrees(part, model, np.minimum(unexplained, scaled))
+    scaled[share < SHARE] = np.inf
+    # Friction, which opposes the motion, may show the sign of a torque that the links hardly change.
+    negated = given.unexplained_parts(-tau)
+    negated[~_is_better(negated, np.minimum(unexplained, scaled))] = np.inf
+    before = np.minimum(unexplained, negated)
+    degrees = _degrees(part, model, np.minimum(before, scaled))
     if degrees:
         return degrees
     order = _torque_order(given, tau, unexplained, scaled)
-    findings = _factors(names, factors, unexplained, scaled)
+    findings = _factors(names, factors, unexplained, scaled, negated)
     explained = {name for x in findings for name in x.joints}
-    if order is None and all(u <= _SUSPICIOUS or x in explained for u, x in zip(unexplained, names, strict=True)):
+    if order is None and all(u <= SUSPICIOUS or x in explained for u, x in zip(unexplained, names, strict=True)):
         return findings
     readings = _OrderSearch(part, model, given, unexplained).readings(order)
-    if not readings:
+    if not readings or _misfit(readings[0].unexplained) > _misfit(before):
         return findings
     places = [(x.what, {names[i]: names[x.order[i]] for i in np.flatnonzero(x.moved)}) for x in readings]
     best, moved = readings[0], readings[0].moved
     # Factors say something only of torques in their places.
-    right = _factors(names, factors, np.where(moved, 0.0, unexplained), scaled) if best.what == _TORQUES else []
+    right = []
+    if best.what == _TORQUES:
+        right = _factors(names, factors, np.where(moved, 0.0, unexplained), scaled, np.where(moved, np.inf, negated))
     return [exchanged(places, sure=best.is_sure and len(readings) == 1), *right]
+
+
+def _misfit(unexplained: np.ndarray) -> float:
+    """Return the sum of the logarithms of the parts that are left unexplained at all joints."""
+    return float(np.log(np.maximum(unexplained, _FLOOR)).sum())
 
 
 def _ratio(torque: np.ndarray, factor: float) -> np.ndarray:
@@ -103,21 +115,17 @@ def _ratio(torque: np.ndarray, factor: float) -> np.ndarray:
 
 def _is_better(new: np.ndarray, old: np.ndarray) -> np.ndarray:
     """Return which of the parts that a new reading leaves unexplained are small, and far smaller than the old ones."""
-    return (new < _GOOD) & (new < _BETTER * old) & (old > _SUSPICIOUS)
+    better = (new < _BETTER * old) & (old > SUSPICIOUS) | (new < _FAR_BETTER * old) & (old > _LITTLE)
+    return (new < GOOD) & better
 
 
-def _factors(names: Sequence[str], factors: np.ndarray, unexplained: np.ndarray, scaled: np.ndarray) -> list[Finding]:
-    """Return findings of torques that are the model's times a negative factor, or times one far from 1."""
+def _factors(
+    names: Sequence[str], factors: np.ndarray, unexplained: np.ndarray, scaled: np.ndarray, negated: np.ndarray
+) -> list[Finding]:
+    """Return findings of torques that are the model's times a negative factor, or times one far from 1, or that the
+    model and friction explain when they are negated (`negated`: the part that is left then, if that is far less)."""
     better = _is_better(scaled, unexplained)
-    out = []
-    negative = np.flatnonzero(better & (factors < 0))
-    if negative.size:
-        joints = tuple(names[j] for j in negative.tolist())
-        message = (
-            f"the torques of {_listed(joints, factors[negative])} follow the model's with a negative factor: negate "
-            "them, or check the joint's axis and the direction of gravity in the model"
-        )
-        out.append(Finding("sign", message, joints, float(np.median(factors[negative])), True))
+    out = _negative(names, factors, better & (factors < 0), unexplained, np.where(better, np.inf, negated))
     size = np.abs(factors)
     far = np.flatnonzero(better & ((size > FACTOR) | (size < 1 / FACTOR)))
     if far.size:
@@ -131,43 +139,31 @@ def _factors(names: Sequence[str], factors: np.ndarray, unexplained: np.ndarray,
     return out
 
 
-def _sizes(
-    part: Recording, model: Model, given: Explanation, unexplained: np.ndarray, share: np.ndarray, named: set[str]
+def _negative(
+    names: Sequence[str], factors: np.ndarray, negative: np.ndarray, unexplained: np.ndarray, negated: np.ndarray
 ) -> list[Finding]:
-    """Return findings of torques whose size is wrong, at joints where friction or noise hides what follows the model:
-    far larger than those of the joints that follow it and beyond the joint's limit, or far smaller than the lightest
-    links could have."""
-    (tau,), names, units = part.require("tau"), model.topology.dof_names, model.topology.dof_units
-    size, peak = np.sqrt(np.mean(tau**2, axis=0)), np.abs(tau).max(axis=0)
-    follows = (unexplained <= _SUSPICIOUS) & (share >= _SHARE)
-    by_model = np.array([np.sqrt(np.mean(x[:, 0] ** 2)) for x in given.free])
-    limit = np.asarray(model.effort_limit, np.float64)
-    limited = np.isfinite(limit) & (limit > 0)
-    out = []
-    for j in np.flatnonzero(~follows).tolist():
-        like, others = np.flatnonzero(follows & (units == units[j])), np.delete(limited & (peak <= limit), j)
-        if names[j] in named or (limited[j] and peak[j] <= limit[j]):
-            continue
-        beyond = bool(limited[j] and peak[j] > FACTOR * limit[j])
-        if like.size and size[j] > FACTOR * max(size[like].max(), by_model[units == units[j]].max()):
-            k = like[np.argmax(size[like])]
-            reason = f"is {size[j] / size[k]:.3g} times as large as that of {names[k]}, which follows the model"
-            if limited[j]:
-                reason += f", and reaches {peak[j] / limit[j]:.3g} times the joint's limit"
-        elif beyond and len(others) > 1 and others.all():
-            reason = f"reaches {peak[j] / limit[j]:.3g} times its limit, while all other joints stay within theirs"
-        else:
-            continue
-        message = f"the torque of {names[j]} {reason}: is it in another unit? N m and N are needed at the joints"
-        out.append(Finding("scale", message, (names[j],), grave=beyond))
-    # Where the torques of links cancel, as at a joint without a drive, errors of the motion are larger than the torque.
-    left = np.sqrt(unexplained) * tau.std(axis=0) > _CANCELLED * given.largest_of_links()
-    small = [names[j] for j in np.flatnonzero((unexplained > _FAR_TOO_SMALL) & left) if names[j] not in named]
+    """Return a finding of torques that look negated: those with a `negative` factor, and those where `negated` is
+    finite."""
+    follow, opposed = np.flatnonzero(negative).tolist(), np.flatnonzero(np.isfinite(negated)).tolist()
+    clauses = []
+    if follow:
+        shown = _listed([names[j] for j in follow], factors[follow])
+        clauses.append(f"the torques of {shown} follow the model's with a negative factor")
+    if opposed:
+        shown = ", ".join(f"{names[j]} ({unexplained[j]:.0%} and {negated[j]:.0%})" for j in opposed)
+        clauses.append(
+            f"the model and friction explain the torques of {shown} far better when these are negated (in brackets "
+            "what is left of the power, as given and negated)"
+        )
+    if not clauses:
+        return []
     message = (
-        "the torques of {} are far smaller than the model's, even if its links had a fifth of their inertias: are they "
-        "in another unit, or without gravity?"
+        f"{'; '.join(clauses)}: negate them, or check the joint's axis and the direction of gravity in the model, and "
+        "the order of the columns"
     )
-    return out + of_joints("scale", small, message)
+    joints = tuple(names[j] for j in follow + opposed)
+    value = float(np.median(factors[follow])) if follow else None
+    return [Finding("sign", message, joints, value, bool(follow or (negated[opposed] <= SUSPICIOUS).any()))]
 
 
 def _listed(joints: Sequence[str], factors: np.ndarray) -> str:
@@ -187,22 +183,33 @@ def _torque_order(
     given: Explanation, tau: np.ndarray, unexplained: np.ndarray, scaled: np.ndarray
 ) -> np.ndarray | None:
     """Return the joint to which each column of the torques belongs, if that is not the given order."""
-    rows = np.flatnonzero(unexplained > _SUSPICIOUS)
+    rows = np.flatnonzero(unexplained > SUSPICIOUS)
     if not 2 <= rows.size <= _JOINTS:
         return None
     U = np.array([[given.unexplained(j, tau[:, i]) for j in rows.tolist()] for i in rows.tolist()])
     # A column stays where it is unless another joint explains it better than this one does with any factor.
     old = np.minimum(unexplained, scaled)
-    allowed = (np.minimum(_GOOD, old[rows, None]) > U) | np.eye(len(U), dtype=bool)
-    order = np.arange(tau.shape[1])
-    order[rows] = rows[linear_sum_assignment(np.where(allowed, np.log(np.maximum(U, _FLOOR)), 1e3))[1]]
-    new = old.copy()
-    new[rows] = U[np.arange(len(U)), np.searchsorted(rows, order[rows])]
-    gain = np.log(np.maximum(new, _FLOOR) / np.maximum(old, _FLOOR))
-    for cycle in _cycles(order):
-        if gain[cycle].mean() > np.log(_BETTER):
-            order[cycle] = cycle
-    return None if (order == np.arange(len(order))).all() else order
+    for limit in (GOOD, np.inf):
+        allowed = (np.minimum(limit, old[rows, None]) > U) | np.eye(len(U), dtype=bool)
+        order = np.arange(tau.shape[1])
+        order[rows] = rows[linear_sum_assignment(np.where(allowed, np.log(np.maximum(U, _FLOOR)), 1e3))[1]]
+        new = old.copy()
+        new[rows] = U[np.arange(len(U)), np.searchsorted(rows, order[rows])]
+        for cycle in _cycles(order):
+            if not _explains(new[cycle], old[cycle]):
+                order[cycle] = cycle
+        if (order != np.arange(len(order))).any():
+            return order
+    return None
+
+
+def _explains(new: np.ndarray, old: np.ndarray) -> bool:
+    """Return whether exchanged columns, which leave the parts `new` unexplained and left `old` before, are explained
+    far better: all of them, or some so well that the model may be too rough for the others."""
+    gain = np.log(np.maximum(new, _FLOOR) / np.maximum(old, _FLOOR)).mean()
+    if (new <= GOOD).all():
+        return bool(gain < np.log(_BETTER))
+    return bool(gain < np.log(_FAR_BETTER) and new.min() <= _LITTLE and (new <= old).all())
 
 
 def _cycles(order: np.ndarray) -> list[list[int]]:
@@ -227,9 +234,10 @@ def _degrees(part: Recording, model: Model, unexplained: np.ndarray) -> list[Fin
     rate = np.where(model.topology.dof_units == "rad", np.pi / 180, 1.0)
     other = Explanation.along(dataclasses.replace(part, q=factor * part.q, v=rate * v, a=rate * a), model)
     (tau,) = part.require("tau")
-    new = np.array([other.unexplained(j, tau[:, j]) for j in range(model.nv)])
-    suspicious = unexplained > _SUSPICIOUS
-    if 2 * _is_better(new, unexplained).sum() <= suspicious.sum() or (new > 3 * unexplained)[~suspicious].any():
+    new = other.unexplained_parts(tau)
+    suspicious = unexplained > SUSPICIOUS
+    better = _is_better(new, unexplained) & suspicious
+    if 2 * better.sum() <= suspicious.sum() or (new > 3 * unexplained)[~suspicious].any():
         return []
     names = [
         name for name, unit in zip(model.topology.dof_names, model.topology.dof_units, strict=True) if unit == "rad"
@@ -255,13 +263,13 @@ class _Reading(NamedTuple):
 
     @property
     def misfit(self) -> float:
-        """The sum of the logarithms of what is left unexplained, over all joints."""
-        return float(np.log(np.maximum(self.unexplained, _FLOOR)).sum())
+        """The sum of the logarithms of the parts that it leaves unexplained at all joints."""
+        return _misfit(self.unexplained)
 
     @property
     def is_sure(self) -> bool:
         """Whether the joints whose columns are exchanged have no unexplained torque then."""
-        return bool((self.unexplained[self.moved] <= _SUSPICIOUS).all())
+        return bool((self.unexplained[self.moved] <= SUSPICIOUS).all())
 
     @property
     def margin(self) -> float:
@@ -272,9 +280,11 @@ class _Reading(NamedTuple):
         """Whether this leaves far less unexplained than the given order does, `before` `[nv]`."""
         new, moved = self.unexplained, self.moved
         # Torques that both orders explain, or none, count neither for the new order nor against it.
-        judged = (np.maximum(new, before) > _SUSPICIOUS) & (np.minimum(new, before) < _GOOD) | moved
-        gain = np.log(np.maximum(new, _FLOOR) / np.maximum(before, _FLOOR))[judged].mean()
-        return bool((new[moved] <= _GOOD).all() and gain < np.log(_BETTER))
+        judged = (np.maximum(new, before) > SUSPICIOUS) & (np.minimum(new, before) < GOOD) | moved
+        if (new[moved] <= GOOD).all():
+            gain = np.log(np.maximum(new, _FLOOR) / np.maximum(before, _FLOOR))[judged].mean()
+            return bool(gain < np.log(_BETTER))
+        return _explains(new[judged], before[judged])
 
 
 class _OrderSearch:
@@ -309,8 +319,8 @@ class _OrderSearch:
         if not good:
             return []
         best = min(good, key=lambda x: x.misfit)
-        given = float(np.log(np.maximum(self.before, _FLOOR)).sum())
-        alike = [x for x in out if x is not best and x.misfit < min(given, best.misfit + best.margin)]
+        limit = min(_misfit(self.before), best.misfit + best.margin)
+        alike = [x for x in out if x is not best and x.misfit < limit]
         return [best, *sorted(alike, key=lambda x: x.misfit)]
 
     def columns(self, places: tuple[int, ...]) -> np.ndarray:
@@ -333,7 +343,7 @@ class _OrderSearch:
             explanation = self.explanation(tuple(np.searchsorted(self.joints, columns[self.joints]).tolist()))
         if what != _MOTION:
             tau = tau[:, columns]
-        return np.array([explanation.unexplained(k, tau[:, k]) for k in range(self.model.nv)])
+        return explanation.unexplained_parts(tau)
 
     def best(self, with_torques: bool) -> tuple[int, ...]:
         """Return the order of the positions, alone or together with the torques, at which no exchange explains the

@@ -18,6 +18,12 @@ RATE, _SAMPLES = 200.0, 4000
 _CHUNK = 500
 FACTOR = 5.0
 """How wrong a rough model's inertias may be: the torque of each link may be this many times larger or smaller."""
+SUSPICIOUS = 0.1
+"""A joint is suspicious if the model leaves more than this part of its torque's power unexplained."""
+GOOD = 0.3
+"""The largest part that the right reading of the columns leaves unexplained."""
+SHARE = 0.2
+"""The least part of a torque's power that the model's torque must explain beside friction to judge its factor."""
 # The part of the robot's mass that a payload may have that the model lacks.
 _PAYLOAD = 0.5
 # A rotor behind a gear may have this many times the inertia that the robot has at the joint where it has most.
@@ -149,6 +155,10 @@ class Explanation:
         small = np.linalg.qr(np.column_stack([self.bounded[j] / size, torque]), mode="r")
         rest = lsq_linear(small[:, :-1], small[:, -1], tuple(self.bounds[j] * size), method="bvls")
         return float(2 * rest.cost / power)
+
+    def unexplained_parts(self, torques: np.ndarray) -> np.ndarray:
+        """Return `unexplained` of each column of `torques` `[n, nv]` at its degree of freedom, `[nv]`."""
+        return np.array([self.unexplained(j, torques[:, j]) for j in range(len(self.bounded))])
 
     def similarity(self, torques: np.ndarray) -> np.ndarray:
         """Return `[m, nv]`: the part of the power of each of `torques` `[n, m]` that each degree of freedom's columns

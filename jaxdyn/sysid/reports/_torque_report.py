@@ -150,15 +150,16 @@ def _torque_figures(fits: Mapping[str, InverseDynamicsFit], recording: Recording
     # The import stands here so that `import jaxdyn` loads no plotting.
     from jaxdyn.viz import plot_masses, plot_torques
 
-    recording.require("tau")
     model = next(iter(fits.values())).model
-    (tau,) = recording.completed(model).require("tau")
     masses = {name: fit.model.mass for name, fit in fits.items()}
     intervals = {name: fit.intervals() for name, fit in fits.items() if fit.tangent is not None}
     ends = slice(0, 10 * model.nb, 10)
-    torques = plot_torques(model, recording.t, tau, {name: fit.predict(recording) for name, fit in fits.items()})
+    found = {name: fit.evaluate(recording) for name, fit in fits.items()}
+    (t,), (measured,) = next((x.t, x.torque) for x in found.values())
+    torques = plot_torques(model, t, measured, {name: measured + x.residual[0] for name, x in found.items()})
+    below = f" below {recording.cutoff:.3g} Hz" if recording.cutoff else ""
     bars = plot_masses(model, masses, {name: (x.lower[ends], x.upper[ends]) for name, x in intervals.items()})
     return {
-        f"measured and predicted torques, {recording.name}": torques,
+        f"measured and predicted torques{below}, {recording.name}": torques,
         "masses of the links, with 95 % intervals": bars,
     }

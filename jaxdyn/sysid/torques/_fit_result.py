@@ -41,6 +41,10 @@ class Evaluation(NamedTuple):
     """Norm of all residuals divided by the norm of all torques."""
     residual: tuple[np.ndarray, ...]
     """`[n, nv]` for each recording: predicted minus recorded, at the samples that its low pass keeps."""
+    torque: tuple[np.ndarray, ...]
+    """`[n, nv]` for each recording: the recorded torque at these samples, after the low pass."""
+    t: tuple[np.ndarray, ...]
+    """`[n]` for each recording: the times of these samples, s."""
 
     def printed(self) -> printing.Facts:
         """The facts that `print` shows."""
@@ -193,6 +197,8 @@ class InverseDynamicsFit(eqx.Module):
             total_rms=float(np.sqrt(np.mean(r[:, driven] ** 2))),
             relative=float(np.linalg.norm(r) / max(np.linalg.norm(y), np.finfo(float).tiny)),
             residual=residual,
+            torque=tuple(tau),
+            t=tuple(f.apply(x.t) for x, f in zip(recordings, filters, strict=True)),
         )
 
     def base_parameters(self, *, threshold: float | None = None) -> BaseParameters:

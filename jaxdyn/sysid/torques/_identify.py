@@ -15,7 +15,14 @@ from jaxdyn._errors import naming_arguments
 from jaxdyn._types import ArrayLike
 from jaxdyn.model import Model
 from jaxdyn.sysid.parameters import nearest_physical_model
-from jaxdyn.sysid.recordings import Recording, Recordings, as_recordings, require_plausible, signals
+from jaxdyn.sysid.recordings import (
+    Recording,
+    Recordings,
+    as_recordings,
+    require_plausible,
+    signals,
+    unchecked_torques,
+)
 from jaxdyn.sysid.torques._base_parameters import base_covariance_root
 from jaxdyn.sysid.torques._cross_validation import held_out_errors
 from jaxdyn.sysid.torques._effect_search import effect_shape
@@ -76,7 +83,8 @@ class Plan(NamedTuple):
     choices: tuple[Choice, ...]
     """The comparisons by cross-validation, in order."""
     warnings: tuple[str, ...]
-    """Sentences about the choices: a prior weight at the edge of the candidates, a cutoff that was lowered."""
+    """Sentences about the choices: torques that could not be compared with the model's (`unchecked_torques`), a prior
+    weight at the edge of the candidates, a cutoff that was lowered."""
     shape: EffectShape
     """The velocities and delays that were searched for, with which a fit from `start` begins."""
 
@@ -239,7 +247,8 @@ def plan_identification(
     What is given is not chosen. With `lengths`, a first fit finds them, and the choices are made with them. The
     arguments are those of `identify`.
     """
-    measured, notes, choices = as_recordings(recordings), [], []
+    measured, choices = as_recordings(recordings), []
+    notes = unchecked_torques(measured, model)
     model, changed = nearest_physical_model(model)
     if changed:
         names = ", ".join(changed)

@@ -64,8 +64,8 @@ def _constraints(
     if linear is not None and cost > _COST and error > 1e-6:
         count, least = int((~linear.physical).sum()), _percent(error / (1 + cost))
         out.append(
-            f"Physical links and the prior raise this error by {cost:.1%}: least squares without them has {least}, "
-            f"with {count} of {fit.model.nb} links not physical."
+            f"Physical links and the prior raise the error on its own data by {cost:.1%}: least squares without them "
+            f"has {least}, with {count} of {fit.model.nb} links not physical."
         )
     if flattened:
         out.append(
@@ -94,11 +94,14 @@ def _determined(fit: InverseDynamicsFit) -> list[str]:
     if by_prior:
         out.append(
             f"{len(by_prior)} single parameters are decided by the start alone (the data leave more than "
-            f"{_BY_PRIOR:.0%} of its variance): {_by_owner(by_prior)}."
+            f"{_BY_PRIOR:.0%} of the prior's variance): {_by_owner(by_prior)}."
         )
     if base.unidentifiable:
         nothing = sorted(base.unidentifiable, key=base.names.index)
-        out.append(f"No torque of these motions depends on these: {_by_owner(nothing)}.")
+        out.append(
+            f"No torque of these motions depends on these: {_by_owner(nothing)}. Their values and intervals come from "
+            "the start, and from the prior's ties to other parameters of their link."
+        )
     out += _searched(fit)
     if found := _positions(fit, base):
         out.append(f"Of lengths the data determine, in m: {'; '.join(found)}. The start decides all else about them.")
@@ -136,7 +139,7 @@ def _searched(fit: InverseDynamicsFit) -> list[str]:
     held = searched & ~fit.refined
     if held.any():
         shown = [f"{x} of {_all_or_listed(y, dofs)}" for x, y in zip(kinds, held, strict=True) if y.any()]
-        out.append(f"Of these, steps of the fit did not settle {'; '.join(shown)}: the intervals take them as known.")
+        out.append(f"Of these, steps of the fit did not settle {'; '.join(shown)}: the intervals take these as known.")
     return out
 
 
@@ -178,19 +181,19 @@ def _causes(causes: Sequence[Cause], refused: Mapping[str, tuple[float, float]])
     first, *others = evident
     name = _MEANING.get(first.name, first.name)
     out = [
-        f"The residuals point to {name}: it would explain {first.part:.0%} of what is left (F = "
+        f"The residuals point to {name}, which would explain {first.part:.0%} of what is left (F = "
         f"{first.statistic:.3g}), most at {_listed(first.joints)}. The parameters and their intervals hold only if "
         f"nothing like that is missing. To estimate it, {_FREED.get(first.name, _AS_EFFECT)}."
     ]
     if others:
-        also = ", ".join(f"{x.name} {x.part:.0%} (F = {x.statistic:.3g})" for x in others)
-        out.append(f"Alone, these would explain a part as well: {also}.")
+        also = ", ".join(f"{_MEANING.get(x.name, x.name)} {x.part:.0%} (F = {x.statistic:.3g})" for x in others)
+        out.append(f"Taken alone, each of these would explain a part as well: {also}.")
     for name in (x.name for x in evident if x.name in refused):
         decrease, standard_error = refused[name]
         change = f"{abs(decrease):.1%} {'smaller' if decrease > 0 else 'larger'} (standard error {standard_error:.1%})"
         out.append(
-            f"As an effect of all joints, {name} was tried and not taken: with it the mean square on held-out parts is "
-            f"{change}."
+            f"An effect of all joints was tried for {name}, and not taken: with it the mean square on parts that were "
+            f"held out is {change}."
         )
     return out
 
