@@ -1,4 +1,4 @@
-"""What the checks of recordings could not compare with a model, in sentences."""
+"""Sentences about what the checks of recordings could not compare with a model."""
 
 from __future__ import annotations
 
