@@ -254,7 +254,7 @@ class Search(NamedTuple):
     low: Any
     high: Any
     last: Any
-    """How far the last step went."""
+    """The length of the last step; infinite before `high` is known."""
     done: Any
     """One where it is at the minimum up to rounding, else zero."""
 

@@ -130,7 +130,7 @@ def _initial_state(problem: Problem, options: DDPOptions, us, xs, multipliers) -
     )
 
 
-def _begin(problem: Problem, s: ConstrainedState, e: Expansion, rows: Rows, near: bool) -> ConstrainedState:
+def _begin(problem: Problem, s: ConstrainedState, e: Expansion, rows: Rows, warm: bool) -> ConstrainedState:
     """The state before the first iteration, with the scales, the barrier, `delta`, and the multipliers."""
     eps = jnp.finfo(problem.dtype).eps
     low, high = problem.control_box
@@ -152,7 +152,7 @@ def _begin(problem: Problem, s: ConstrainedState, e: Expansion, rows: Rows, near
     distance = jnp.where(equal, rows.value - jnp.where(equal, rows.lower, 0.0), 0.0)
     infeasibility = jnp.abs(s.gaps).sum() + jnp.abs(distance).sum()
     barrier, softness = BARRIER * cost / number_of_bounds(problem, rows), SOFTNESS
-    if near:
+    if warm:
         # The nearer to a solution, the smaller the barrier that keeps the iterates near it.
         violation = jnp.abs(bound_excess(rows.value, rows.lower, rows.upper)) / rows_scale
         distance = jnp.maximum(violation.max(initial=0.0), relative_gap(problem, s))
@@ -163,7 +163,7 @@ def _begin(problem: Problem, s: ConstrainedState, e: Expansion, rows: Rows, near
     slopes = jnp.minimum(station.size, (cost / width).min(axis=0))
     s = s._replace(scale=Scale(cost, rows_scale, slopes, infeasibility, barrier))
     s = _with_barrier(problem, s, barrier, rows[:3], softness)
-    if not near:
+    if not warm:
         return s
     missing = _missing_multipliers(problem, s, e, rows, barrier / width)
     return s._replace(box=jax.tree.map(lambda a, b: jnp.where(s.near, a, b), missing, s.box))
@@ -253,11 +253,11 @@ def _updated(problem: Problem, options: DDPOptions, s: ConstrainedState, e, rows
     return jax.tree.map(lambda a, b: jnp.where(solved, a, b), after, s)
 
 
-def _iterate(problem: Problem, options: DDPOptions, near: bool, s: ConstrainedState) -> ConstrainedState:
+def _iterate(problem: Problem, options: DDPOptions, warm: bool, s: ConstrainedState) -> ConstrainedState:
     """One Newton step, with an update of the barrier before it where that is due."""
     e, rows = expand(problem, s.xs, s.us, s.gaps)
     first = s.iterations == 0
-    s = jax.tree.map(lambda a, b: jnp.where(first, a, b), _begin(problem, s, e, rows, near), s)
+    s = jax.tree.map(lambda a, b: jnp.where(first, a, b), _begin(problem, s, e, rows, warm), s)
     bounds = rows.lower, rows.upper
     barrier = row_barrier(rows.value, *bounds, s.barrier, s.rows)
     errors, toward, deviation, equality = measure_errors(problem, s, e, rows, barrier)

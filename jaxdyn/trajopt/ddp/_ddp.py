@@ -53,8 +53,9 @@ def ddp(
     - `us` `[horizon, nu]`: zeros by default; clipped to their bounds.
     - `xs` `[horizon + 1, nx]`: by default the roll-out of `us`, or `x0` repeated where the roll-out diverges, costs
       more, or violates constraints that `x0` meets.
-    - `multipliers`: those of a solution nearby. The solve takes second derivatives from its first step on; with
-      constraints, it starts with a barrier that is the smaller the nearer the guess is to meeting its constraints.
+    - `multipliers`: those of a solution nearby (`solution.multipliers`). With constraints, the solve starts with a
+      barrier that is the smaller the nearer the guess is to meeting its constraints. If it nearly does, or if there are
+      no constraints, second derivatives are taken from the first step on, unless `options.hessian` leaves them out.
 
     Derivatives of the solution's trajectory, cost and multipliers with respect to all arrays of the problem come from
     the implicit function theorem, in both modes: exact at a solution, so converge tightly. They are NaN where the
@@ -93,7 +94,7 @@ def _solve(problem: Problem, guess: tuple[Any, Any, Any], options: DDPOptions) -
             "backward='associative' solves problems without bounds on controls: use backward='scan', or give the "
             "bounds as a Constraint on a ControlResidual"
         )
-    # Only a solution has multipliers of the steps; the plans of a controller, of few iterations, do not.
+    # Plans of a controller have no multipliers of the steps: with few iterations, second derivatives do not pay.
     near = multipliers is not None and multipliers.dynamics is not None
     return run_unconstrained(problem, us, xs, options, near)
 
