@@ -23,7 +23,8 @@ class OnArrays:
     structures: tuple
 
     def __call__(self, sizes1, placed1, sizes2, placed2, margin):
-        rank = placed1.ndim - 2
+        # Any of the arrays may have the batch axes.
+        rank = max(x.ndim - core for x, core in ((sizes1, 2), (placed1, 2), (sizes2, 2), (placed2, 2), (margin, 1)))
 
         def rows(x, core):
             return jnp.moveaxis(x.reshape((1,) * (rank + core - x.ndim) + x.shape), range(rank), range(-rank, 0))

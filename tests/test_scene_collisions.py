@@ -271,7 +271,8 @@ QUARTER = np.array([[1, 0, 0], [0, 0, -1], [0, 1, 0]])
 EIGHTH = np.array([[np.sqrt(0.5), -np.sqrt(0.5), 0], [np.sqrt(0.5), np.sqrt(0.5), 0], [0, 0, 1]])
 
 
-PLACED = [p for p in PAIRS + ROUTINE if p[1] not in MESHES] + [pytest.param(*p, marks=pytest.mark.slow) for p in BOXES]
+SIMPLE = [p for p in PAIRS + ROUTINE if p[1] not in MESHES]
+PLACED = SIMPLE + [pytest.param(*p, marks=pytest.mark.slow) for p in BOXES]
 
 
 @pytest.mark.parametrize(("kind1", "kind2"), PLACED)
@@ -291,6 +292,16 @@ def test_derivatives_are_finite_where_directions_are_not_unique(kind1, kind2):
     for _ in range(3):
         for gradient in (out, *pullback(jnp.asarray(rng.normal(size=out.shape)))):
             assert np.all(np.isfinite(gradient))
+
+
+@pytest.mark.parametrize(("kind1", "kind2"), SIMPLE + BOXES)
+def test_any_geom_may_have_the_batch_axes(kind1, kind2):
+    """Where XLA compiles a scene, only what moves has them."""
+    types = number(kind1), number(kind2)
+    moves, stays, sizes = jnp.zeros((5, 1, 12)), jnp.zeros((1, 12)), jnp.ones((1, 3))
+    for first, second in ((stays, moves), (moves, stays)):
+        out = jax.eval_shape(OnArrays(*types, (None, None)), sizes, first, sizes, second, jnp.zeros(1))
+        assert out.shape == (5, candidate_count(*types), 13)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -56,11 +57,14 @@ def length_and_direction(v: Vec3, otherwise: Vec3 = UP, shortest: float = 0.0) -
     return jnp.where(apart, length, 0), direction
 
 
-def side_by_side(parts: list) -> Any:
-    """Pytrees of components `[n, count, *batch]`, which broadcast, one after the other along the second axis."""
-
-    def filled(part):
-        leaves, structure = jax.tree.flatten(part)
-        return jax.tree.unflatten(structure, jnp.broadcast_arrays(*leaves))
-
-    return jax.tree.map(lambda *x: jnp.concatenate(x, axis=1), *map(filled, parts))
+def side_by_side(parts: Sequence[Any]) -> Any:
+    """Return pytrees of numbers and components `[n, count, *batch]` one after the other along the second axis. The
+    other axes of all of them broadcast."""
+    structure = jax.tree.structure(parts[0])
+    leaves = [[jnp.asarray(x) for x in jax.tree.leaves(part)] for part in parts]
+    counts = [max([x.shape[1] for x in part if x.ndim], default=1) for part in leaves]
+    n, _, *batch = jnp.broadcast_shapes((1, 1), *((len(x), 1, *x.shape[2:]) for part in leaves for x in part if x.ndim))
+    filled = [
+        [jnp.broadcast_to(x, (n, count, *batch)) for x in part] for count, part in zip(counts, leaves, strict=True)
+    ]
+    return jax.tree.unflatten(structure, [jnp.concatenate(column, axis=1) for column in zip(*filled, strict=True)])

@@ -8,6 +8,7 @@ size, that moves with the geom.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -16,6 +17,7 @@ import numpy as np
 
 from jaxdyn._compile import once
 from jaxdyn._errors import ModelError
+from jaxdyn.geometry import side_by_side
 from jaxdyn.scenes._collisions._candidates import Geom, direction
 from jaxdyn.spatial import Pose, Vec3
 
@@ -90,16 +92,9 @@ class Prisms(NamedTuple):
         return along_second([(a + b) * 0.5 for a, b in pairs]), along_second([(b - a) * 0.5 for a, b in pairs])
 
 
-def along_second(vectors: list[Vec3]) -> Vec3:
-    """Vectors `[n, k, prisms, *batch]`, which broadcast, one after the other along the second axis."""
-    components = [jnp.broadcast_arrays(v.x, v.y, v.z) for v in vectors]
-    shapes = [x.shape for x, _, _ in components]
-    shape = jnp.broadcast_shapes(*((n, 1, *rest) for n, _, *rest in shapes))
-    filled = [
-        [jnp.broadcast_to(x, (shape[0], count, *shape[2:])) for x in v]
-        for v, (_, count, *_) in zip(components, shapes, strict=True)
-    ]
-    return once(Vec3(*(jnp.concatenate(column, axis=1) for column in zip(*filled, strict=True))))
+def along_second(vectors: Sequence[Vec3]) -> Vec3:
+    """Return vectors `[n, k, prisms, *batch]`, which broadcast, one after the other along the second axis."""
+    return once(side_by_side(vectors))
 
 
 def prisms_near(field: Geom, pose: Pose, reach: tuple[Any, Any]) -> tuple[Prisms, Any]:

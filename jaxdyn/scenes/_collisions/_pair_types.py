@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxdyn._compile import once
 from jaxdyn._errors import ModelError
-from jaxdyn.geometry import with_candidates
+from jaxdyn.geometry import side_by_side, with_candidates
 from jaxdyn.io.mjcf import GeomPair, GeomType, is_disabled
 from jaxdyn.scenes._collisions import (
     _box_box,
@@ -33,7 +33,7 @@ from jaxdyn.scenes._collisions._candidates import (
     complete_frame,
     inactive_unless,
 )
-from jaxdyn.spatial import Pose, Vec3
+from jaxdyn.spatial import Pose
 
 PairFunction = Callable[[Geom, Geom, Any], list[Found]]
 
@@ -208,7 +208,7 @@ def candidates(
     margin = with_candidates(jnp.asarray(margin))
     one = Geom(jnp.asarray(sizes1), with_candidates(pose1), structures[0])
     two = Geom(jnp.asarray(sizes2), with_candidates(pose2), structures[1])
-    rows = _side_by_side([inactive_unless(each.distance <= margin, each) for each in function(one, two, margin)])
+    rows = side_by_side([inactive_unless(each.distance <= margin, each) for each in function(one, two, margin)])
     assert rows.distance.shape[1] == count
     flat = once(jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), rows))
     return Candidates(flat.distance, flat.position, complete_frame(flat.normal, flat.tangent))
@@ -224,19 +224,3 @@ def _pair(type1: int, type2: int) -> tuple[int, PairFunction]:
 
 def _names(type1: int, type2: int) -> str:
     return f"{GeomType(type1).name.lower()} and {GeomType(type2).name.lower()}"
-
-
-def _side_by_side(found: list[Found]) -> Found:
-    """The candidates along the second axis, with the batch axes that any of their arrays have."""
-    leaves = [[jnp.asarray(x) for x in jax.tree.leaves(each)] for each in found]
-    counts = [max([x.shape[1] for x in each if x.ndim], default=1) for each in leaves]
-    shape = jnp.broadcast_shapes(*((x.shape[0], 1, *x.shape[2:]) for each in leaves for x in each if x.ndim))
-    columns = zip(
-        *(
-            [jnp.broadcast_to(x, (shape[0], count, *shape[2:])) for x in each]
-            for count, each in zip(counts, leaves, strict=True)
-        ),
-        strict=True,
-    )
-    joined = [jnp.concatenate(column, axis=1) for column in columns]
-    return Found(joined[0], Vec3(*joined[1:4]), Vec3(*joined[4:7]), Vec3(*joined[7:10]))
