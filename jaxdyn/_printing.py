@@ -79,6 +79,11 @@ def number(value: Any, unit: str = "") -> str:
     return words if known.size == x.size else f"{words}; NaN in {x.size - known.size} of {x.size}"
 
 
+def percent(part: float) -> str:
+    """A part of one in percent, with three digits."""
+    return f"{100 * part:.3g} %"
+
+
 def numbers(values: Any, unit: str = "", most: int = 7) -> str:
     """The first of some numbers, as a list."""
     x = np.asarray(values, float).ravel()

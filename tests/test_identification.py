@@ -185,7 +185,7 @@ def test_identify_finds_what_is_there_and_nothing_else():
     choice, cause = sysid.Choice("load", -0.01, 0.02, False), sysid.Cause("load friction", 0.3, 50.0, (), np.zeros(2))
     refused = dataclasses.replace(found, plan=found.plan._replace(choices=(choice,)), causes=(cause,))
     assert (
-        "for load friction, and not taken: with it the mean square on parts that were held out is 1.0% larger"
+        "for load friction, and not taken: with it the mean square on parts that were held out is 1 % larger"
         in str(refused)
     )
     later = _recording(truth, seed=1, offset=0.3)

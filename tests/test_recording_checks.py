@@ -293,7 +293,7 @@ def test_torques_that_the_model_cannot_have():
     (finding,) = check_recording(dataclasses.replace(r, tau=tau), ARM, warn=False)
     assert (finding.kind, finding.joints, finding.grave) == ("misfit", ("joint4",), False)
     (sentence,) = (x for x in unchecked_torques(dataclasses.replace(r, tau=tau), ARM) if "rough model" in x)
-    assert re.search(r"does not explain these torques: joint4 \(\d+ %\)[.]", sentence)
+    assert re.search(r"does not explain these torques: joint4 \([\d.]+ %\)[.]", sentence)
 
 
 def test_noise_where_nothing_moves_contradicts_no_model():
@@ -309,11 +309,11 @@ def test_what_the_checks_cannot_see_is_said():
     r = dataclasses.replace(r, tau=np.asarray(rnea(ARM, r.q, r.v, np.gradient(r.v, r.t, axis=0))))
     assert unchecked_torques(r, ARM) == []
     (sentence,) = unchecked_torques(recorded(friction=0.5), ARM)
-    assert re.search(r"hide the torques of the links here: joint7 \(\d+ %\)[.]", sentence)
+    assert re.search(r"hide the torques of the links here: joint7 \([\d.]+ %\)[.]", sentence)
     noise = np.asarray(r.tau).copy()
     noise[:, 6] = np.random.default_rng(0).standard_normal(len(r))
     rough, sign = unchecked_torques(dataclasses.replace(r, tau=noise), ARM)
-    assert re.search(r"does not explain these torques: joint7 \(\d+ %\)[.]", rough)
+    assert re.search(r"does not explain these torques: joint7 \([\d.]+ %\)[.]", rough)
     assert "sign of these torques: joint7." in sign
     sentences = unchecked_torques([r, dataclasses.replace(r, tau=noise, name="noise")], ARM)
     assert [": noise: joint7" in x for x in sentences] == [True, True]

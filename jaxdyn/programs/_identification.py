@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdyn import sysid
+from jaxdyn._printing import percent
 from jaxdyn.model import Model
 from jaxdyn.programs._files import (
     alone_in,
@@ -237,7 +238,7 @@ def _verdict(data: IdentificationData, fits: Fits) -> list[str]:
     causes = sysid.residual_causes(fits[PHYSICAL], data.plan.recordings)
     first, *others = sysid.Identification(fits[PHYSICAL], fits[LINEAR], data.plan, causes).verdict()
     held_out, own = (fits[PHYSICAL].evaluate(x) for x in (data.held_out.data, data.plan.recordings))
-    sentence = f"On the held-out data the error is {100 * held_out.relative:.3g} % of the torque's norm."
+    sentence = f"On the held-out data the error is {percent(held_out.relative)} of the torque's norm."
     times = held_out.total_rms / max(own.total_rms, 1e-300)
     if times > _TIMES_LARGER and held_out.relative > _EXACT:
         sentence += (
@@ -267,7 +268,7 @@ def _print_errors(
         title = "held-out RMSE against the noise-free torque on the noise-free motion, N m"
         _print_table(title, model.joint_names, noise_free)
     for key, kind in _RELATIVE.items():
-        shown = ", ".join(f"{name} {x:.2%}" for name, x in relative[key].items())
+        shown = ", ".join(f"{name} {percent(x)}" for name, x in relative[key].items())
         print(f"held-out error over the norm of the {kind}: {shown}")
     for name in (LINEAR, PHYSICAL):
         bad = [body for body, ok in zip(model.body_names, fits[name].physical, strict=True) if not ok]

@@ -13,6 +13,7 @@ import numpy as np
 
 from jaxdyn import samples
 from jaxdyn._errors import DataError, ModelError, look_up, require_positive
+from jaxdyn._printing import percent
 from jaxdyn.io import load_urdf, patch_urdf, to_urdf
 from jaxdyn.model import Model
 from jaxdyn.programs._config import ProgramConfig
@@ -177,8 +178,8 @@ def load_data(config: IdentifyConfig, start: Model) -> IdentificationData:
     )
     for choice in plan.choices:
         print(
-            f"{choice.name}: mean square on held-out parts {abs(choice.improvement):.1%} "
-            f"{'lower' if choice.improvement > 0 else 'higher'} (standard error {choice.standard_error:.1%}), "
+            f"{choice.name}: mean square on held-out parts {percent(abs(choice.improvement))} "
+            f"{'lower' if choice.improvement > 0 else 'higher'} (standard error {percent(choice.standard_error)}), "
             f"{'taken' if choice.taken else 'not taken'}"
         )
     return IdentificationData(plan, held_out, simulated)

@@ -81,7 +81,7 @@ class Excitation(NamedTuple):
             "motion": f"{self.trajectory.kind}, {self.trajectory.duration:g} s",
             "steps": str(self.steps),
         }
-        margins = {f"margin of {name}": f"{100 * np.min(x):.3g} %" for name, x in self.margins.items()}
+        margins = {f"margin of {name}": printing.percent(np.min(x)) for name, x in self.margins.items()}
         return self.message, facts | {name: x for name, x in margins.items() if "inf" not in x}
 
     __repr__, __str__, _repr_html_ = printing.one_line, printing.text, printing.table

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
+from jaxdyn._printing import percent
 from jaxdyn.model import Model
 from jaxdyn.sysid.recordings._findings import Finding, exchanged, of_joints
 from jaxdyn.sysid.recordings._recording import Recording
@@ -150,7 +151,7 @@ def _negative(
         shown = _listed([names[j] for j in follow], factors[follow])
         clauses.append(f"the torques of {shown} follow the model's with a negative factor")
     if opposed:
-        shown = ", ".join(f"{names[j]} ({unexplained[j]:.0%} and {negated[j]:.0%})" for j in opposed)
+        shown = ", ".join(f"{names[j]} ({percent(unexplained[j])} and {percent(negated[j])})" for j in opposed)
         clauses.append(
             f"the model and friction explain the torques of {shown} far better when these are negated (in brackets "
             "what is left of the power, as given and negated)"

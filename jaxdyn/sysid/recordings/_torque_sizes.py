@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from jaxdyn._printing import percent
 from jaxdyn.model import Model
 from jaxdyn.sysid.recordings._findings import Finding, of_joints
 from jaxdyn.sysid.recordings._recording import Recording
@@ -89,7 +90,9 @@ def contradictions(
     wrong = (unexplained > GOOD) & (left > _LARGE * size) & (left > given.largest_of_links())
     # Where nothing moves, noise is all that changes.
     wrong &= bool((np.ptp(part.q, axis=0) > 1e-3).any())
-    shown = {names[j]: f"{names[j]} ({unexplained[j]:.0%})" for j in np.flatnonzero(wrong) if names[j] not in named}
+    shown = {
+        names[j]: f"{names[j]} ({percent(unexplained[j])})" for j in np.flatnonzero(wrong) if names[j] not in named
+    }
     message = (
         f"the model cannot have the torques of {', '.join(shown.values())}: these parts of their power about the mean "
         f"are left even if each link had up to {FACTOR:g} times more or less inertia, with a payload, friction and an "

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from jaxdyn._printing import percent
 from jaxdyn.model import Model
 from jaxdyn.sysid.recordings._plausibility import part_without_gaps
 from jaxdyn.sysid.recordings._recording import Recording, Recordings, as_recordings
@@ -94,4 +95,4 @@ def _alike(part: Recording, model: Model) -> str:
 
 
 def _listed(names: Sequence[str], chosen: np.ndarray, parts: np.ndarray) -> str:
-    return ", ".join(f"{names[j]} ({100 * parts[j]:.2g} %)" for j in np.flatnonzero(chosen).tolist())
+    return ", ".join(f"{names[j]} ({percent(parts[j])})" for j in np.flatnonzero(chosen).tolist())

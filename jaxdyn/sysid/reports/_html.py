@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from jaxdyn._printing import percent
 from jaxdyn.model import Model, rotational_about_center
 from jaxdyn.sysid.parameters import is_physical
 from jaxdyn.sysid.torques import Intervals
@@ -65,7 +66,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], caption: str, weak
 def interval_table(kind: str, intervals: Intervals, columns: Mapping[str, Sequence[str]], caption: str) -> str:
     """A table of the names of intervals, further columns, and the prior's share."""
     share = intervals.prior_share
-    columns = {kind: intervals.names, **columns, "prior": [f"{x:.0%}" for x in share]}
+    columns = {kind: intervals.names, **columns, "prior": [percent(round(x, 3)) for x in share]}
     return table(list(columns), list(zip(*columns.values(), strict=True)), caption, [x > WEAK for x in share])
 
 

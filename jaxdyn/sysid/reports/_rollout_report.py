@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from jaxdyn._errors import DataError, naming_arguments
+from jaxdyn._printing import percent
 from jaxdyn.sysid.parameters import leaves
 from jaxdyn.sysid.reports import _html as html
 from jaxdyn.sysid.rollouts import Quantities, RolloutBootstrap, RolloutErrors, RolloutFit
@@ -81,13 +82,13 @@ def _quantity_table(
     functions = [fit.free_entries] if quantities is None else list(quantities.values())
     before = np.concatenate([np.ravel(np.asarray(f(fit.before), np.float64)) for f in functions])
     intervals = {
-        f"{level:.0%}, independent samples": plain,
-        f"{level:.0%}, independent segments": fit.intervals(quantities, level=level, clustered=True),
+        f"{percent(level)}, independent samples": plain,
+        f"{percent(level)}, independent segments": fit.intervals(quantities, level=level, clustered=True),
     }
     caption = html.UNITS_CAPTION
     if bootstrap is not None:
         drawn = bootstrap.intervals(quantities, level=level)
-        intervals[f"{level:.0%}, bootstrap of {bootstrap.blocks} blocks"] = drawn
+        intervals[f"{percent(level)}, bootstrap of {bootstrap.blocks} blocks"] = drawn
         caption += ". The bootstrap keeps the prior fixed, so values that the prior determines hardly scatter"
     columns = {"before": html.format_numbers(before), "after": html.format_numbers(plain.value)}
     for name, x in intervals.items():

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from jaxdyn._errors import DataError, naming_arguments
+from jaxdyn._printing import percent
 from jaxdyn.sysid.recordings import Recording, Recordings, as_recordings
 from jaxdyn.sysid.reports import _html as html
 from jaxdyn.sysid.torques import BaseParameters, Bootstrap, InverseDynamicsFit
@@ -98,7 +99,7 @@ def _parameters_section(name: str, fit: InverseDynamicsFit, level: float, bootst
         "before": html.format_numbers(fit.parameters_of(fit.before)),
         "after": html.format_numbers(intervals.value),
     }
-    caption = f"{html.UNITS_CAPTION}; {level:.0%} intervals. Where the data push a positive parameter to "
+    caption = f"{html.UNITS_CAPTION}; {percent(level)} intervals. Where the data push a positive parameter to "
     caption += "zero, its interval is short, and its standard error is that of values halfway to the start"
     if bootstrap is not None:
         caption += (
@@ -126,7 +127,7 @@ def _identifiability_section(name: str, fit: InverseDynamicsFit, level: float, b
         lines.append(f"Decided by the start and its prior alone: {', '.join(decided) or 'none'}.")
     text = "".join(f"<p>{html.escape(line)}</p>" for line in lines)
     columns = {"value": html.format_numbers(intervals.value)} | _uncertainty_columns(fit, bootstrap, base, level)
-    caption = f"Combinations that the data determine, {level:.0%} intervals"
+    caption = f"Combinations that the data determine, {percent(level)} intervals"
     return f"<h2>Identifiability</h2>{text}" + html.interval_table("combination", intervals, columns, caption)
 
 

@@ -36,15 +36,17 @@ class Intervals(NamedTuple):
     def table(self) -> str:
         """The intervals as text, one line each."""
         width = max(len(x) for x in self.names)
-        head = f"{'':{width}} {'value':>12} {'std. error':>12} {f'{100 * self.level:g} % interval':>27} {'prior':>7}"
-        rows = zip(*self[:6], strict=True)
-        return "\n".join(
-            [head, *(f"{n:{width}} {x:12.5g} {s:12.2g} [{a:12.5g}, {b:11.5g}] {p:7.1%}" for n, x, s, a, b, p in rows)]
+        interval = f"{printing.percent(self.level)} interval"
+        head = f"{'':{width}} {'value':>12} {'std. error':>12} {interval:>27} {'prior':>7}"
+        rows = (
+            f"{n:{width}} {x:12.5g} {s:12.2g} [{a:12.5g}, {b:11.5g}] {100 * p:5.1f} %"
+            for n, x, s, a, b, p in zip(*self[:6], strict=True)
         )
+        return "\n".join([head, *rows])
 
     def printed(self) -> printing.Facts:
         """The facts that `print` shows; `table` has all of them."""
-        first = f"{len(self.names)} values with intervals of {100 * self.level:g} %; table() has all"
+        first = f"{len(self.names)} values with intervals of {printing.percent(self.level)}; table() has all"
         return first, printing.intervals(self, 10)
 
     __repr__, __str__, _repr_html_ = printing.one_line, printing.text, printing.table

@@ -80,7 +80,7 @@ class PayloadFit(NamedTuple):
 
     def printed(self) -> printing.Facts:
         """The facts that `print` shows: the mass, the center of mass and the inertia with their intervals."""
-        found, level = printing.intervals(self.intervals, 10), f"{100 * self.intervals.level:g} %"
+        found, level = printing.intervals(self.intervals, 10), printing.percent(self.intervals.level)
         ellipsis = {name: found[name] for name in ("Ixx", "Iyy", "Izz")}
         facts = {"mass, kg": found["mass"], **{f"center {x[1]}, m": found[x] for x in ("cx", "cy", "cz")}}
         facts |= {f"{name}, kg m^2": x for name, x in ellipsis.items()}
@@ -199,8 +199,8 @@ def _warn_of_few_samples(model: Model, solution: _Solution) -> None:
         warn(
             f"the residual torques of {[names[k] for k in few]} are alike over many samples (of {names[j]}, over "
             f"{solution.correlation[j]:.0f}), so few independent samples remain to estimate the noise from: the "
-            f"parameters fit {share[j]:.0%} of them, and the intervals are rough. Record for longer, or find the "
-            "effect that is missing (joint_effects)",
+            f"parameters fit {printing.percent(share[j])} of them, and the intervals are rough. Record for longer, "
+            "or find the effect that is missing (joint_effects)",
             RecordingWarning,
         )
 

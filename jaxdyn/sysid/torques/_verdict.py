@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from jaxdyn._printing import percent
 from jaxdyn.model import rotational_about_center
 from jaxdyn.sysid.recordings import Recordings, as_recordings
 from jaxdyn.sysid.torques._base_parameters import BaseParameters
@@ -47,7 +48,7 @@ def verdict(
     cutoff = min((x.cutoff for x in as_recordings(recordings) if x.cutoff), default=None)
     below = f" below {cutoff:.3g} Hz" if cutoff else ""
     ended = "The fit has converged" if fit.converged else f"The fit has not converged: {fit.message.partition(';')[0]}"
-    out = [f"{ended}. On its own data the error is {_percent(error)} of the torque's norm{below}."]
+    out = [f"{ended}. On its own data the error is {percent(error)} of the torque's norm{below}."]
     out += _constraints(fit, linear, recordings, error)
     out += _determined(fit)
     out += _causes(causes, refused)
@@ -62,16 +63,16 @@ def _constraints(
     flattened = [name for name, now, before in zip(names, *flat, strict=True) if now and not before]
     cost = error / max(linear.evaluate(recordings).relative, 1e-300) - 1 if linear is not None else 0.0
     if linear is not None and cost > _COST and error > 1e-6:
-        count, least = int((~linear.physical).sum()), _percent(error / (1 + cost))
+        count, least = int((~linear.physical).sum()), percent(error / (1 + cost))
         out.append(
-            f"Physical links and the prior raise the error on its own data by {cost:.1%}: least squares without them "
-            f"has {least}, with {count} of {fit.model.nb} links not physical."
+            f"Physical links and the prior raise the error on its own data by {percent(cost)}: least squares without "
+            f"them has {least}, with {count} of {fit.model.nb} links not physical."
         )
     if flattened:
         out.append(
             f"On the edge of what is physical, where the start is not: {_listed(flattened)}. The fit puts the mass "
-            f"close to a plane or a line: along one axis it spreads by less than {_FLAT:.0%} of another. Physical does "
-            f"not mean plausible here."
+            f"close to a plane or a line: along one axis it spreads by less than {percent(_FLAT)} of another. Physical "
+            f"does not mean plausible here."
         )
     return out
 
@@ -94,7 +95,7 @@ def _determined(fit: InverseDynamicsFit) -> list[str]:
     if by_prior:
         out.append(
             f"{len(by_prior)} single parameters are decided by the start alone (the data leave more than "
-            f"{_BY_PRIOR:.0%} of the prior's variance): {_by_owner(by_prior)}."
+            f"{percent(_BY_PRIOR)} of the prior's variance): {_by_owner(by_prior)}."
         )
     if base.unidentifiable:
         nothing = sorted(base.unidentifiable, key=base.names.index)
@@ -160,10 +161,6 @@ def _by_owner(parameters: Sequence[str]) -> str:
     return _listed(shown, "; ")
 
 
-def _percent(part: float) -> str:
-    return f"{100 * part:.3g} %"
-
-
 def _positions(fit: InverseDynamicsFit, base: BaseParameters) -> list[str]:
     """The combinations of positions that the data determine, whatever the inertias are, with their intervals."""
     is_position = np.arange(len(base.names)) >= len(base.names) - 3 * len(fit.layout.places)
@@ -176,24 +173,24 @@ def _causes(causes: Sequence[Cause], refused: Mapping[str, tuple[float, float]])
     evident = [x for x in causes if x.evident]
     if not evident:
         names = ", ".join(x.name for x in causes)
-        weak = f"each explains less than {LEAST_PART:.0%} of what is left, or no more than chance may"
+        weak = f"each explains less than {percent(LEAST_PART)} of what is left, or no more than chance may"
         return [f"The residuals point to none of these causes: {names} ({weak})."] if causes else []
     first, *others = evident
     name = _MEANING.get(first.name, first.name)
     out = [
-        f"The residuals point to {name}, which would explain {first.part:.0%} of what is left (F = "
+        f"The residuals point to {name}, which would explain {percent(first.part)} of what is left (F = "
         f"{first.statistic:.3g}), most at {_listed(first.joints)}. The parameters and their intervals hold only if "
         f"nothing like that is missing. To estimate it, {_FREED.get(first.name, _AS_EFFECT)}."
     ]
     if others:
-        also = ", ".join(f"{_MEANING.get(x.name, x.name)} {x.part:.0%} (F = {x.statistic:.3g})" for x in others)
+        also = ", ".join(f"{_MEANING.get(x.name, x.name)} {percent(x.part)} (F = {x.statistic:.3g})" for x in others)
         out.append(f"Taken alone, each of these would explain a part as well: {also}.")
     for name in (x.name for x in evident if x.name in refused):
         decrease, standard_error = refused[name]
-        change = f"{abs(decrease):.1%} {'smaller' if decrease > 0 else 'larger'} (standard error {standard_error:.1%})"
+        way = "smaller" if decrease > 0 else "larger"
         out.append(
             f"An effect of all joints was tried for {name}, and not taken: with it the mean square on parts that were "
-            f"held out is {change}."
+            f"held out is {percent(abs(decrease))} {way} (standard error {percent(standard_error)})."
         )
     return out
 
