@@ -38,7 +38,7 @@ print("choosing friction and prior by cross-validation, and fitting ...", flush=
 found = sysid.identify(start, train, friction_velocity=0.05)
 for choice in found.plan.choices:
     taken = "taken" if choice.taken else "not taken"
-    print(f"{choice.name}: the mean square on held-out parts changes by {-choice.improvement:.1%}, {taken}")
+    print(f"{choice.name}: the mean square on held-out parts changes by {-100 * choice.improvement:.3g} %, {taken}")
 print(found)
 
 # %%
