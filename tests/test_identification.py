@@ -184,9 +184,8 @@ def test_identify_finds_what_is_there_and_nothing_else():
     assert "decided by the start alone" in text
     choice, cause = sysid.Choice("load", -0.01, 0.02, False), sysid.Cause("load friction", 0.3, 50.0, (), np.zeros(2))
     refused = dataclasses.replace(found, plan=found.plan._replace(choices=(choice,)), causes=(cause,))
-    assert (
-        "for load friction, and not taken: with it the mean square on parts that were held out is 1 % larger"
-        in str(refused)
+    assert "for load friction, and not taken: with it the mean square on parts that were held out is 1 % larger" in str(
+        refused
     )
     later = _recording(truth, seed=1, offset=0.3)
     assert found.evaluate(later).relative < found.evaluate(later, raw=True).relative < 0.02
