@@ -195,12 +195,12 @@ def _warn_of_few_samples(model: Model, solution: _Solution) -> None:
     names, share = model.topology.dof_names, solution.fitted_share
     few = np.flatnonzero(share > _MUCH_FITTED)
     if len(few):
-        j = few[np.argmax(share[few])]
+        j = int(few[np.argmax(share[few])])
         warn(
             f"the residual torques of {[names[k] for k in few]} are alike over many samples (of {names[j]}, over "
             f"{solution.correlation[j]:.0f}), so few independent samples remain to estimate the noise from: the "
-            f"parameters fit {printing.percent(share[j])} of them, and the intervals are rough. Record for longer, "
-            "or find the effect that is missing (joint_effects)",
+            f"parameters fit {printing.percent(float(share[j]))} of them, and the intervals are rough. Record for "
+            "longer, or find the effect that is missing (joint_effects)",
             RecordingWarning,
         )
 
