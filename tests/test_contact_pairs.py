@@ -84,40 +84,23 @@ def pressed():
 
 
 @eqx.filter_jit
-def everything(inputs, direction, weights):
-    """The accelerations of a step, the forces in it, and the derivatives of a weighted sum of the accelerations:
-    forward along a direction of all arrays, and reverse."""
+def weighted_derivatives(inputs, direction, weights):
+    """A weighted sum of the accelerations of a step, its derivative along a direction of all arrays, by forward mode,
+    and its gradient, by reverse mode."""
 
     def weighted(arrays):
         return (weights * contact_accelerations(*eqx.combine(arrays, static))[0]).sum()
 
     arrays, static = eqx.partition(inputs, eqx.is_inexact_array)
-    a, report = contact_accelerations(*inputs)
-    return a, report, jax.jvp(weighted, (arrays,), (direction,)), jax.grad(weighted)(arrays)
-
-
-@functools.cache
-def solved():
-    """The inputs of a step, a direction and weights, and what `everything` returns, in NumPy."""
-    inputs = pressed()
-    random = np.random.default_rng(1)
-    skipped = ("position_lower", "position_upper", "velocity_limit", "effort_limit", "width")
-
-    def along(path, x):
-        if any(getattr(key, "name", None) in skipped for key in path):
-            return np.zeros(x.shape)
-        return random.normal(size=x.shape) * np.maximum(np.abs(x), 1e-3)
-
-    direction = jax.device_put(jax.tree_util.tree_map_with_path(along, eqx.filter(inputs, eqx.is_inexact_array)))
-    weights = jnp.asarray(random.normal(size=inputs[0].nv))
-    return inputs, direction, weights, jax.tree.map(np.asarray, everything(inputs, direction, weights))
+    return *jax.jvp(weighted, (arrays,), (direction,)), jax.grad(weighted)(arrays)
 
 
 def test_a_step_solves_its_equations():
     """The forces of contact and of the other torques balance what the loops and the mimicking joint leave free."""
-    (model, contacts, q, v, tau, dt), _, _, (a, report, *_) = solved()
+    inputs = model, contacts, q, v, tau, dt = pressed()
+    a, report = eqx.filter_jit(contact_accelerations)(*inputs)
     assert bool(report.converged)
-    v, tau, dt = map(np.asarray, (v, tau, dt))
+    a, v, tau, dt = map(np.asarray, (a, v, tau, dt))
     after = v + dt * a
     after[2:5] = Rotation.from_rotvec(dt * after[5:8]).inv().apply(after[2:5])
     found = jax.tree.map(np.asarray, jaxdyn.contact_forces(model, contacts, q, v, after=after, dt=dt))
@@ -147,9 +130,21 @@ def test_a_step_solves_its_equations():
     np.testing.assert_allclose((rates[0] - rates[1]) / (2 * h), 0, atol=1e-6 * np.abs(a).max())
 
 
+@pytest.mark.slow
 def test_derivatives_by_all_arrays():
     """Forward and reverse mode are equal, and equal to central differences."""
-    inputs, direction, weights, (*_, (_, forward), gradient) = solved()
+    inputs = pressed()
+    random = np.random.default_rng(1)
+    skipped = ("position_lower", "position_upper", "velocity_limit", "effort_limit", "width")
+
+    def along(path, x):
+        if any(getattr(key, "name", None) in skipped for key in path):
+            return np.zeros(x.shape)
+        return random.normal(size=x.shape) * np.maximum(np.abs(x), 1e-3)
+
+    direction = jax.device_put(jax.tree_util.tree_map_with_path(along, eqx.filter(inputs, eqx.is_inexact_array)))
+    weights = jnp.asarray(random.normal(size=inputs[0].nv))
+    _, forward, gradient = weighted_derivatives(inputs, direction, weights)
     reverse = sum(jax.tree.leaves(jax.tree.map(lambda x, y: (x * np.asarray(y)).sum(), gradient, direction)))
     np.testing.assert_allclose(forward, reverse, rtol=1e-8)
     arrays, static = eqx.partition(inputs, eqx.is_inexact_array)
@@ -158,7 +153,7 @@ def test_derivatives_by_all_arrays():
 
     def moved(h):
         x = jax.tree.map(lambda x, d: np.where(d == 0, x, x + h * d), numbers, steps)
-        return everything(eqx.combine(jax.device_put(x), static), direction, weights)[2][0]
+        return weighted_derivatives(eqx.combine(jax.device_put(x), static), direction, weights)[0]
 
     near, far = (moved(h) - moved(-h) for h in (1e-5, 2e-5))
     np.testing.assert_allclose((8 * near - far) / 12e-5, forward, rtol=1e-5)

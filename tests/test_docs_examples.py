@@ -49,6 +49,7 @@ def test_identify_panda(tmp_path):
     assert "physically possible links: 7 of 7" in text.split("fit  ")[-1]
 
 
+@pytest.mark.docs
 def test_identify_panda_says_what_it_needs(tmp_path):
     assert output("identify_panda", tmp_path, JAXDYN_DATA=str(tmp_path)).startswith("skipped: set JAXDYN_DATA")
 

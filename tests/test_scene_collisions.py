@@ -294,7 +294,7 @@ def test_derivatives_are_finite_where_directions_are_not_unique(kind1, kind2):
             assert np.all(np.isfinite(gradient))
 
 
-@pytest.mark.parametrize(("kind1", "kind2"), SIMPLE + BOXES)
+@pytest.mark.parametrize(("kind1", "kind2"), [*BOXES, *(pytest.param(*p, marks=pytest.mark.slow) for p in SIMPLE)])
 def test_any_geom_may_have_the_batch_axes(kind1, kind2):
     """Where XLA compiles a scene, only what moves has them."""
     types = number(kind1), number(kind2)

@@ -141,7 +141,12 @@ def solutions(make, guess):
 
 @pytest.mark.parametrize(
     ("make", "guess"),
-    [(largest_orbit, 0.0), (largest_orbit, 1.0), (unstable_regulator, 0.0), (least_time, (0.5, 0.3))],
+    [
+        (largest_orbit, 0.0),
+        (largest_orbit, 1.0),
+        (unstable_regulator, 0.0),
+        pytest.param(least_time, (0.5, 0.3), marks=pytest.mark.slow),
+    ],
 )
 def test_optimum_is_that_of_ipopt(make, guess):
     found, expected = solutions(make, guess)
