@@ -78,6 +78,9 @@ def run(config: Config) -> dict[str, Any]:
             print(summary(name, entry), flush=True)
             programs.write_json(folder / "summary.json", out)
         print("\n".join(table(HEADER, [row(name, entry) for name, entry in out["problems"].items()])))
+        out["totals"] = totals(list(out["problems"].values()))
+        print(", ".join(f"{label}: {value}" for label, value in out["totals"].items()))
+        programs.write_json(folder / "summary.json", out)
     print(f"wrote {folder / 'summary.json'}")
     return out
 
@@ -189,8 +192,8 @@ def solve(config: Config, name: str, store: Store) -> dict[str, Any]:
         judged = outcome(problem, found, status == Status.CONVERGED)
         runs.append({**judged, "status": status.name, "iterations": int(found.iterations), "seconds": seconds})
     ipopt = store.runs(config, name, problem, guesses[: config.ipopt_guesses + 1])
-    costs = [r["cost"] for r in [*runs, *(ipopt or [])] if r["converged"] and is_feasible(r)]
-    best = min([*costs, *([benchmark.best] if benchmark.best is not None else [])], default=None)
+    known = (lowest_cost([*runs, *(ipopt or [])]), benchmark.best)
+    best = min((cost for cost in known if cost is not None), default=None)
     return {
         "source": benchmark.source,
         "best": best,
@@ -203,6 +206,11 @@ def solve(config: Config, name: str, store: Store) -> dict[str, Any]:
 def is_feasible(entry: dict[str, Any]) -> bool:
     """Tell whether violation and gap of a solution are small."""
     return entry["violation"] <= FEASIBLE and entry["gap"] <= FEASIBLE
+
+
+def lowest_cost(runs: list[dict[str, Any]]) -> float | None:
+    """Return the lowest cost of the runs that converged to a feasible solution, or None if there are none."""
+    return min((r["cost"] for r in runs if r["converged"] and is_feasible(r)), default=None)
 
 
 def counts(runs: list[dict[str, Any]] | None, best: float | None) -> dict[str, Any]:
@@ -243,6 +251,23 @@ def row(name: str, entry: dict[str, Any]) -> list[str]:
     best = "" if entry["best"] is None else f"{entry['best']:.6g}"
     judged = [number(ours["residual"]), number(entry["compile_s"])]
     return [name, *cells(ours), *judged, *cells(theirs), best]
+
+
+def totals(entries: list[dict[str, Any]]) -> dict[str, int]:
+    """Return the numbers of runs of `ddp` over all problems that converged, that found the lowest cost, and that found
+    one as low as the best that IPOPT's own runs found; where none of those converged, the lowest cost."""
+    found = [counts(entry["ddp"], entry["best"]) for entry in entries]
+    peers = [lowest_cost(entry["ipopt"] or []) for entry in entries]
+    as_peer = [
+        counts(entry["ddp"], entry["best"] if peer is None else peer)
+        for entry, peer in zip(entries, peers, strict=True)
+    ]
+    return {
+        "runs": sum(c["runs"] for c in found),
+        "converged": sum(c["converged"] for c in found),
+        "within 1 %": sum(c["near"] for c in found),
+        "within 1 % of IPOPT's lowest cost": sum(c["near"] for c in as_peer),
+    }
 
 
 def summary(name: str, entry: dict[str, Any]) -> str:

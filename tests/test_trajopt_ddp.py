@@ -667,10 +667,11 @@ def test_contradicting_constraints_are_not_blamed_where_there_are_none():
 
 def test_steps_are_not_paid_by_infeasibility():
     """A step lowers the objective and increases the infeasibility; half of it decreases both. The whole step is taken
-    only where the lower objective is worth what the infeasibility costs at the multipliers."""
+    only where the lower objective is worth what the infeasibility costs at the multipliers, and where infeasibilities
+    of this size are common."""
 
     @jax.jit
-    def part(price):
+    def part(price, common):
         def point(infeasibility, objective):
             merits = objective + price * infeasibility * jnp.array([1.0, 2.0])
             return Point(jnp.zeros(1), jnp.zeros(1), jnp.zeros(1), infeasibility, objective, merits)
@@ -680,7 +681,8 @@ def test_steps_are_not_paid_by_infeasibility():
 
         start = point(jnp.asarray(0.1), jnp.asarray(0.0))
         yes, no = jnp.array(True), jnp.array(False)
-        return search(start, Filter.empty(jnp.float64), 1.0, step, jnp.asarray(1.0), yes, 1.0, no).alpha
+        return search(start, Filter.empty(jnp.float64), common, step, jnp.asarray(1.0), yes, 1.0, no).alpha
 
-    assert part(0.5) == 1.0
-    assert part(4.0) == 0.5
+    assert part(0.5, 1.0) == 1.0
+    assert part(4.0, 1.0) == 0.5
+    assert part(0.5, 0.9) == 0.5

@@ -158,3 +158,48 @@ def test_turn_past_a_cone_from_a_guess_that_spins():
     """From this guess IPOPT ends in a local minimum with a larger cost."""
     found, other = solutions(turn_past_cone, (0.2, -0.25, 0.2))
     assert found.cost <= other.cost
+
+
+def two_poles_on_a_cart() -> Problem:
+    """Return the swing-up of a double pendulum on a cart of limited travel by a limited force, at rest at both ends."""
+    mass, length, gravity = 0.3, 0.5, 9.81
+
+    def rate(x, u, t, params):
+        (_, a, b), v = x[:3], x[3:]
+        coupling = mass * length**2 * jnp.cos(a - b)
+        matrix = jnp.array(
+            [
+                [1 + 2 * mass, 2 * mass * length * jnp.cos(a), mass * length * jnp.cos(b)],
+                [2 * mass * length * jnp.cos(a), 2 * mass * length**2, coupling],
+                [mass * length * jnp.cos(b), coupling, mass * length**2],
+            ]
+        )
+        turning = mass * length**2 * jnp.sin(a - b)
+        forces = jnp.array(
+            [
+                u[0] + 2 * mass * length * jnp.sin(a) * v[1] ** 2 + mass * length * jnp.sin(b) * v[2] ** 2,
+                -turning * v[2] ** 2 - 2 * mass * gravity * length * jnp.sin(a),
+                turning * v[1] ** 2 - mass * gravity * length * jnp.sin(b),
+            ]
+        )
+        return jnp.concatenate([v, jnp.linalg.solve(matrix, forces)])
+
+    return Problem(
+        ContinuousDynamics(rate, 6, 1, dt=0.03),
+        np.zeros(6),
+        100,
+        stage_costs=[QuadraticCost(ControlResidual(), 3e-4)],
+        stage_constraints=[Constraint(Selected(StateResidual(), (0,)), -1.5, 1.5)],
+        terminal_constraints=[Constraint(StateResidual(np.array([0, np.pi, np.pi, 0, 0, 0])))],
+        control_lower=-30.0,
+        control_upper=30.0,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("force", [0.0, -13.8])
+def test_two_poles_swing_up(force):
+    """From these guesses steps that trade infeasibility for a lower cost, without a limit, lead where nothing helps."""
+    problem = two_poles_on_a_cart()
+    us, xs = problem.guess(force)[::-1]
+    assert_optimal(problem, solve(problem, us, xs))

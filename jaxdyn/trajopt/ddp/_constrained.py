@@ -112,7 +112,7 @@ def _initial_state(problem: Problem, options: DDPOptions, us, xs, multipliers) -
         regularization=jnp.zeros((), dtype),
         tolerance=jnp.ones((), dtype),
         violation=infinity,
-        scale=Scale(infinity, zeros, jnp.zeros(problem.dynamics.nu, dtype), infinity, infinity),
+        scale=Scale(infinity, zeros, jnp.zeros(problem.dynamics.nu, dtype), infinity, infinity, jnp.zeros((), dtype)),
         policy=Policy.zeros(problem.horizon, ndx, problem.dynamics.nu, dtype),
         promised=infinity,
         regularized=jnp.array(False),
@@ -161,7 +161,7 @@ def _begin(problem: Problem, s: ConstrainedState, e: Expansion, rows: Rows, warm
         softness = jnp.where(s.near, SOFTNESS_NEAR, SOFTNESS)
     # Costates of a guess that diverges are no measure either: with them, any slope would be small.
     slopes = jnp.minimum(station.size, (cost / width).min(axis=0))
-    s = s._replace(scale=Scale(cost, rows_scale, slopes, infeasibility, barrier))
+    s = s._replace(scale=Scale(cost, rows_scale, slopes, infeasibility, barrier, s.scale.displacement))
     s = _with_barrier(problem, s, barrier, rows[:3], softness)
     if not warm:
         return s
@@ -325,7 +325,7 @@ def _begun_anew(problem: Problem, s: ConstrainedState) -> ConstrainedState:
         toward=jnp.zeros_like(s.toward),
         tolerance=jnp.ones_like(s.tolerance),
         violation=jnp.full_like(s.violation, jnp.inf),
-        scale=s.scale._replace(infeasibility=jnp.abs(gaps).sum()),
+        scale=s.scale._replace(infeasibility=jnp.abs(gaps).sum(), displacement=jnp.zeros_like(s.scale.displacement)),
         waited=jnp.zeros_like(s.waited),
         near=jnp.array(False),
         restarts=s.restarts + 1,

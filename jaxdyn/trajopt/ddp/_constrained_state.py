@@ -29,6 +29,9 @@ class Scale(NamedTuple):
     slopes: Float[Array, "nu"]
     infeasibility: Float[Array, ""]
     barrier: Float[Array, ""]
+    displacement: Float[Array, ""]
+    """A hundredth of the sum of all displacements of states by the first step, or by a larger one since; zero before
+    the first."""
 
 
 class Errors(NamedTuple):

@@ -124,9 +124,13 @@ def take_step(problem: Problem, s: ConstrainedState, e: Expansion, rows: Rows, b
     start = point(s.xs, s.us, s.gaps, cost, barrier)
     longest = jnp.where(jammed, 1.0, longest)
     # A feasible guess has no infeasibility to compare with; steps of some length have.
-    reference = jnp.maximum(s.scale.infeasibility, 1e-2 * jnp.abs(dxs).sum())
+    displacement = 1e-2 * jnp.abs(dxs).sum()
+    of_steps = jnp.where(s.scale.displacement > 0, s.scale.displacement, displacement)
+    reference = jnp.maximum(s.scale.infeasibility, of_steps)
     trial = search(start, s.filter, reference, step, longest, policy.ok, jnp.abs(cost), s.watch.steps >= 0)
     alpha = jnp.where(trial.accepted, trial.alpha, 0.0)
+    # Only steps that are taken count: an infeasibility may be as large as a step only if that step was acceptable.
+    taken = jnp.where(alpha > 0, jnp.maximum(of_steps, alpha * displacement), s.scale.displacement)
     dual = Sides(
         barrier.multipliers.lower - alpha * barrier.curvatures.lower * change,
         barrier.multipliers.upper + alpha * barrier.curvatures.upper * change,
@@ -139,7 +143,7 @@ def take_step(problem: Problem, s: ConstrainedState, e: Expansion, rows: Rows, b
         box=_next_box(s, inverse, dus, trial.point.us, box, trial.accepted),
         toward=s.toward + jnp.where(s.iterations == 0, (alpha > 0) * 1.0, alpha) * (costates - s.toward),
         filter=trial.filter,
-        scale=s.scale._replace(infeasibility=reference),
+        scale=s.scale._replace(displacement=taken),
     )
     return _watched(s, start, trial, after, alpha)
 
