@@ -331,7 +331,7 @@ def _begun_anew(problem: Problem, s: ConstrainedState) -> ConstrainedState:
         restarts=s.restarts + 1,
         mean_step_length=jnp.ones_like(s.mean_step_length),
     )
-    barrier = s.scale.barrier * BARRIER_GROWTH**anew.restarts
+    barrier = s.scale.barrier * BARRIER_GROWTH ** anew.restarts.astype(problem.dtype)
     return _with_barrier(problem, anew, barrier, problem.constraints(xs, us), SOFTNESS, softened=True)
 
 
