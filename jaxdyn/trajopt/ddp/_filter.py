@@ -32,6 +32,7 @@ STEPS = 14
 """Number of step lengths that are tried, each half of the one before."""
 _GAMMA = 1e-5
 _LARGEST_INFEASIBILITY = 3.0
+"""Largest infeasibility of an iterate, relative to the larger of the guess's infeasibility and a step's common size."""
 _SMALL_INFEASIBILITY = 1e-4
 _MODERATE_INFEASIBILITY = 0.1
 
