@@ -211,12 +211,14 @@ def _updated(problem: Problem, options: DDPOptions, s: ConstrainedState, e, rows
     fine = jnp.maximum(jnp.minimum(s.tolerance, jnp.sqrt(s.barrier / share)), 0.5 * options.tolerance)
     solved = ((s.errors.stationarity < fine) | settled) & (s.errors.gap < near)
     solved = solved & (s.rows.softened | (equality < near)) & (deviation <= 10 * s.barrier)
+    # Multipliers and barriers that are good enough stay: new ones would only change the slopes again.
+    solved = solved & ~s.errors.constraints_within(options)
     smaller = jnp.minimum(BARRIER_FACTOR * s.barrier, (s.barrier / share) ** BARRIER_POWER * share)
     equal = rows.lower == rows.upper
     excess = jnp.abs(bound_excess(rows.value, rows.lower, rows.upper)) / s.scale.rows
     violation = jnp.where(equal, 0.0, excess).max(initial=0.0)
     slow = (violation > 0.25 * s.violation) & (violation > options.constraint_tolerance)
-    factor = jnp.where(slow, DELTA_STEP, DELTA_FACTOR)
+    factor = jnp.where(slow | (s.barrier <= 1.01 * least), DELTA_STEP, DELTA_FACTOR)
     # Smaller ones would amplify the rounding of constraints into that of the slopes.
     eps, now = jnp.finfo(problem.dtype).eps, cost_scale(s, e)
     least_delta = eps**0.5 / now

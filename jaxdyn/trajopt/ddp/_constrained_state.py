@@ -47,10 +47,14 @@ class Errors(NamedTuple):
         """Whether all errors are within their tolerances."""
         return (
             (self.stationarity <= options.tolerance)
-            & (self.violation <= options.constraint_tolerance)
             & (self.gap <= options.constraint_tolerance)
-            & (self.complementarity <= options.complementarity_tolerance)
+            & self.constraints_within(options)
         )
+
+    def constraints_within(self, options: DDPOptions) -> Array:
+        """Whether the violation and the products of multipliers and distances are within their tolerances."""
+        complementary = self.complementarity <= options.complementarity_tolerance
+        return (self.violation <= options.constraint_tolerance) & complementary
 
 
 class Watched(NamedTuple):
