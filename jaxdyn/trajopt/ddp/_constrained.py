@@ -68,7 +68,8 @@ near a solution."""
 EXACTNESS = 0.58
 """Power of the rounding unit that is the `delta` of equalities, divided by the cost's scale."""
 DELTA_FACTOR, DELTA_STEP = 0.5, 0.1
-"""Factors of `delta` with every update, and where an update has not reduced the violation to a quarter."""
+"""Factors of `delta` with every update, and with one after which the violation is more than a quarter of what it was
+or the barrier has its least value."""
 DECREMENT = 0.1
 """Promised decrease, as a part of the barrier for each bound, below which a problem with a fixed barrier is solved."""
 SOFT_STEP, SOFT_LIMIT = 0.1, 1e-2
@@ -218,10 +219,11 @@ def _updated(problem: Problem, options: DDPOptions, s: ConstrainedState, e, rows
     excess = jnp.abs(bound_excess(rows.value, rows.lower, rows.upper)) / s.scale.rows
     violation = jnp.where(equal, 0.0, excess).max(initial=0.0)
     slow = (violation > 0.25 * s.violation) & (violation > options.constraint_tolerance)
+    # Once the barrier is at its least, only the multipliers have to converge, the faster the smaller `delta` is.
     factor = jnp.where(slow | (s.barrier <= 1.01 * least), DELTA_STEP, DELTA_FACTOR)
     # Smaller ones would amplify the rounding of constraints into that of the slopes.
     eps, now = jnp.finfo(problem.dtype).eps, cost_scale(s, e)
-    least_delta = eps**0.5 / now
+    least_delta = jnp.maximum(eps**0.5, eps / options.tolerance) / now
     softened, exact = s.rows.softened & (equality > SOFT_LIMIT), eps**EXACTNESS / now
     of_equality = jnp.where(softened, jnp.maximum(SOFT_STEP * s.rows.delta, exact), exact)
     delta = jnp.where(equal, of_equality, jnp.maximum(factor * s.rows.delta, least_delta))
