@@ -104,7 +104,7 @@ WARM = {
     "acrobot": 0.4,
     "car_past_circle": 0.4,
     "cartpole": 0.65,
-    "parallel_park": 0.95,
+    "parallel_park": 0.7,
     "pendulum_on_cart": 0.3,
     "point_mass": 0.4,
     "three_obstacles": 0.4,

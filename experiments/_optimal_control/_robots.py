@@ -201,7 +201,7 @@ ROBOTS = {
         "Simple-Robotics/aligator, examples/ur5_table_halfspace.py",
         at_start,
         scale=20.0,
-        best=1.534643,
+        best=1.32,
     ),
     "hector_flight": Benchmark(
         hector_flight, "loco-3d/crocoddyl, examples/control/quadrotor_ubound.py", hector_guess, best=0.006481144
