@@ -1,8 +1,9 @@
-"""Second derivatives of the Lagrangian by central differences of first derivatives.
+"""Second derivatives of the Lagrangian by differences of first derivatives.
 
 Derivatives of a robot's accelerations are cheap to compile, their derivatives are not. Stages depend on their own state
-and control only, so a displacement of one component at all stages at once gives a column for each stage. The error,
-some 1e-10 of the scale in double precision, leaves Newton's steps as good as with exact derivatives.
+and control only, so a displacement of one component at all stages at once gives a column for each stage. The error of
+one-sided differences, some 1e-8 of the scale in double precision, still lets each of Newton's steps gain many digits;
+central ones would take twice the time.
 """
 
 import jax
@@ -19,7 +20,7 @@ def differenced_costs(problem: Problem, xs, us, e: Expansion, costates, multipli
     n, m = e.A.shape[-1], e.B.shape[-1]
     dynamics = problem.dynamics
     sizes = jnp.concatenate([motion(problem, xs), jnp.abs(us).max(axis=0)])
-    steps = jnp.finfo(xs.dtype).eps ** (1 / 3) * jnp.maximum(sizes, 1e-2)
+    steps = jnp.finfo(xs.dtype).eps ** 0.5 * jnp.maximum(sizes, 1e-2)
 
     def slopes(displacement):
         x, u = jax.vmap(lambda x: dynamics.integrate(x, displacement[:n]))(xs), us + displacement[n:]
@@ -32,11 +33,9 @@ def differenced_costs(problem: Problem, xs, us, e: Expansion, costates, multipli
         slope_u = there.stage.u + vecmat(costates[1:], there.B) + by_u
         return jnp.concatenate([slope_x, slope_u], axis=1), there.terminal.x + by_end
 
-    displacements = jnp.diag(steps)
-    stage, end = lax.map(slopes, jnp.concatenate([displacements, -displacements]))
-    widths = 2 * steps[:, None, None]
-    matrices = jnp.moveaxis((stage[: n + m] - stage[n + m :]) / widths, 0, 1)
+    stage, end = lax.map(slopes, jnp.concatenate([jnp.zeros((1, n + m), xs.dtype), jnp.diag(steps)]))
+    matrices = jnp.moveaxis((stage[1:] - stage[0]) / steps[:, None, None], 0, 1)
     matrices = 0.5 * (matrices + jnp.swapaxes(matrices, 1, 2))
-    last = ((end[: n + m] - end[n + m :]) / widths[:, 0])[:n]
+    last = (end[1 : n + 1] - end[0]) / steps[:n, None]
     xx, ux, uu = matrices[:, :n, :n], matrices[:, n:, :n], matrices[:, n:, n:]
     return e.stage._replace(xx=xx, ux=ux, uu=uu), e.terminal._replace(xx=0.5 * (last + last.T))
