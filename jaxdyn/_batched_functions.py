@@ -39,6 +39,14 @@ class Plain:
 
 
 @dataclasses.dataclass(frozen=True)
+class Written(Plain):
+    """A function whose native program is written as loops over matrices, instead of traced. Its derivatives have no
+    native programs."""
+
+    matrix_program: native.MatrixProgram | None = None
+
+
+@dataclasses.dataclass(frozen=True)
 class Repeated(Plain):
     """A function that calls `function` again and again. See `repeated`."""
 

@@ -32,6 +32,7 @@ from jaxdyn._batched_functions import (
     Plain,
     Repeated,
     Vjp,
+    Written,
     batch_axes,
     followed_operands,
     linear_operands,
@@ -286,6 +287,8 @@ def _device_count(context) -> int:
 def _native_program[T](context, function: Call, find: Callable[..., T | None]) -> T | None:
     """Return what `find`, `native.target` or `native.kernel`, has for a call, or None where XLA compiles it."""
     if context.module_context.lowering_parameters.for_export or _device_count(context) > 1:
+        return None
+    if isinstance(plain_of(function), Written) and not isinstance(function, Written):
         return None
     operands = context.avals_in
     cores = [x.shape[x.ndim - c :] for x, c in zip(operands, function.cores, strict=True)]

@@ -74,9 +74,13 @@ class Body:
     def line(self, text: str) -> None:
         self.lines.append(f"  {text}")
 
-    def value(self, text: str) -> str:
+    def name(self) -> str:
+        """Return a new name of a value."""
         self._count += 1
-        name = f"%t{self._count}"
+        return f"%t{self._count}"
+
+    def value(self, text: str) -> str:
+        name = self.name()
         self.lines.append(f"  {name} = {text}")
         return name
 

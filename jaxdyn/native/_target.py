@@ -170,23 +170,28 @@ def cached_target(function: Callable, shapes, uniform, bits: int, short: bool, o
     """Return the program of `target`, made once in a process for each precision and length of vectors, and for `one`
     element of the batch."""
     from jaxdyn.native._compiler import host, load_functions
+    from jaxdyn.native._matrix_module import matrix_module
     from jaxdyn.native._module import module_of
 
     inputs, here = [jax.ShapeDtypeStruct(shape, f"float{bits}") for shape in shapes], host()
-    try:
-        with _without_garbage_collection():
-            program = specialize(function, inputs, uniform, bits)
-            lanes = (SHORT if short else here.vector_bits) // bits
-            if one and not program.summed:
-                # Sums over the batch add up the lanes.
-                program, lanes = program._replace(one=True), min(LANES, here.vector_bits // bits)
-            module = module_of(program, bits, lanes, interface())
-    except UnsupportedError:
-        return None
+    summed: tuple[bool, ...] = ()
+    if (written := getattr(function, "matrix_program", None)) is not None:
+        module = matrix_module(written, shapes, function.results, bits, here.vector_bits // bits, interface())
+    else:
+        try:
+            with _without_garbage_collection():
+                program = specialize(function, inputs, uniform, bits)
+                lanes = (SHORT if short else here.vector_bits) // bits
+                if one and not program.summed:
+                    # Sums over the batch add up the lanes.
+                    program, lanes = program._replace(one=True), min(LANES, here.vector_bits // bits)
+                module, summed = module_of(program, bits, lanes, interface()), program.summed
+        except UnsupportedError:
+            return None
     # The name is the program's, so that a compiled XLA program from JAX's cache on disk finds it in another process.
     parts = module.text, here.cpu, here.features, str(here.optimization)
     name = f"jaxdyn_{hashlib.sha256('|'.join(parts).encode()).hexdigest()[:32]}"
-    made = Target(name, uniform, module.common, program.summed, module.piece, module.piece_row)
+    made = Target(name, uniform, module.common, summed, module.piece, module.piece_row)
     if name not in _registered:
         functions = {"handler": name, "prepare_handler": f"{name}_common"} if module.common else {"handler": name}
         capsule = ctypes.pythonapi.PyCapsule_New

@@ -1,15 +1,23 @@
 """The backward pass: a Riccati recursion from the last stage to the first, and with bounds on controls several."""
 
+from __future__ import annotations
+
+import math
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.scipy.linalg import cho_solve, solve_triangular
 
+from jaxdyn._batched_functions import Written
+from jaxdyn._batching import call
 from jaxdyn._types import Array, Float
 from jaxdyn.trajopt.ddp._batches import one_by_one_on_cpu
 from jaxdyn.trajopt.ddp._expansion import Expansion
+from jaxdyn.trajopt.ddp._riccati_program import RiccatiProgram
+from jaxdyn.trajopt.problem import Quadratic
 
 # From this length of displacements on, the problems of a batch are faster one after the other than side by side.
 _LARGE = 8
@@ -53,6 +61,18 @@ class HeldControls(NamedTuple):
     """Step of the held controls, 0 for the free ones."""
 
 
+class StagePolicies(NamedTuple):
+    """The policies of all stages, and their value functions before each stage's own gap."""
+
+    k: Float[Array, "horizon nu"]
+    K: Float[Array, "horizon nu ndx"]
+    Vx: Float[Array, "stages ndx"]
+    Vxx: Float[Array, "stages ndx ndx"]
+    Qu: Float[Array, "horizon nu"]
+    Qux: Float[Array, "horizon nu ndx"]
+    Quu: Float[Array, "horizon nu nu"]
+
+
 class StageFactors(NamedTuple):
     """The factors that give a stage's policy, and its value function before the stage's own gap."""
 
@@ -65,6 +85,16 @@ class StageFactors(NamedTuple):
     Qu: Float[Array, "nu"]
     Qux: Float[Array, "nu ndx"]
     Quu: Float[Array, "nu nu"]
+
+    def policies(self, last_Vx, last_Vxx, held: HeldControls | None = None) -> StagePolicies:
+        """The policies, from factors with a leading axis of the horizon and the value function at its end."""
+        n, m = self.Qux.shape[-1], self.Qux.shape[-2]
+        slopes = self.slopes
+        both = -(solve_triangular(jnp.swapaxes(self.root, 1, 2), slopes) if m > 1 else slopes / self.root)
+        k, K = both[:, :, n], both[:, :, :n]
+        k = k if held is None else k + held.step
+        Vx, Vxx = (jnp.concatenate([a, b[None]]) for a, b in ((self.Vx, last_Vx), (self.Vxx, last_Vxx)))
+        return StagePolicies(k, K, Vx, Vxx, self.Qu, self.Qux, self.Quu)
 
 
 def free_block(H, free):
@@ -108,40 +138,60 @@ def backward(e: Expansion, regularization, held: HeldControls | None = None) -> 
     """The policy by the Riccati recursion with gaps.
 
     `regularization` is added to the diagonals of the value function and of the curvature in the controls."""
-    large = e.A.shape[-1] >= _LARGE
-    return (one_by_one_on_cpu(_scan_backward) if large else _scan_backward)(e, regularization, held)
+    (horizon, n, m), dtype = e.B.shape, e.A.dtype
+    l, end = e.stage, e.terminal
+    program = RiccatiProgram(horizon, n, m, held is not None)
+    operands = [e.A, e.B, e.gaps, l.xx, l.ux, l.uu, l.x, l.u, end.x, end.xx, regularization, *(held or ())]
+    operands = [jnp.asarray(x, dtype) for x in operands]
+    T = horizon
+    results = (T, m), (T, m, n), (T + 1, n), (T + 1, n, n), (T, m), (T, m, n), (T, m, m)
+    function = Written(_scan_backward, tuple(map(jnp.ndim, operands)), results, matrix_program=program)
+    return _policy(e, StagePolicies(*call(function, *operands)), regularization, held)
 
 
-def _scan_backward(e: Expansion, regularization, held: HeldControls | None) -> Policy:
-    Vxx = e.terminal.xx + regularization * jnp.eye(e.A.shape[-1], dtype=e.A.dtype)
+def _scan_backward(*operands) -> StagePolicies:
+    """The recursion of `backward` without native code, for operands that may have leading batch axes."""
+    cores = 3, 3, 2, 3, 3, 3, 2, 2, 1, 2, 0, 2, 2
+    batches = [x.shape[: x.ndim - core] for x, core in zip(operands, cores, strict=False)]
+    batch = np.broadcast_shapes(*batches)
+    if not batch:
+        return _scan_stages(*operands)
+    flat = [
+        jnp.broadcast_to(x, (*batch, *x.shape[len(own) :])).reshape(math.prod(batch), *x.shape[len(own) :])
+        for x, own in zip(operands, batches, strict=True)
+    ]
+    large = operands[0].shape[-1] >= _LARGE
+    out = jax.vmap(one_by_one_on_cpu(_scan_stages) if large else _scan_stages)(*flat)
+    return jax.tree.map(lambda x: x.reshape(*batch, *x.shape[1:]), out)
+
+
+def _scan_stages(A, B, gaps, xx, ux, uu, x, u, end_x, end_xx, regularization, *held) -> StagePolicies:
+    e = Expansion(A, B, gaps, Quadratic(jnp.zeros(len(A), A.dtype), x, u, xx, ux, uu), end_x)
+    Vxx = end_xx + regularization * jnp.eye(A.shape[-1], dtype=A.dtype)
+    held = HeldControls(*held) if held else None
 
     def step(value, stage):
         M, Z, held = stage
         factors = eliminate_controls(M, Z, value[0], value[1], regularization, held)
         return (factors.Vx, factors.Vxx), factors
 
-    _, factors = lax.scan(step, (e.terminal.x, Vxx), (*_stage_matrices(e), held), reverse=True)
-    return _policy(e, factors, Vxx, regularization, held)
+    _, factors = lax.scan(step, (end_x, Vxx), (*_stage_matrices(e), held), reverse=True)
+    return factors.policies(end_x, Vxx, held)
 
 
-def _policy(e: Expansion, s: StageFactors, last_Vxx, regularization, held: HeldControls | None = None) -> Policy:
-    """The policy of all stages, from their factors."""
-    n, m = e.A.shape[-1], e.B.shape[-1]
-    both = -(solve_triangular(jnp.swapaxes(s.root, 1, 2), s.slopes) if m > 1 else s.slopes / s.root)
-    k, K = both[:, :, n], both[:, :, :n]
+def _policy(e: Expansion, s: StagePolicies, regularization, held: HeldControls | None = None) -> Policy:
+    """The policy of all stages, with the sums over them."""
     diagonal = jnp.diagonal(s.Quu, axis1=1, axis2=2)
     undamped = (diagonal - regularization) / diagonal
     if held is not None:
-        k = k + held.step
         undamped = jnp.where(held.free > 0, undamped, 1.0)
-    Vxx = jnp.concatenate([s.Vxx, last_Vxx[None]])
-    shift = (Vxx @ e.gaps[..., None])[..., 0]
-    Vx = jnp.concatenate([s.Vx, e.terminal.x[None]]) + shift
+    shift = (s.Vxx @ e.gaps[..., None])[..., 0]
+    Vx = s.Vx + shift
     # Gaps add to the slope and curvature of the value function.
-    slope = -(s.Qu * k).sum() - (Vx * e.gaps).sum()
-    curvature = -(k * (s.Quu @ k[..., None])[..., 0]).sum() + (e.gaps * shift).sum()
-    ok = jnp.isfinite(K).all() & jnp.isfinite(k).all() & jnp.isfinite(Vx).all()
-    return Policy(k, K, Vx, Vxx, s.Qu, s.Qux, s.Quu, slope, curvature, undamped.min(), ok)
+    slope = -(s.Qu * s.k).sum() - (Vx * e.gaps).sum()
+    curvature = -(s.k * (s.Quu @ s.k[..., None])[..., 0]).sum() + (e.gaps * shift).sum()
+    ok = jnp.isfinite(s.K).all() & jnp.isfinite(s.k).all() & jnp.isfinite(Vx).all()
+    return Policy(s.k, s.K, Vx, s.Vxx, s.Qu, s.Qux, s.Quu, slope, curvature, undamped.min(), ok)
 
 
 def backward_in_box(
@@ -230,4 +280,5 @@ def backward_associative(e: Expansion, regularization) -> Policy:
     after_Vx, after_Vxx = -combined[3][1:], 0.5 * (combined[4] + jnp.swapaxes(combined[4], 1, 2))[1:]
 
     factors = jax.vmap(lambda M, Z, Vx, Vxx: eliminate_controls(M, Z, Vx, Vxx, regularization))
-    return _policy(e, factors(*_stage_matrices(e), after_Vx, after_Vxx), last_Vxx, regularization)
+    stages = factors(*_stage_matrices(e), after_Vx, after_Vxx)
+    return _policy(e, stages.policies(e.terminal.x, last_Vxx), regularization)
