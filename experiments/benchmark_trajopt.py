@@ -1,11 +1,12 @@
-"""Time trajectory optimization of an arm beside Crocoddyl: iterations, one problem and many, on one core, in one run.
+"""Time trajectory optimization of a robot beside Crocoddyl: iterations, one problem and many, on one core, in one run.
 
     python -m experiments.benchmark_trajopt [CONFIG] [--key value ...]
 
-The arm reaches for a pose of its last link. The running cost is quadratic in pose, state and control, the terminal cost
-in the pose, as in Crocoddyl's examples of manipulators. Both libraries read the same file, minimize the same cost from
-the same guess (the costs of their solutions are printed), and take turns. Without Crocoddyl (`pip install crocoddyl`)
-only this library is timed.
+A frame of the robot, which may have a free base, reaches for a pose. The running cost is quadratic in pose, state and
+control, the terminal cost in the pose, as in Crocoddyl's examples of manipulators. Both libraries read the same file,
+minimize the same cost from the same guess (the costs of their solutions are printed), and take turns. With `rk4`,
+Crocoddyl integrates the running cost by the same method, so that costs differ a little. Without Crocoddyl (`pip install
+crocoddyl`) only this library is timed.
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from experiments._benchmark_models import FILES as ROBOTS
 from experiments._benchmark_models import RobotError, model_of
 from experiments._benchmark_options import processor_core
 from experiments._benchmark_report import conditions, table
@@ -50,7 +52,8 @@ class Config(programs.ProgramConfig):
     """Keys of the configuration file."""
 
     robot: str = "panda"
-    """panda (of example-robot-data, its fingers fixed), or the path of a URDF file with a fixed base."""
+    """panda, ur5, or with a free base hector, solo12 or talos_reduced (of example-robot-data), or the path of a URDF
+    file with a fixed base."""
     frame: str = "panda_link8"
     """The frame that reaches the goal."""
     goal: tuple[float, float, float] = (0.4, 0.2, 0.4)
@@ -58,10 +61,11 @@ class Config(programs.ProgramConfig):
     horizon: int = 100
     dt: float = 0.01
     """Time step, s."""
+    integrator: Literal["semi_implicit_euler", "rk4"] = "semi_implicit_euler"
     batch: int = 64
     """Number of problems at once, from slightly different starts."""
     spread: float = 0.1
-    """Standard deviation of their joint positions, rad."""
+    """Standard deviation of their positions, rad, and m for a free base."""
     iterations: int = 20
     """Largest number of iterations of a problem, as in model predictive control. A batch runs until its last problem
     has ended."""
@@ -77,10 +81,11 @@ def run(config: Config) -> dict[str, Any]:
     programs.require_positive_keys(config, "horizon", "dt", "batch", "iterations", "rounds")
     core, allowed = processor_core(config.core), os.sched_getaffinity(0)
     model = robot(config)
-    starts = np.zeros((config.batch, 2 * model.nv))
-    starts[:, : model.nv] = middle(model)
     rng = np.random.default_rng(config.seed)
-    starts[1:, : model.nv] += config.spread * rng.normal(size=(config.batch - 1, model.nv))
+    moves = config.spread * rng.normal(size=(config.batch - 1, model.nv))
+    starts = np.zeros((config.batch, model.nq + model.nv))
+    starts[:, : model.nq] = middle(model)
+    starts[1:, : model.nq] = model.integrate(jnp.asarray(starts[1:, : model.nq]), jnp.asarray(moves))
     os.sched_setaffinity(0, {core})
     try:
         out = measure(config, model, starts, core)
@@ -93,18 +98,23 @@ def run(config: Config) -> dict[str, Any]:
 
 
 def robot(config: Config) -> Model:
-    """Load the robot. **Raises** `DataError` for a robot whose states are not plain vectors."""
-    model = model_of("panda") if config.robot == "panda" else load_urdf(programs.data_path(config.robot))
-    if model.nq != model.nv:
-        raise DataError(f"{config.robot} has nq = {model.nq} and nv = {model.nv}; an arm with a fixed base is needed")
+    """Load the robot. **Raises** `DataError` for a robot with ball joints."""
+    model = model_of(config.robot) if config.robot in ROBOTS else load_urdf(programs.data_path(config.robot))
+    if model.nq != model.nv + has_free_base(model):
+        raise DataError(f"{config.robot} has ball joints, which Crocoddyl's state does not have")
     # Crocoddyl's free forward dynamics have no friction.
     return model.with_joint_friction(damping=0.0, friction=0.0)
 
 
+def has_free_base(model: Model) -> bool:
+    """Tell whether the first joint is free."""
+    return model.topology.joint_types[0] == "free"
+
+
 def middle(model: Model) -> np.ndarray:
-    """Return the middle between the limits of positions, zero for joints without limits."""
+    """Return the middle between the limits of positions, the neutral position of joints without limits."""
     low, high = np.asarray(model.position_lower), np.asarray(model.position_upper)
-    return np.where(np.isfinite(low) & np.isfinite(high), (low + high) / 2, 0.0)
+    return np.where(np.isfinite(low) & np.isfinite(high), (low + high) / 2, model.neutral())
 
 
 def goal_of(config: Config, model: Model) -> SE3:
@@ -117,7 +127,7 @@ def problem_of(config: Config, model: Model, x0: np.ndarray) -> Problem:
     goal = FramePoseResidual(config.frame, goal_of(config, model))
     dt = config.dt
     return Problem(
-        ModelDynamics(model, dt),
+        ModelDynamics(model, dt, integrator=config.integrator),
         x0,
         config.horizon,
         stage_costs=[
@@ -176,7 +186,11 @@ class Crocoddyl:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "robot.urdf"
             path.write_text(to_urdf(model), encoding="utf-8")
-            robot = pin.buildModelFromUrdf(str(path))
+            free = [pin.JointModelFreeFlyer()] if has_free_base(model) else []
+            robot = pin.buildModelFromUrdf(str(path), *free)
+        if free:
+            # Pinocchio's quaternions are x y z w.
+            starts = starts[:, [0, 1, 2, 4, 5, 6, 3, *range(7, starts.shape[1])]]
         robot.gravity.linear = np.asarray(model.gravity)
         state = crocoddyl.StateMultibody(robot)
         actuation = crocoddyl.ActuationModelFull(state)
@@ -196,8 +210,10 @@ class Crocoddyl:
             return out
 
         def action(end: bool, dt: float):
-            free = crocoddyl.DifferentialActionModelFreeFwdDynamics(state, actuation, costs(end))
-            return crocoddyl.IntegratedActionModelEuler(free, dt)
+            rate = crocoddyl.DifferentialActionModelFreeFwdDynamics(state, actuation, costs(end))
+            if config.integrator == "rk4":
+                return crocoddyl.IntegratedActionModelRK(rate, crocoddyl.RKType.four, dt)
+            return crocoddyl.IntegratedActionModelEuler(rate, dt)
 
         self.config, self.starts, self.nu = config, starts, robot.nv
         self.solvers = []
@@ -263,12 +279,15 @@ def show(entries: list[dict[str, Any]]) -> None:
     for e in entries:
         peer = peers.get(e["problems"])
         ratio = f"{e['ms_per_iteration'] / peer['ms_per_iteration']:.2f}" if peer else ""
+        solve = statistics.median(e["seconds"])
+        of_solve = f"{solve / statistics.median(peer['seconds']):.2f}" if peer else ""
         compilation = f"{e['trace_and_lower_s']:.1f} + {e['compile_s']:.1f}" if "compile_s" in e else ""
         mean = f"{np.mean(e['cost']):.6g}"
         solved = f"{e['solved']} of {e['problems']}"
-        cells = [e["solver"], str(e["problems"]), f"{e['ms_per_iteration']:.3f}", ratio, str(e["iterations"]), solved]
-        rows.append([*cells, mean, compilation])
-    header = "solver", "problems", "ms an iteration", "of Crocoddyl's", "iterations", "solved", "mean cost"
+        cells = [e["solver"], str(e["problems"]), f"{e['ms_per_iteration']:.3f}", ratio, f"{1e3 * solve:.2f}", of_solve]
+        rows.append([*cells, str(e["iterations"]), solved, mean, compilation])
+    header = "solver", "problems", "ms an iteration", "of Crocoddyl's", "ms in all", "of Crocoddyl's"
+    header = *header, "iterations", "solved", "mean cost"
     print("CPU time of one core")
     print("\n".join(table((*header, "trace and lower + compile, s"), rows)))
 

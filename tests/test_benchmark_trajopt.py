@@ -31,6 +31,21 @@ def test_both_libraries_find_the_same(tmp_path, capsys):
         np.testing.assert_allclose(e["cost"], best["cost"], rtol=1e-3)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("integrator", ["semi_implicit_euler", "rk4"])
+def test_a_free_base(tmp_path, integrator):
+    config = str(benchmark_trajopt.DEFAULT_CONFIG.with_name("benchmark_trajopt_rigid_body.toml"))
+    arguments = [config, "--integrator", integrator, "--batch", "2", "--rounds", "1", "--horizon", "12"]
+    assert benchmark_trajopt.main([*arguments, "--iterations", "30", "--results", str(tmp_path)]) == 0
+    summary = tmp_path / "benchmark_trajopt_rigid_body" / "summary.json"
+    entries = json.loads(summary.read_text())["measurements"]
+    # Crocoddyl integrates the running cost by the Runge-Kutta method, too.
+    tolerance = 2e-3 if integrator == "semi_implicit_euler" else 2e-2
+    for e in entries:
+        best = entries[0] if e["problems"] == 1 else entries[len(entries) // 2]
+        np.testing.assert_allclose(e["cost"], best["cost"], rtol=tolerance)
+
+
 def test_mistakes_are_told(tmp_path, capsys):
     assert benchmark_trajopt.main(["--batch", "0", "--results", str(tmp_path)]) == 2
     assert "batch is 0; a positive, finite number is needed" in capsys.readouterr().err
