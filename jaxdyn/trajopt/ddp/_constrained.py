@@ -28,6 +28,7 @@ from jaxdyn.trajopt.ddp._barrier import (
     row_barrier,
 )
 from jaxdyn.trajopt.ddp._constrained_state import (
+    FAR,
     PATIENCE,
     ConstrainedState,
     Errors,
@@ -151,7 +152,7 @@ def _begin(problem: Problem, s: ConstrainedState, e: Expansion, rows: Rows, warm
     cost, most = jnp.maximum(jnp.abs(cost), 0.01 * change(e.stage.u)), change(station.slopes)
     cost = jnp.where(cost > eps**2 * most, cost, 0.01 * most)
     cost = jnp.clip(jnp.nan_to_num(cost, posinf=jnp.inf), eps, eps**-0.6)
-    rows_scale = row_scale(problem, rows, s.xs)
+    rows_scale = row_scale(problem, rows, e, s.xs, width)
     equal = rows.lower == rows.upper
     distance = jnp.where(equal, rows.value - jnp.where(equal, rows.lower, 0.0), 0.0)
     infeasibility = jnp.abs(s.gaps).sum() + jnp.abs(distance).sum()
@@ -203,9 +204,11 @@ def _with_barrier(problem: Problem, s: ConstrainedState, barrier, rows, softness
 
 
 def _unit_of_delta(s: ConstrainedState):
-    """The squares of the sizes of the constraints' components, divided by the cost's scale."""
+    """The squares of the sizes of the constraints' components, divided by the cost's scale. Sizes that differ little
+    are at least a tenth of the largest one."""
     size = s.scale.rows
-    return jnp.maximum(size, 0.1 * size.max(initial=0.0)) ** 2 / s.scale.cost
+    largest = size.max(initial=0.0)
+    return jnp.where(size > 0.99 * FAR * largest, jnp.maximum(size, 0.1 * largest), size) ** 2 / s.scale.cost
 
 
 def _updated(problem: Problem, options: DDPOptions, s: ConstrainedState, e, rows: Rows, barrier, deviation, equality):
