@@ -28,6 +28,7 @@ from jaxdyn.trajopt.ddp._barrier import (
     row_barrier,
 )
 from jaxdyn.trajopt.ddp._constrained_state import (
+    FAR,
     PATIENCE,
     ConstrainedState,
     Errors,
@@ -67,6 +68,9 @@ SOFTNESS, SOFTNESS_NEAR = 100.0, 1e-4
 near a solution."""
 EXACTNESS = 0.58
 """Power of the rounding unit that is the `delta` of equalities, divided by the cost's scale."""
+HARDEST = 1.0
+"""The least `delta` that an inequality gets because its violation stays while a problem is not solved, in the units of
+`SOFTNESS`."""
 DELTA_FACTOR, DELTA_STEP = 0.5, 0.1
 """Factors of `delta` with every update, and with one after which the violation is more than a quarter of what it was
 or the barrier has its least value."""
@@ -148,7 +152,7 @@ def _begin(problem: Problem, s: ConstrainedState, e: Expansion, rows: Rows, warm
     cost, most = jnp.maximum(jnp.abs(cost), 0.01 * change(e.stage.u)), change(station.slopes)
     cost = jnp.where(cost > eps**2 * most, cost, 0.01 * most)
     cost = jnp.clip(jnp.nan_to_num(cost, posinf=jnp.inf), eps, eps**-0.6)
-    rows_scale = row_scale(problem, rows, s.xs)
+    rows_scale = row_scale(problem, rows, e, s.xs, width)
     equal = rows.lower == rows.upper
     distance = jnp.where(equal, rows.value - jnp.where(equal, rows.lower, 0.0), 0.0)
     infeasibility = jnp.abs(s.gaps).sum() + jnp.abs(distance).sum()
@@ -185,9 +189,9 @@ def _with_barrier(problem: Problem, s: ConstrainedState, barrier, rows, softness
     """The state with a barrier, and with the penalties and the multipliers in the curvature that belong to it, at
     constraints with the values and bounds `rows`."""
     value, lower, upper = rows
-    size, eps, equal = s.scale.rows, jnp.finfo(problem.dtype).eps, lower == upper
-    soft = softness * jnp.maximum(size, 0.1 * size.max(initial=0.0)) ** 2
-    delta = jnp.where(equal, size**2 if softened else eps**EXACTNESS, soft) / s.scale.cost
+    eps, equal = jnp.finfo(problem.dtype).eps, lower == upper
+    of_equality = (s.scale.rows**2 if softened else eps**EXACTNESS) / s.scale.cost
+    delta = jnp.where(equal, of_equality, softness * _unit_of_delta(s))
     infinity = jnp.full_like(delta, jnp.inf)
     state = s.rows._replace(delta=delta, dual=Sides(infinity, infinity), softened=jnp.array(softened))
     dual = row_barrier(value, lower, upper, barrier, state).multipliers
@@ -197,6 +201,14 @@ def _with_barrier(problem: Problem, s: ConstrainedState, barrier, rows, softness
         rows=state._replace(dual=dual),
         box=Sides(barrier * inverse.lower, barrier * inverse.upper),
     )
+
+
+def _unit_of_delta(s: ConstrainedState):
+    """The squares of the sizes of the constraints' components, divided by the cost's scale. Sizes that differ little
+    are at least a tenth of the largest one."""
+    size = s.scale.rows
+    largest = size.max(initial=0.0)
+    return jnp.where(size > 0.99 * FAR * largest, jnp.maximum(size, 0.1 * largest), size) ** 2 / s.scale.cost
 
 
 def _updated(problem: Problem, options: DDPOptions, s: ConstrainedState, e, rows: Rows, barrier, deviation, equality):
@@ -229,10 +241,13 @@ def _updated(problem: Problem, options: DDPOptions, s: ConstrainedState, e, rows
     delta = jnp.where(equal, of_equality, jnp.maximum(factor * s.rows.delta, least_delta))
     # While inequalities are violated by more than the barrier explains, their multipliers change and the barrier waits.
     waits = violation > jnp.maximum(options.constraint_tolerance, 0.1 * jnp.sqrt(s.barrier / share))
-    # A violation that stays meets a larger penalty; multipliers change in solved problems only.
-    patient = (s.waited < PATIENCE) | (violation <= 1e-2) | solved
+    # A violation that stays meets a larger penalty, unless that is large already; multipliers change in solved problems
+    # only.
+    hardest = jnp.minimum(jnp.maximum(HARDEST * _unit_of_delta(s), least_delta), s.rows.delta)
+    harder_delta = jnp.where(equal, s.rows.delta, jnp.maximum(DELTA_STEP * s.rows.delta, hardest))
+    patient = (s.waited < PATIENCE) | (violation <= 1e-2) | solved | (harder_delta == s.rows.delta).all()
     harder = s.with_empty_filter()._replace(
-        rows=s.rows._replace(delta=jnp.where(equal, s.rows.delta, jnp.maximum(DELTA_STEP * s.rows.delta, least_delta))),
+        rows=s.rows._replace(delta=harder_delta),
         waited=jnp.zeros_like(s.waited),
     )
     s = jax.tree.map(lambda a, b: jnp.where(patient, a, b), s._replace(waited=s.waited + 1), harder)

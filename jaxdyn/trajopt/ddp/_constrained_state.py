@@ -8,7 +8,7 @@ from jaxdyn._types import Array, Float
 from jaxdyn.trajopt._history import History
 from jaxdyn.trajopt.ddp._barrier import RowBarrier, RowState, Sides, inverse_distances, present_multipliers
 from jaxdyn.trajopt.ddp._ddp_options import DDPOptions
-from jaxdyn.trajopt.ddp._expansion import Expansion, Rows, Stationarity, motion, vecmat
+from jaxdyn.trajopt.ddp._expansion import Expansion, Rows, Stationarity, matvec, motion, vecmat
 from jaxdyn.trajopt.ddp._filter import Filter
 from jaxdyn.trajopt.ddp._riccati import Policy
 from jaxdyn.trajopt.problem import Problem, bound_excess, join_rows
@@ -19,6 +19,9 @@ penalty, and steps of `"finishing"` take all second derivatives, because Gauss-N
 
 LONG_PATIENCE = 25
 """The same number for second derivatives of `"adaptive"`."""
+
+FAR = 1e-3
+"""Size of a constraint's component, relative to the largest one, below which both are taken to have different units."""
 
 
 class Scale(NamedTuple):
@@ -131,20 +134,34 @@ def number_of_bounds(problem: Problem, rows: Rows):
     return jnp.maximum(sum(f.sum() for f in finite), 1).astype(problem.dtype)
 
 
-def row_scale(problem: Problem, rows: Rows, xs) -> Float[Array, "rows"]:
+def row_scale(problem: Problem, rows: Rows, e: Expansion, xs, width) -> Float[Array, "rows"]:
     """The size of each component of the constraints, over all stages: of its values and finite bounds, and for an
-    equality, which the guess may meet already, of what the motion of the guess changes it by."""
+    equality, which the guess may meet already, of what the motion of the guess changes it by.
+
+    A component much smaller than the largest one either has another unit, or is zero at the guess by chance. Its size
+    is at least what motion or a step or two with controls that change by their `width` change it by, and at most `FAR`
+    of the largest one."""
     size = jnp.abs(rows.value)
     for bound in (rows.lower, rows.upper):
         size = jnp.maximum(size, jnp.where(jnp.isfinite(bound), jnp.abs(bound), 0.0))
     span = motion(problem, xs)
     change = join_rows(jnp.abs(rows.by_x) @ span, jnp.abs(rows.end_by_x) @ span)
     size = jnp.maximum(size, jnp.where(rows.lower == rows.upper, change, 0.0))
+    pushed = matvec(jnp.abs(e.B), width).max(axis=0)
+    pushed = jnp.maximum(pushed, (jnp.abs(e.A) @ pushed).max(axis=0))
+    at_stages = jnp.abs(rows.by_x) @ pushed + matvec(jnp.abs(rows.by_u), width)
+    least = jnp.maximum(change, join_rows(at_stages, jnp.abs(rows.end_by_x) @ pushed))
     has = jnp.isfinite(rows.lower) | jnp.isfinite(rows.upper)
-    stage, end = problem.split_rows(jnp.where(has, size, 0.0))
-    size = join_rows(jnp.broadcast_to(stage.max(axis=0, initial=0.0), stage.shape), end)
-    largest = size.max(initial=0.0)
-    return jnp.where(largest > 0, jnp.maximum(size, 1e-3 * largest), 1.0)
+
+    def over_stages(size):
+        stage, end = problem.split_rows(jnp.where(has, size, 0.0))
+        return join_rows(jnp.broadcast_to(stage.max(axis=0, initial=0.0), stage.shape), end)
+
+    size, least = over_stages(size), over_stages(least)
+    far = FAR * size.max(initial=0.0)
+    small = jnp.minimum(jnp.maximum(size, least), far)
+    size = jnp.maximum(size, jnp.where(small > 0, small, far))
+    return jnp.where(size > 0, size, 1.0)
 
 
 def relative_gap(problem: Problem, s: ConstrainedState) -> Float[Array, ""]:

@@ -36,7 +36,7 @@ class DDPOptions(eqx.Module):
     """Largest violation of a constraint and largest gap at a solution, relative to the size of the constraint's values
     and bounds, and to how far the state moves. By default 1e-7 in double and 1e-4 in single precision."""
     complementarity_tolerance: Any = None
-    """Sum of the products of multipliers and distances from bounds at a solution, relative to the cost. By default 1e-8
+    """Sum of the products of multipliers and distances from bounds at a solution, relative to the cost. By default 1e-9
     in double and 1e-4 in single precision."""
     decrease_tolerance: Any = None
     """Decrease that the next step may still promise at a solution of a problem without constraints, relative to
@@ -82,7 +82,7 @@ class DDPOptions(eqx.Module):
             "second_order_below": 1e-6 if hessian == "finishing" else 0.2,
             "tolerance": 1e-3 if single else 1e-6,
             "constraint_tolerance": 1e-4 if single else 1e-7,
-            "complementarity_tolerance": 1e-4 if single else 1e-8,
+            "complementarity_tolerance": 1e-4 if single else 1e-9,
             "decrease_tolerance": 1e-6 if single else 1e-9,
             "regularize_below": 0.3 if second_order else 0.01,
             "sufficient_decrease": 1e-4 if second_order else 0.1,
