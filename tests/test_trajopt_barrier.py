@@ -19,8 +19,9 @@ from jaxdyn.trajopt import (
     Status,
 )
 from jaxdyn.trajopt.ddp._barrier import Sides
-from jaxdyn.trajopt.ddp._constrained import _initial_state, _iterate, _solution
-from jaxdyn.trajopt.ddp._constrained_state import LONG_PATIENCE, ConstrainedState, Watch
+from jaxdyn.trajopt.ddp._constrained import HARDEST, _initial_state, _iterate, _solution, _unit_of_delta
+from jaxdyn.trajopt.ddp._constrained_state import LONG_PATIENCE, PATIENCE, ConstrainedState, Watch, row_scale
+from jaxdyn.trajopt.ddp._expansion import expand
 from jaxdyn.trajopt.ddp._filter import Filter, Point, Trial, search
 from jaxdyn.trajopt.ddp._newton_step import WATCHED, _prices, _watched
 
@@ -76,6 +77,44 @@ def test_a_decrease_made_small_by_regularization_solves_no_barrier_problem(regul
     assert after.updates == before.updates + (not regularized)
     if not regularized:
         assert after.barrier < before.barrier
+
+
+@pytest.mark.parametrize(("times", "after_times"), [(100.0, 10.0), (5.0, 1.0), (0.5, 0.5)])
+def test_penalties_of_violated_inequalities_stop_growing(times, after_times):
+    """`delta` is the inverse of the penalty, here in multiples of the least one that a violation leads to."""
+    before, us = begun(), jnp.full((2, 1), 0.9)
+    least = HARDEST * _unit_of_delta(before)
+    before = before._replace(
+        xs=problem().rollout(us),
+        us=us,
+        promised=jnp.asarray(jnp.inf),
+        waited=jnp.asarray(PATIENCE, jnp.int32),
+        rows=before.rows._replace(delta=times * least),
+    )
+    after = iterate(before)
+    np.testing.assert_allclose(after.rows.delta, after_times * least)
+    assert (after.waited == 0) == (times > 1)
+
+
+@pytest.mark.parametrize("highest", [2.0, 0.0])
+def test_constraints_in_other_units_have_sizes_of_their_own(highest):
+    """A force of a million newtons stands beside a height, which moves by 2 m in a step with a force that changes by
+    its range. A height that has to be at most zero, and is zero at the guess, has this size, too."""
+    p = Problem(
+        DiscreteDynamics(lambda x, u, t, params: x + 1e-6 * u, 1, 1),
+        np.zeros(1),
+        2,
+        terminal_costs=[QuadraticCost(StateResidual())],
+        stage_constraints=[
+            Constraint(ControlResidual(), -1e6, 1e6),
+            Constraint(StateResidual(), -np.inf, highest),
+        ],
+        control_lower=-1e6,
+        control_upper=1e6,
+    )
+    us, xs = np.zeros((2, 1)), np.zeros((3, 1))
+    e, rows = expand(p, xs, us, p.gaps(xs, us))
+    np.testing.assert_allclose(row_scale(p, rows, e, xs, np.full((2, 1), 2e6)), [1e6, 2.0, 1e6, 2.0])
 
 
 def test_second_derivatives_of_functions_after_many_iterations_with_one_barrier():

@@ -14,6 +14,7 @@ from jaxdyn.trajopt import (
     Constraint,
     ContinuousDynamics,
     ControlResidual,
+    DiscreteDynamics,
     FreeTimeDynamics,
     FunctionCost,
     FunctionResidual,
@@ -120,6 +121,72 @@ def turn_past_cone() -> Problem:
     )
 
 
+def mars_landing() -> Problem:
+    """Return the descent to Mars with least fuel, in SI units: squared thrusts are a hundred thousand times as large as
+    heights (Acikmese & Ploen, Convex programming approach to powered descent guidance for Mars landing, J. Guid.
+    Control Dyn. 2007, section V). The thrust is between bounds, and the path above a cone of 4 degrees."""
+    cosine, duration = np.cos(np.deg2rad(27)), 75.0
+    least, most = 6 * 3100.0 * cosine * np.array([0.3, 0.8])
+    fuel = 1 / (225 * 9.807 * cosine)
+
+    def rate(x, u, t, params):
+        return jnp.concatenate([x[3:6], u / x[6] - jnp.array([3.7114, 0, 0]), -fuel * jnp.sqrt(u @ u + 1e-12)[None]])
+
+    def height_above_cone(x, u, t, params):
+        return (x[0] - np.tan(np.deg2rad(4)) * jnp.sqrt(x[1] ** 2 + x[2] ** 2 + 1e-6))[None]
+
+    return Problem(
+        ContinuousDynamics(rate, 7, 3, dt=duration / 60),
+        np.array([1500.0, 0, 2000, -75, 0, 100, 1905]),
+        60,
+        terminal_costs=[FunctionCost(lambda x, u, t, params: -x[6])],
+        stage_constraints=[
+            Constraint(FunctionResidual(lambda x, u, t, params: (u @ u)[None]), least**2, most**2),
+            Constraint(FunctionResidual(height_above_cone, of_state=True), 0.0, np.inf),
+        ],
+        terminal_constraints=[
+            Constraint(Selected(StateResidual(), tuple(range(6)))),
+            Constraint(Selected(StateResidual(), (6,)), 1505.0, np.inf),
+        ],
+    )
+
+
+def hand_on_a_line() -> Problem:
+    """Return the motion of three links, driven by accelerations, whose end stays on a vertical line."""
+    dt, start = 0.05, np.array([0.3, 0.9, 0.5])
+
+    def hand(q):
+        angles = jnp.cumsum(q)
+        return jnp.stack([jnp.cos(angles).sum(), jnp.sin(angles).sum()])
+
+    def step(x, u, t, params):
+        v = x[3:] + dt * u
+        return jnp.concatenate([x[:3] + dt * v, v])
+
+    def off(x, u, t, first):
+        return hand(x[:3]) - first
+
+    first = hand(start)
+    sideways = FunctionResidual(lambda x, u, t, first: off(x, u, t, first)[:1], first, of_state=True)
+    limits = Selected(StateResidual(), (0, 1, 2))
+    return Problem(
+        DiscreteDynamics(step, 6, 3, dt=dt),
+        np.concatenate([start, np.zeros(3)]),
+        40,
+        stage_costs=[QuadraticCost(ControlResidual(), 0.1 * dt)],
+        stage_constraints=[
+            Constraint(sideways),
+            Constraint(limits, np.array([-1.5, 0.1, 0.1]), np.array([1.5, 2.5, 2.5])),
+        ],
+        terminal_constraints=[
+            Constraint(FunctionResidual(off, first - jnp.array([0.0, 2.0]), of_state=True)),
+            Constraint(Selected(StateResidual(), (3, 4, 5))),
+        ],
+        control_lower=-10.0,
+        control_upper=10.0,
+    )
+
+
 solve = jax.jit(ddp)
 
 
@@ -151,6 +218,23 @@ def solutions(make, guess):
 def test_optimum_is_that_of_ipopt(make, guess):
     found, expected = solutions(make, guess)
     np.testing.assert_allclose(found.cost, expected.cost, rtol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("make", [mars_landing, hand_on_a_line])
+def test_most_random_guesses_lead_to_the_optimum(make):
+    """Penalties in the unit of another constraint solve the first problem from no guess, and penalties that grow while
+    a problem is not solved the second one from a quarter of the guesses."""
+    problem, ipopt = prepared(make)
+    scale = 8000.0 if make is mars_landing else 10.0
+    guesses = scale * np.random.default_rng(0).uniform(-1, 1, (8, 1, 3)) * np.ones((8, problem.horizon, 1))
+    found = [solve(problem, *problem.guess(jnp.asarray(us))[::-1]) for us in guesses]
+    solved = [s for s in found if s.success]
+    best = min(ipopt(us).cost for us in guesses[:2])
+    assert len(solved) >= 6
+    for s in solved:
+        assert_optimal(problem, s)
+        np.testing.assert_allclose(s.cost, best, rtol=1e-3)
 
 
 @pytest.mark.slow

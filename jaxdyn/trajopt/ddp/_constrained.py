@@ -49,7 +49,7 @@ from jaxdyn.trajopt.ddp._newton_step import newton_policy, take_step
 from jaxdyn.trajopt.ddp._riccati import Policy
 from jaxdyn.trajopt.problem import Problem, bound_excess, join_rows
 
-BARRIER = 1.0
+BARRIER = 2.0
 """The first barrier of each bound, as a multiple of the cost's scale divided by the number of bounds."""
 BARRIER_GROWTH = 30.0
 """Factor of the first barrier with every new beginning."""
@@ -81,7 +81,7 @@ SOFT_STEP, SOFT_LIMIT = 0.1, 1e-2
 are not softened any more."""
 RESTARTS = 2
 """Number of times that a solve begins anew."""
-CREEPING, MEMORY = 4e-3, 0.9
+CREEPING, MEMORY = 1e-2, 0.9
 """Moving average of the step lengths below which a solve begins anew, and the share of the past in it."""
 
 
