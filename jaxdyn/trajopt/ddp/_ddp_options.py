@@ -25,7 +25,7 @@ class DDPOptions(eqx.Module):
     """The options of `ddp`. Numbers are leaves: other values do not compile again. **Raises** `ModelError` for options
     that contradict each other."""
 
-    max_iterations: Any = 300
+    max_iterations: Any = 500
     """Number of backward passes, over all updates of the multipliers."""
     tolerance: Any = None
     """Largest derivative of the Lagrangian by a control at a solution, relative to the size of the terms that cancel in
