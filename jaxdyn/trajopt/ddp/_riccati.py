@@ -134,6 +134,10 @@ def eliminate_controls(M, Z, Vx, Vxx, regularization, held: HeldControls | None 
     return StageFactors(root, slopes, Qx - decrease[:, n], Vxx, Qu, Qux, Quu)
 
 
+_AXES = 3, 3, 2, 3, 3, 3, 2, 2, 1, 2, 0, 2, 2
+"""The number of axes of each operand of `RiccatiProgram`."""
+
+
 def backward(e: Expansion, regularization, held: HeldControls | None = None) -> Policy:
     """The policy by the Riccati recursion with gaps.
 
@@ -145,14 +149,13 @@ def backward(e: Expansion, regularization, held: HeldControls | None = None) -> 
     operands = [jnp.asarray(x, dtype) for x in operands]
     T = horizon
     results = (T, m), (T, m, n), (T + 1, n), (T + 1, n, n), (T, m), (T, m, n), (T, m, m)
-    function = Written(_scan_backward, tuple(map(jnp.ndim, operands)), results, matrix_program=program)
+    function = Written(_scan_backward, _AXES[: len(operands)], results, matrix_program=program)
     return _policy(e, StagePolicies(*call(function, *operands)), regularization, held)
 
 
 def _scan_backward(*operands) -> StagePolicies:
     """The recursion of `backward` without native code, for operands that may have leading batch axes."""
-    cores = 3, 3, 2, 3, 3, 3, 2, 2, 1, 2, 0, 2, 2
-    batches = [x.shape[: x.ndim - core] for x, core in zip(operands, cores, strict=False)]
+    batches = [x.shape[: x.ndim - axes] for x, axes in zip(operands, _AXES[: len(operands)], strict=True)]
     batch = np.broadcast_shapes(*batches)
     if not batch:
         return _scan_stages(*operands)
