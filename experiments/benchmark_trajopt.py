@@ -98,10 +98,13 @@ def run(config: Config) -> dict[str, Any]:
 
 
 def robot(config: Config) -> Model:
-    """Load the robot. **Raises** `DataError` for a robot with ball joints."""
+    """Load the robot. **Raises** `DataError` for a robot with ball joints, or free ones behind the base."""
     model = model_of(config.robot) if config.robot in ROBOTS else load_urdf(programs.data_path(config.robot))
     if model.nq != model.nv + has_free_base(model):
-        raise DataError(f"{config.robot} has ball joints, which Crocoddyl's state does not have")
+        raise DataError(
+            f"{config.robot} has nq = {model.nq} and nv = {model.nv}; a robot is needed whose joints have one degree "
+            "of freedom each, but for a free base"
+        )
     # Crocoddyl's free forward dynamics have no friction.
     return model.with_joint_friction(damping=0.0, friction=0.0)
 

@@ -9,7 +9,7 @@ from jaxdyn.trajopt.ddp._expansion import Expansion
 from jaxdyn.trajopt.ddp._riccati import HeldControls, backward, linear_roll_out
 from jaxdyn.trajopt.problem import Quadratic
 
-SIZES = ((3, 1, 1), (3, 12, 4), (2, 7, 17))
+SIZES = ((3, 1, 1), (3, 12, 4), (2, 7, 17), (2, 70, 3))
 """Horizons, displacements and controls: less and more than a vector of the processor has lanes."""
 
 

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from jaxdyn.native._interface import Interface
 from jaxdyn.native._matrix_loops import MatrixLoops
-from jaxdyn.native._module import Module
+from jaxdyn.native._module import Module, function_attributes
 from jaxdyn.native._specialize import Program
 from jaxdyn.native._threads import piece_length
 
@@ -68,12 +68,11 @@ def matrix_module(
     blocks = "\n".join([header, "entry:", *text.lines, "  ret void", "}"])
     piece = piece_length(program.operations(), 1)
     record = Program([], tuple(operands), (False,) * n, ([],) * m)
-    width = f'"min-legal-vector-width"="{8 * text.kind.bytes}" "prefer-vector-width"="{8 * text.kind.bytes}"'
     parts = [
         "declare ptr @calloc(i64, i64)",
         *sorted(declared),
         blocks,
         interface.handlers(record, 0, piece, ""),
-        f"attributes #0 = {{ nounwind {width} }}",
+        function_attributes(text.kind),
     ]
     return Module("\n\n".join(parts) + "\n", 0, piece, 0)

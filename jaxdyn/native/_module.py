@@ -76,10 +76,15 @@ def module_of(program: Program, bits: int, lanes: int, interface: Interface) -> 
         declared.add(f"declare void @llvm.masked.store.{suffix}")
     texts.append(interface.handlers(program, len(kept), piece, _totals(program, rows, kind, piece) if row else ""))
     declarations = sorted(declared, key=lambda text: (text.startswith("define"), text))
-    width = f'"min-legal-vector-width"="{8 * kind.bytes}" "prefer-vector-width"="{8 * kind.bytes}"'
     metadata = '!0 = !{!"branch_weights", i32 1, i32 100000}\n!1 = !{}'
-    attributes = f"attributes #0 = {{ nounwind {width} }}"
-    return Module("\n\n".join([*declarations, *texts, attributes, metadata]) + "\n", len(kept), piece, row)
+    text = "\n\n".join([*declarations, *texts, function_attributes(kind), metadata]) + "\n"
+    return Module(text, len(kept), piece, row)
+
+
+def function_attributes(kind: Kind) -> str:
+    """Return the attributes of all functions, `#0`: vectors may be as long as those of `kind`."""
+    width = f'"min-legal-vector-width"="{8 * kind.bytes}" "prefer-vector-width"="{8 * kind.bytes}"'
+    return f"attributes #0 = {{ nounwind {width} }}"
 
 
 def _angle_rows(program: Program, rows: Rows) -> list[int]:

@@ -208,6 +208,7 @@ def _unit_of_delta(s: ConstrainedState):
     are at least a tenth of the largest one."""
     size = s.scale.rows
     largest = size.max(initial=0.0)
+    # Components about which nothing is known have `FAR` of the largest size, up to rounding.
     return jnp.where(size > 0.99 * FAR * largest, jnp.maximum(size, 0.1 * largest), size) ** 2 / s.scale.cost
 
 

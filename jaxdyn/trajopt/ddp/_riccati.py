@@ -194,7 +194,7 @@ def _policy(e: Expansion, s: StagePolicies, regularization, held: HeldControls |
     slope = -(s.Qu * s.k).sum() - (Vx * e.gaps).sum()
     curvature = -(s.k * (s.Quu @ s.k[..., None])[..., 0]).sum() + (e.gaps * shift).sum()
     ok = jnp.isfinite(s.K).all() & jnp.isfinite(s.k).all() & jnp.isfinite(Vx).all()
-    return Policy(s.k, s.K, Vx, s.Vxx, s.Qu, s.Qux, s.Quu, slope, curvature, undamped.min(), ok)
+    return Policy(*s._replace(Vx=Vx), slope, curvature, undamped.min(), ok)
 
 
 def backward_in_box(
