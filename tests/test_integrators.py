@@ -12,8 +12,8 @@ import pytest
 from jax import lax
 
 import jaxdyn
-from jaxdyn import BodyInertia, Joint, ModelBuilder, ModelError, ShapeError, State, samples, step
-from jaxdyn.simulate import coordinate_rate, normalized, step_derivatives, vector_field
+from jaxdyn import BodyInertia, Joint, ModelBuilder, ModelError, ShapeError, State, native, samples, step
+from jaxdyn.simulate import coordinate_rate, normalized, rk4_step, step_derivatives, vector_field
 from tests.oracles import MujocoOracle
 
 ORDERS = {"euler": 1, "semi_implicit_euler": 1, "implicit_velocity": 1, "midpoint": 2, "rk4": 4}
@@ -138,6 +138,27 @@ def test_substeps_are_steps():
     expected = advance("semi_implicit_euler", model, start, 0.03, 3, TORQUES)
     np.testing.assert_allclose(fine.q, expected.q, rtol=1e-12)
     np.testing.assert_allclose(fine.v, expected.v, rtol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_runge_kutta_steps_of_native_code_are_those_of_jax(dtype):
+    """So are they with wrenches, and for many states, robots and time steps at once."""
+    model, state, tau, f_ext = jax.tree.map(lambda x: jnp.asarray(x, dtype), small_tree())
+    heavier = eqx.tree_at(
+        lambda m: m.inertial_parameters, model, model.inertial_parameters * jnp.ones((3, 1, 1), dtype)
+    )
+    steps = jnp.asarray([1e-3, 2e-3], dtype)
+
+    def ends(model, state, tau, f_ext):
+        many = jax.vmap(lambda dt: rk4_step(model, state, tau, dt, f_ext))(steps)
+        robots = rk4_step(heavier, state, tau, steps[1], f_ext)
+        return rk4_step(model, state, tau, steps[0]), many, robots
+
+    found = jax.jit(lambda *x: ends(*x))(model, state, tau, f_ext)
+    with native.disabled():
+        expected = jax.jit(lambda *x: ends(*x))(model, state, tau, f_ext)
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(a, b, rtol=50 * np.finfo(dtype).eps, atol=50 * np.finfo(dtype).eps)
 
 
 # Closed forms.

@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.core import Tracer
 from jax.sharding import PartitionSpec
 
 from jaxdyn import native
@@ -21,7 +20,7 @@ from jaxdyn.simulate._divergence import Report
 from jaxdyn.simulate._native_steps import INTEGRATORS_AT_ONCE, steps_at_once
 from jaxdyn.simulate._sharding import Split
 from jaxdyn.simulate._state import State, Trajectory
-from jaxdyn.simulate.integrators import advance, worst
+from jaxdyn.simulate.integrators import advance, differentiated_as, worst
 
 
 class RolloutInputs(NamedTuple):
@@ -263,23 +262,12 @@ class _Simulation:
 def _states_at_once(inputs: RolloutInputs, plan: RolloutPlan) -> State:
     """The configurations and velocities, `[*batch, samples, ...]`, of a roll-out that is one function. Derivatives are
     those of the loop over steps, with its checkpoints."""
-    # JAX traces all arguments of a function with its own derivatives. What is a constant of the user's program stays
-    # one, because it is no argument.
-    known, unknown = eqx.partition(inputs, lambda x: not isinstance(x, Tracer))
 
-    @jax.custom_jvp
-    def states(unknown: RolloutInputs) -> State:
-        return _states_of(eqx.combine(unknown, known), plan)
+    def by_steps(inputs: RolloutInputs) -> State:
+        trajectory, _ = _Simulation(inputs, plan).by_steps()
+        return State(trajectory.q, trajectory.v)
 
-    @states.defjvp
-    def _(primals, tangents):
-        def by_steps(unknown: RolloutInputs) -> State:
-            trajectory, _ = _Simulation(eqx.combine(unknown, known), plan).by_steps()
-            return State(trajectory.q, trajectory.v)
-
-        return jax.jvp(by_steps, primals, tangents)
-
-    return states(unknown)
+    return differentiated_as(by_steps, lambda inputs: _states_of(inputs, plan), inputs)
 
 
 def _states_of(inputs: RolloutInputs, plan: RolloutPlan) -> State:

@@ -5,17 +5,13 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import jax
 import jax.numpy as jnp
-import numpy as np
-from jax.core import Tracer
 
 from jaxdyn._batched_functions import Plain, repeated
 from jaxdyn._batching import call
-from jaxdyn.algorithms.recursions import Constant
-from jaxdyn.model import LEAVES, Model
+from jaxdyn.model import Model
 from jaxdyn.simulate._state import State
-from jaxdyn.simulate.integrators import advance
+from jaxdyn.simulate.integrators import ModelOperands, advance
 
 INTEGRATORS_AT_ONCE = ("euler", "semi_implicit_euler", "implicit_velocity")
 """Those with one evaluation of the dynamics in a step: the program is not longer than that of the dynamics."""
@@ -26,10 +22,7 @@ class _Step:
     """A step as a function of arrays with leading batch axes: of the model, of the time step, of what else is the same
     for all steps, of the configuration and the velocity, and of what is another one for each step."""
 
-    structure: Any
-    """The structure of the model as a pytree."""
-    constants: tuple[tuple[int, Constant], ...]
-    """The arrays of the model that are constants of the user's program, by their number."""
+    model: ModelOperands
     integrator: str
     fixed: tuple[str, ...]
     """The names of the arguments that are the same for all steps."""
@@ -37,9 +30,8 @@ class _Step:
     """The names of the others."""
 
     def __call__(self, *operands):
-        known, given = dict(self.constants), iter(operands)
-        leaves = [jnp.asarray(known[i].array) if i in known else next(given) for i in range(self.structure.num_leaves)]
-        model, dt = jax.tree.unflatten(self.structure, leaves), next(given)
+        given = iter(operands)
+        model, dt = self.model.model(given), next(given)
         named = {name: next(given) for name in self.fixed}
         state = State(next(given), next(given))
         named |= {name: next(given) for name in self.rows}
@@ -61,18 +53,12 @@ def steps_at_once(
     `[*batch, n, nb, 6]`; among what is `fixed` perhaps wrenches `[*batch, nb, 6]` and the actuators' `damping`.
     """
     dtype = start.q.dtype
-    leaves, structure = jax.tree.flatten(model)
-    names = [name for name, leaf in LEAVES.items() if getattr(model, name) is not None]
-    known = {
-        i: Constant.of(x, dtype)
-        for i, (x, name) in enumerate(zip(leaves, names, strict=True))
-        if not isinstance(x, Tracer) and np.ndim(x) == LEAVES[name].axes
-    }
-    step = _Step(structure, tuple(known.items()), integrator, tuple(fixed), tuple(rows))
-    unknown = [i for i in range(len(leaves)) if i not in known]
-    cores = *(LEAVES[names[i]].axes for i in unknown), 0, *(_CORES[n] for n in fixed), 1, 1, *(_CORES[n] for n in rows)
-    operands = *(leaves[i] for i in unknown), dt, *fixed.values(), start.q, start.v, *rows.values()
-    plain = Plain(step, cores, ((model.nq,), (model.nv,)), shared=len(unknown) + 1)
+    inputs = start, dt, fixed, rows
+    static, leaves = ModelOperands.of(model, dtype, inputs)
+    step = _Step(static, integrator, tuple(fixed), tuple(rows))
+    cores = *static.cores, 0, *(_CORES[n] for n in fixed), 1, 1, *(_CORES[n] for n in rows)
+    operands = *leaves, dt, *fixed.values(), start.q, start.v, *rows.values()
+    plain = Plain(step, cores, ((model.nq,), (model.nv,)), shared=len(leaves) + 1)
     length = held * rows["tau"].shape[-2]
     everything = repeated(plain, length, 2, len(rows), every, held)
     return State(*call(everything, *(jnp.asarray(x, dtype) for x in operands)))

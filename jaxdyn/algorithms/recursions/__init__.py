@@ -5,6 +5,7 @@ from jaxdyn.algorithms.recursions._algorithm import (
     Constant,
     algorithm,
     check_arrays,
+    is_constant,
     model_batch,
 )
 from jaxdyn.algorithms.recursions._articulated_bodies import (

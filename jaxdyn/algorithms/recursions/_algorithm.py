@@ -122,7 +122,7 @@ def algorithm[**P, R](
             leaves = tree_leaves(model)
             states = [KINDS[k].to_tree(model, jnp.asarray(x)) for k, x in arrays.values()]
             dtype = jnp.result_type(*leaves.values(), *states)
-            constants = {n: Constant.of(x, dtype) for n, x in leaves.items() if _is_constant(x, LEAVES[n].axes)}
+            constants = {n: Constant.of(x, dtype) for n, x in leaves.items() if is_constant(x, LEAVES[n].axes)}
             if len(constants) == len(leaves) and not any(isinstance(x, Tracer) for x in states):
                 # Nothing is traced: new values of the model shall not need a new program.
                 constants = {}
@@ -251,8 +251,9 @@ def _require_independent_joints(model: Model, name: str) -> None:
     require_no_loops(model.topology, name, "call it with model.without_loops() for the tree alone")
 
 
-def _is_constant(x, axes: int) -> bool:
-    return not isinstance(x, Tracer) and x.ndim == axes
+def is_constant(x, axes: int) -> bool:
+    """Tell whether an array of a model is a constant of the user's program: it is not traced and has no batch axes."""
+    return not isinstance(x, Tracer) and np.ndim(x) == axes
 
 
 class Constant:

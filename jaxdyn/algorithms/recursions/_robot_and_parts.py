@@ -15,7 +15,7 @@ from jax.core import Tracer
 
 from jaxdyn._batched_functions import Plain
 from jaxdyn._batching import call
-from jaxdyn.algorithms.recursions._algorithm import Constant, tree_leaves
+from jaxdyn.algorithms.recursions._algorithm import Constant, is_constant, tree_leaves
 from jaxdyn.algorithms.recursions._robot import Robot
 from jaxdyn.model import LEAVES, Model
 from jaxdyn.tree import rows_of, to_leading
@@ -67,9 +67,7 @@ class RobotAndParts:
         cores = *(LEAVES[n].axes for n in arrays), *parts.axes()
         values = [jnp.asarray(x, dtype) for x in (*arrays.values(), *leaves)]
         known = {
-            i: Constant.of(x, dtype)
-            for i, (x, n) in enumerate(zip(values, cores, strict=True))
-            if not isinstance(x, Tracer) and x.ndim == n
+            i: Constant.of(x, dtype) for i, (x, n) in enumerate(zip(values, cores, strict=True)) if is_constant(x, n)
         }
         if len(known) == len(values) and not any(isinstance(x, Tracer) for x in jax.tree.leaves(states)):
             known = {}

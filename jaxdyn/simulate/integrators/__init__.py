@@ -3,5 +3,7 @@
 from jaxdyn.simulate.integrators._closed_loops import closed
 from jaxdyn.simulate.integrators._contact_step import require_contact_integrator, worst
 from jaxdyn.simulate.integrators._derivatives import StepDerivatives, step_derivatives
-from jaxdyn.simulate.integrators._one_step import RUNGE_KUTTA_STEPS, rk4_step, semi_implicit_euler_step
+from jaxdyn.simulate.integrators._model_operands import ModelOperands, differentiated_as
+from jaxdyn.simulate.integrators._one_step import semi_implicit_euler_step
+from jaxdyn.simulate.integrators._runge_kutta import RUNGE_KUTTA_STEPS, rk4_step
 from jaxdyn.simulate.integrators._step import Integrator, advance, common_form, require_integrator, step, time_step

@@ -11,13 +11,14 @@ from jax import lax
 
 from jaxdyn._compile import compiled
 from jaxdyn._types import Array, Float, Velocity, Wrenches
-from jaxdyn.algorithms import aba, aba_derivatives
+from jaxdyn.algorithms import aba_derivatives
 from jaxdyn.contact import Contacts
 from jaxdyn.model import Model, Topology
 from jaxdyn.simulate._state import State
 from jaxdyn.simulate.integrators._closed_loops import differentiated_step
 from jaxdyn.simulate.integrators._contact_step import require_contact_integrator
-from jaxdyn.simulate.integrators._one_step import joint_resistance, rk4
+from jaxdyn.simulate.integrators._one_step import joint_resistance
+from jaxdyn.simulate.integrators._runge_kutta import chart_points_of_rk4, rk4_points
 from jaxdyn.simulate.integrators._step import (
     INTEGRATORS,
     Integrator,
@@ -125,26 +126,31 @@ def _velocity_implicit_euler(model: Model, state: State, tau, dt, f_ext, after: 
 
 
 def _rk4(model: Model, state: State, tau, dt, f_ext, after: State):
-    """The step of `rk4_step` of the state and of its derivatives together, in the chart around `state.q`."""
-    q0, of_v = state.q, _units(state)[1]
+    """The same step of the linearized equations, in the chart around `state.q`; what these have at the points of the
+    step is computed for all points together."""
+    points, of_v = chart_points_of_rk4(model, state, tau, dt, f_ext), _units(state)[1]
+    charts = model.chart_jacobians(state.q, points.q, points.v)
+    q = model.chart_point(state.q, points.q[:-1])
+    accelerations = aba_derivatives(model, q, points.v[:-1], tau, f_ext)
 
-    def moved(chart, X):
-        """The derivatives of the displacement of the chart's point, from those of its coordinates."""
-        return _added(_replaced(model.topology, X, (chart.q_by_x,), (X,)), chart.q_by_q0, 0)
+    def moved(i: int, X):
+        """The derivatives of the displacement of point `i`, from those of its coordinates."""
+        return _added(_replaced(model.topology, X, (charts.q_by_x[i],), (X,)), charts.q_by_q0[i], 0)
 
-    def rate(values, _):
-        x, v, X, V = values
-        q, chart = model.chart_point(q0, x), model.chart_jacobians(q0, x, v)
-        by_q, by_v, Minv = aba_derivatives(model, q, v, tau, f_ext)
-        rates = model.chart_rate(q, x, v), aba(model, q, v, tau, f_ext)
-        Q = moved(chart, X)
+    def rate(values, i: int):
+        X, V = values
+        by_q, by_v, Minv = (x[i] for x in accelerations)
+        if i == 0:
+            # At the origin of the chart X = 0, V = [0, 1, 0] and Q = [1, 0, 0].
+            parts = charts.rate_by_q[0], charts.rate_by_v[0], jnp.zeros_like(Minv)
+            return jnp.concatenate(parts, axis=-1), jnp.concatenate([by_q, by_v, Minv], axis=-1)
+        Q = moved(i, X)
         changes = _matmul(jnp.concatenate([by_q, by_v], axis=-1), jnp.concatenate([Q, V], axis=-2))
-        x_rate = _replaced(model.topology, V, chart[2:], (Q, X, V))
-        return *rates, x_rate, _added(changes, Minv, 2)
+        x_rate = _replaced(model.topology, V, tuple(x[i] for x in charts[2:]), (Q, X, V))
+        return x_rate, _added(changes, Minv, 2)
 
-    zero = jnp.zeros_like(state.v)
-    x, v, X, V = rk4(rate, (zero, state.v, jnp.zeros_like(of_v), of_v), 0.0, dt)
-    return jnp.concatenate([moved(model.chart_jacobians(q0, x, v), X), V], axis=-2)
+    *_, (X, V) = rk4_points(rate, (jnp.zeros_like(of_v), of_v), dt)
+    return jnp.concatenate([moved(-1, X), V], axis=-2)
 
 
 STEP_DERIVATIVES: dict[str, Callable[..., Array]] = {

@@ -26,10 +26,10 @@ from jaxdyn.simulate.integrators._closed_loops import closed
 from jaxdyn.simulate.integrators._contact_step import contact_steps, require_contact_integrator
 from jaxdyn.simulate.integrators._one_step import (
     euler_step,
-    rk4_step,
     semi_implicit_euler_step,
     velocity_implicit_euler_step,
 )
+from jaxdyn.simulate.integrators._runge_kutta import rk4_step
 from jaxdyn.simulate.integrators._variational_midpoint import variational_midpoint_step
 
 type Integrator = Literal["euler", "semi_implicit_euler", "implicit_velocity", "midpoint", "rk4"]
