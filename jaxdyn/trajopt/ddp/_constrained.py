@@ -67,7 +67,8 @@ SOFTNESS, SOFTNESS_NEAR = 100.0, 1e-4
 """The first `delta` of inequalities, as a part of the square of their size divided by the cost's scale, and the one
 near a solution."""
 EXACTNESS = 0.58
-"""Power of the rounding unit that is the `delta` of equalities, divided by the cost's scale."""
+"""Power of the rounding unit that is the `delta` of equalities, and the least one of inequalities, divided by the cost's
+scale."""
 HARDEST = 1.0
 """The least `delta` that an inequality gets because its violation stays while a problem is not solved, in the units of
 `SOFTNESS`."""
@@ -236,7 +237,7 @@ def _updated(problem: Problem, options: DDPOptions, s: ConstrainedState, e, rows
     factor = jnp.where(slow | (s.barrier <= 1.01 * least), DELTA_STEP, DELTA_FACTOR)
     # Smaller ones would amplify the rounding of constraints into that of the slopes.
     eps, now = jnp.finfo(problem.dtype).eps, cost_scale(s, e)
-    least_delta = jnp.maximum(eps**0.5, eps / options.tolerance) / now
+    least_delta = jnp.maximum(eps**EXACTNESS, eps / options.tolerance) / now
     softened, exact = s.rows.softened & (equality > SOFT_LIMIT), eps**EXACTNESS / now
     of_equality = jnp.where(softened, jnp.maximum(SOFT_STEP * s.rows.delta, exact), exact)
     delta = jnp.where(equal, of_equality, jnp.maximum(factor * s.rows.delta, least_delta))
