@@ -1,6 +1,7 @@
 """Single iterations of the solver of problems with constraints, from states that a solve reaches seldom."""
 
 import functools
+import types
 
 import equinox as eqx
 import jax
@@ -13,6 +14,7 @@ from jaxdyn.trajopt import (
     ControlResidual,
     DDPOptions,
     DiscreteDynamics,
+    FunctionCost,
     Problem,
     QuadraticCost,
     StateResidual,
@@ -20,8 +22,15 @@ from jaxdyn.trajopt import (
 )
 from jaxdyn.trajopt.ddp._barrier import Sides
 from jaxdyn.trajopt.ddp._constrained import HARDEST, _initial_state, _iterate, _solution, _unit_of_delta
-from jaxdyn.trajopt.ddp._constrained_state import LONG_PATIENCE, PATIENCE, ConstrainedState, Watch, row_scale
-from jaxdyn.trajopt.ddp._expansion import expand
+from jaxdyn.trajopt.ddp._constrained_state import (
+    LONG_PATIENCE,
+    PATIENCE,
+    ConstrainedState,
+    Watch,
+    guess_cost_scale,
+    row_scale,
+)
+from jaxdyn.trajopt.ddp._expansion import Stationarity, expand
 from jaxdyn.trajopt.ddp._filter import Filter, Point, Trial, search
 from jaxdyn.trajopt.ddp._newton_step import WATCHED, _prices, _watched
 
@@ -115,6 +124,27 @@ def test_constraints_in_other_units_have_sizes_of_their_own(highest):
     us, xs = np.zeros((2, 1)), np.zeros((3, 1))
     e, rows = expand(p, xs, us, p.gaps(xs, us))
     np.testing.assert_allclose(row_scale(p, rows, e, xs, np.full((2, 1), 2e6)), [1e6, 2.0, 1e6, 2.0])
+
+
+@pytest.mark.parametrize(
+    ("growth", "control", "constant", "expected"),
+    # 40 steps of the guess, of length one; its cost; 1 % of what 40 controls of size one change.
+    [(10.0, 1.0, 0.0, 40.0), (10.0, 1.0, 2.0, 2.0), (1.0, 0.0, 0.0, 0.4)],
+)
+def test_the_scale_of_the_cost_is_not_that_of_an_unstable_motion(growth, control, constant, expected):
+    """The last control changes the last state by one, the first one by the growth to the power of 39."""
+    p = Problem(
+        DiscreteDynamics(lambda x, u, t, params: growth * x + u, 1, 1),
+        np.zeros(1),
+        40,
+        terminal_costs=[FunctionCost(lambda x, u, t, params: x[0] + constant)],
+    )
+    us, xs = jnp.full((40, 1), control), jnp.zeros((41, 1))
+    guess = types.SimpleNamespace(xs=xs, gaps=p.gaps(xs, us))
+    e, _ = expand(p, xs, us, guess.gaps)
+    station, _ = Stationarity.of(e, e.stage.x, (e.stage.u,), e.terminal.x)
+    scale = guess_cost_scale(p, guess, e, station.slopes, jnp.ones((40, 1)))
+    np.testing.assert_allclose(scale, expected, rtol=1e-9)
 
 
 def test_second_derivatives_of_functions_after_many_iterations_with_one_barrier():

@@ -36,6 +36,7 @@ from jaxdyn.trajopt.ddp._constrained_state import (
     Watch,
     Watched,
     cost_scale,
+    guess_cost_scale,
     least_regularization,
     measure_errors,
     number_of_bounds,
@@ -67,8 +68,8 @@ SOFTNESS, SOFTNESS_NEAR = 100.0, 1e-4
 """The first `delta` of inequalities, as a part of the square of their size divided by the cost's scale, and the one
 near a solution."""
 EXACTNESS = 0.58
-"""Power of the rounding unit that is the `delta` of equalities, and the least one of inequalities, divided by the cost's
-scale."""
+"""Power of the rounding unit that is the `delta` of equalities, and the least one of inequalities, divided by the
+cost's scale."""
 HARDEST = 1.0
 """The least `delta` that an inequality gets because its violation stays while a problem is not solved, in the units of
 `SOFTNESS`."""
@@ -138,21 +139,10 @@ def _initial_state(problem: Problem, options: DDPOptions, us, xs, multipliers) -
 
 def _begin(problem: Problem, s: ConstrainedState, e: Expansion, rows: Rows, warm: bool) -> ConstrainedState:
     """The state before the first iteration, with the scales, the barrier, `delta`, and the multipliers."""
-    eps = jnp.finfo(problem.dtype).eps
     low, high = problem.control_box
-    cost = e.stage.value.sum() + e.terminal.value
-    # How much the cost can change by the controls, to second order: the cost itself may be zero at the guess.
     station, _ = Stationarity.of(e, e.stage.x, (e.stage.u,), e.terminal.x)
     width = jnp.where(jnp.isfinite(high - low), high - low, 1 + jnp.abs(s.us))
-    curvature = jnp.abs(jnp.diagonal(e.stage.uu, axis1=1, axis2=2))
-
-    def change(slopes):
-        return (jnp.abs(slopes) * width + 0.5 * curvature * width**2).sum()
-
-    # Costates tell it too, but where the motion is unstable they are larger than anything that can be reached.
-    cost, most = jnp.maximum(jnp.abs(cost), 0.01 * change(e.stage.u)), change(station.slopes)
-    cost = jnp.where(cost > eps**2 * most, cost, 0.01 * most)
-    cost = jnp.clip(jnp.nan_to_num(cost, posinf=jnp.inf), eps, eps**-0.6)
+    cost = guess_cost_scale(problem, s, e, station.slopes, width)
     rows_scale = row_scale(problem, rows, e, s.xs, width)
     equal = rows.lower == rows.upper
     distance = jnp.where(equal, rows.value - jnp.where(equal, rows.lower, 0.0), 0.0)

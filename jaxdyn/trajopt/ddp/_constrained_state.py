@@ -134,6 +134,26 @@ def number_of_bounds(problem: Problem, rows: Rows):
     return jnp.maximum(sum(f.sum() for f in finite), 1).astype(problem.dtype)
 
 
+def guess_cost_scale(problem: Problem, s: ConstrainedState, e: Expansion, slopes, width) -> Float[Array, ""]:
+    """The size of the cost: its value at the guess, or how much it can change from there, to second order.
+
+    `slopes` `[horizon, nu]` are its derivatives by the controls, which change by their `width`."""
+    eps = jnp.finfo(problem.dtype).eps
+
+    def change(slopes, curvatures, sizes):
+        diagonals = jnp.diagonal(curvatures, axis1=-2, axis2=-1)
+        return (jnp.abs(slopes) * sizes + 0.5 * jnp.abs(diagonals) * sizes**2).sum()
+
+    cost = jnp.maximum(jnp.abs(e.stage.value.sum() + e.terminal.value), 0.01 * change(e.stage.u, e.stage.uu, width))
+    # Where the motion is unstable, slopes along it are larger than anything that can be reached. There the way that the
+    # states and the gaps of the guess go tells more, unless nothing moves.
+    most, way = 0.01 * change(slopes, e.stage.uu, width), motion(problem, s.xs) + jnp.abs(s.gaps).sum(axis=0)
+    along = change(e.stage.x, e.stage.xx, way) + change(e.terminal.x, e.terminal.xx, way)
+    most = jnp.where(along > 0, jnp.minimum(most, along), most)
+    cost = jnp.where(cost > eps**2 * most, cost, most)
+    return jnp.clip(jnp.nan_to_num(cost, posinf=jnp.inf), eps, eps**-0.6)
+
+
 def row_scale(problem: Problem, rows: Rows, e: Expansion, xs, width) -> Float[Array, "rows"]:
     """The size of each component of the constraints, over all stages: of its values and finite bounds, and for an
     equality, which the guess may meet already, of what the motion of the guess changes it by.
