@@ -9,8 +9,8 @@ A step that increases the infeasibility has to be worth it besides: the objectiv
 infeasibility costs, at the multipliers that the step leads to. This cost is the term of the Lagrangian (Ulbrich, On the
 superlinear local convergence of a filter-SQP method, Math. Program. 2004), which cuts no step near a solution, or that
 of an exact penalty on absolute values; a decrease of either sum is enough. The Lagrangian may have no lower bound far
-from where the constraints are met, so no step may increase the infeasibility far beyond that of the guess or of a step
-of common length.
+from where the constraints are met. So it counts only where the infeasibility is at most that of the guess or of a step
+of common length, and no step may increase the infeasibility far beyond that.
 
 Whole steps along curved constraints may increase both the infeasibility and the objective, although the next step would
 take it back (the effect of Maratos; Nocedal & Wright, Numerical Optimization, 2006, section 15.4). So a whole step that
@@ -33,6 +33,8 @@ STEPS = 14
 _GAMMA = 1e-5
 _LARGEST_INFEASIBILITY = 3.0
 """Largest infeasibility of an iterate, relative to the larger of the guess's infeasibility and a step's common size."""
+_TRUSTED_INFEASIBILITY = 1.0
+"""Largest infeasibility, relative to the same size, at which the Lagrangian tells what a step is worth."""
 _SMALL_INFEASIBILITY = 1e-4
 _MODERATE_INFEASIBILITY = 0.1
 
@@ -105,7 +107,9 @@ def search(start: Point, filter: Filter, reference, step: Callable, longest, ok,
             phi <= start.objective - _GAMMA * start.infeasibility + noise
         )
         good = jnp.where(descends, decreases, improves) & filter.accepts(theta, phi, noise)
-        worth = (theta <= start.infeasibility) | (point.merits <= start.merits + noise).any()
+        by_linear, by_absolute = point.merits <= start.merits + noise
+        by_linear &= theta <= _TRUSTED_INFEASIBILITY * reference
+        worth = (theta <= start.infeasibility) | by_linear | by_absolute
         good = good & worth & (theta <= jnp.maximum(_LARGEST_INFEASIBILITY * reference, start.infeasibility))
         finite = jnp.isfinite(phi) & jnp.isfinite(theta) & jnp.isfinite(point.xs).all()
         # A decrease by the model alone needs no memory.
