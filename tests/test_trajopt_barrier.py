@@ -128,8 +128,8 @@ def test_constraints_in_other_units_have_sizes_of_their_own(highest):
 
 @pytest.mark.parametrize(
     ("growth", "control", "constant", "expected"),
-    # 40 steps of the guess, of length one; its cost; 1 % of what 40 controls of size one change.
-    [(10.0, 1.0, 0.0, 40.0), (10.0, 1.0, 2.0, 2.0), (1.0, 0.0, 0.0, 0.4)],
+    # 100 times the way of one and of 40 gaps; the cost of the guess; 1 % of what 40 controls of size one change.
+    [(10.0, 1.0, 0.0, 4100.0), (10.0, 1.0, 2.0, 2.0), (1.0, 0.0, 0.0, 0.4)],
 )
 def test_the_scale_of_the_cost_is_not_that_of_an_unstable_motion(growth, control, constant, expected):
     """The last control changes the last state by one, the first one by the growth to the power of 39."""

@@ -20,6 +20,8 @@ penalty, and steps of `"finishing"` take all second derivatives, because Gauss-N
 LONG_PATIENCE = 25
 """The same number for second derivatives of `"adaptive"`."""
 
+UNSTABLE = 100.0
+"""Largest scale of a cost that is zero at the guess, as a multiple of what it changes by along the states' way."""
 FAR = 1e-3
 """Size of a constraint's component, relative to the largest one, below which both are taken to have different units."""
 
@@ -145,11 +147,11 @@ def guess_cost_scale(problem: Problem, s: ConstrainedState, e: Expansion, slopes
         return (jnp.abs(slopes) * sizes + 0.5 * jnp.abs(diagonals) * sizes**2).sum()
 
     cost = jnp.maximum(jnp.abs(e.stage.value.sum() + e.terminal.value), 0.01 * change(e.stage.u, e.stage.uu, width))
-    # Where the motion is unstable, slopes along it are larger than anything that can be reached. There the way that the
-    # states and the gaps of the guess go tells more, unless nothing moves.
-    most, way = 0.01 * change(slopes, e.stage.uu, width), motion(problem, s.xs) + jnp.abs(s.gaps).sum(axis=0)
+    # Where the motion is unstable, slopes along it are larger than anything that can be reached. The states go by about
+    # one, besides the way of the guess with its gaps.
+    most, way = 0.01 * change(slopes, e.stage.uu, width), 1 + motion(problem, s.xs) + jnp.abs(s.gaps).sum(axis=0)
     along = change(e.stage.x, e.stage.xx, way) + change(e.terminal.x, e.terminal.xx, way)
-    most = jnp.where(along > 0, jnp.minimum(most, along), most)
+    most = jnp.where(along > 0, jnp.minimum(most, UNSTABLE * along), most)
     cost = jnp.where(cost > eps**2 * most, cost, most)
     return jnp.clip(jnp.nan_to_num(cost, posinf=jnp.inf), eps, eps**-0.6)
 
