@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxdyn.trajopt.ddp._expansion import Expansion, expand, motion, vecmat
+from jaxdyn.trajopt.ddp._expansion import Expansion, expand_terms, map_by_platform, motion
 from jaxdyn.trajopt.problem import Problem, Quadratic
 
 
@@ -26,12 +26,13 @@ def differenced_costs(problem: Problem, xs, us, e: Expansion, costates, multipli
         x, u = jax.vmap(lambda x: dynamics.integrate(x, displacement[:n]))(xs), us + displacement[n:]
         # On a group the derivatives are about where the displaced steps lead. That the costates are about another point
         # adds an antisymmetric part only.
-        after = None if dynamics.euclidean else jax.vmap(problem.step)(x[:-1], u, problem.stages)
-        there, rows = expand(problem, x, u, e.gaps, after)
+        after = x[1:] + e.gaps[1:] if dynamics.euclidean else jax.vmap(problem.step)(x[:-1], u, problem.stages)
+        stages = x[:-1], u, problem.stages, after, costates[1:]
+        of_x, of_u = map_by_platform(problem, lambda over, *stage: over(dynamics.pull_back, *stage), *stages)
+        stage, end, rows = expand_terms(problem, x, u)
         by_x, by_u, by_end = rows.slopes(*problem.split_rows(multipliers))
-        slope_x = there.stage.x + vecmat(costates[1:], there.A) + by_x
-        slope_u = there.stage.u + vecmat(costates[1:], there.B) + by_u
-        return jnp.concatenate([slope_x, slope_u], axis=1), there.terminal.x + by_end
+        slope_x, slope_u = stage.x + of_x + by_x, stage.u + of_u + by_u
+        return jnp.concatenate([slope_x, slope_u], axis=1), end.x + by_end
 
     stage, end = lax.map(slopes, jnp.concatenate([jnp.zeros((1, n + m), xs.dtype), jnp.diag(steps)]))
     matrices = jnp.moveaxis((stage[1:] - stage[0]) / steps[:, None, None], 0, 1)

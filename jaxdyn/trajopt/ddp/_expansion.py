@@ -89,31 +89,35 @@ def vecmat(vectors, matrices):
     return (vectors[:, None, :] @ matrices)[:, 0]
 
 
-def expand(problem: Problem, xs, us, gaps, after=None) -> tuple[Expansion, Rows]:
+def expand(problem: Problem, xs, us, gaps) -> tuple[Expansion, Rows]:
     """The Gauss-Newton expansion of the costs about a trajectory, whose values are those of the costs, and the
-    constraints with their derivatives. The displacements after the steps are about `after`, by default the states
-    moved by the gaps."""
+    constraints with their derivatives. The displacements after the steps are about the states moved by the gaps."""
     dynamics = problem.dynamics
-    if after is None:
-        after = jax.vmap(dynamics.integrate)(xs[1:], gaps[1:])
-    A, B = _map_by_platform(
+    after = jax.vmap(dynamics.integrate)(xs[1:], gaps[1:])
+    A, B = map_by_platform(
         problem, lambda over, *stage: over(dynamics.linearize, *stage), xs[:-1], us, problem.stages, after
     )
+    stage, terminal, rows = expand_terms(problem, xs, us)
+    return Expansion(A, B, gaps, stage, terminal), rows
+
+
+def expand_terms(problem: Problem, xs, us) -> tuple[Quadratic, Quadratic, Rows]:
+    """The Gauss-Newton expansions of the costs of stages and of the end, and the constraints."""
     terms = (*problem.stage_costs, *problem.stage_constraints)
     ends = (*problem.terminal_costs, *problem.terminal_constraints)
     of_stages, of_end = _shared_linearizations(problem, terms, ends, xs)
 
     def expand_stage(*stage):
-        return _expand_terms(problem, terms, *stage)
+        return _expand_terms_at(problem, terms, *stage)
 
     stage, rows = jax.vmap(expand_stage)(of_stages, xs[:-1], us, problem.stages)
-    terminal, last = _expand_terms(problem, ends, of_end, xs[-1], None, problem.horizon)
+    terminal, last = _expand_terms_at(problem, ends, of_end, xs[-1], None, problem.horizon)
     value, lower, upper = map(join_rows, rows[:3], last[:3])
     by_x, by_u = rows[3:]
-    return Expansion(A, B, gaps, stage, terminal), Rows(value, lower, upper, by_x, by_u, last[3])
+    return stage, terminal, Rows(value, lower, upper, by_x, by_u, last[3])
 
 
-def _map_by_platform(problem: Problem, compute: Callable, *arrays: Any) -> Any:
+def map_by_platform(problem: Problem, compute: Callable, *arrays: Any) -> Any:
     """`compute(over, *arrays)`, where `over(function, *arrays)` maps a function over leading axes.
 
     Native code of a robot takes all rows at once. XLA's programs on a CPU take one after the other: a program for one
@@ -132,7 +136,7 @@ def _map_by_platform(problem: Problem, compute: Callable, *arrays: Any) -> Any:
     return lax.platform_dependent(*arrays, cpu=on_cpu, default=elsewhere)
 
 
-def _expand_terms(problem: Problem, terms, linears, x, u, k):
+def _expand_terms_at(problem: Problem, terms, linears, x, u, k):
     """The expansion of the costs, and the constraints' residuals, bounds and derivatives by the state and the control;
     `linears` has known linearized residuals, or None."""
     dynamics, nu = problem.dynamics, 0 if u is None else problem.dynamics.nu
@@ -251,7 +255,7 @@ def lagrangian_curvatures(problem: Problem, xs, us, after, costates, penalty: Ca
         return over(of_stage, *stages), hessian_blocks(end, n)[0]
 
     stages = xs[:-1], us, problem.stages, after, costates[1:], stage_rows
-    return _map_by_platform(problem, curvatures, xs[-1], *stages)
+    return map_by_platform(problem, curvatures, xs[-1], *stages)
 
 
 def second_order_costs(problem: Problem, xs, us, e: Expansion, costates, multipliers) -> tuple[Quadratic, Quadratic]:

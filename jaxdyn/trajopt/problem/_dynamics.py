@@ -24,7 +24,7 @@ from jaxdyn.contact import Contacts
 from jaxdyn.model import Model
 from jaxdyn.simulate import AbstractMemorylessActuator, State, coordinate_rate, step_derivatives
 from jaxdyn.simulate import step as model_step
-from jaxdyn.simulate.integrators import RUNGE_KUTTA_STEPS, Integrator
+from jaxdyn.simulate.integrators import RUNGE_KUTTA_STEPS, Integrator, step_pullback
 
 
 class AbstractDynamics(eqx.Module):
@@ -106,6 +106,11 @@ class AbstractDynamics(eqx.Module):
             return self.difference(after, self.step(self.integrate(x, dx), u + du, k))
 
         return jax.jacfwd(displacement, (0, 1))(jnp.zeros(self.ndx, x.dtype), jnp.zeros_like(u))
+
+    def pull_back(self, x, u, k, after, costate) -> tuple[Float[Array, "ndx"], Float[Array, "nu"]]:
+        """The costate times the matrices of `linearize`."""
+        A, B = self.linearize(x, u, k, after)
+        return costate @ A, costate @ B
 
 
 class ModelDynamics(AbstractDynamics):
@@ -203,13 +208,13 @@ class ModelDynamics(AbstractDynamics):
         """The external wrenches of stage `k`, or None."""
         return self.f_ext[k] if self.f_ext is not None and self.f_ext.ndim == 3 else self.f_ext
 
-    def _step_options(self, k) -> dict[str, Any]:
+    def _step_options(self, k, after=None) -> dict[str, Any]:
         options = {"integrator": self.integrator, "substeps": self.substeps, "f_ext": self._wrenches(k)}
-        return options | ({} if self.contacts is None else {"contacts": self.contacts})
+        options |= {} if self.contacts is None else {"contacts": self.contacts}
+        return options | ({} if after is None else {"after": self.split(after)})
 
     def step(self, x, u, k):
-        dt: Any = self.dt
-        after = model_step(self.model, self.split(x), self.torque(x, u), dt, **self._step_options(k))
+        after = model_step(*self._stage(x, u), **self._step_options(k))
         return jnp.concatenate([after.q, after.v])
 
     def neutral(self):
@@ -260,9 +265,16 @@ class ModelDynamics(AbstractDynamics):
         return jnp.concatenate([state.v, aba(self.model, state.q, state.v, self.torque(x, u), self.f_ext)])
 
     def linearize(self, x, u, k, after):
-        dt: Any = self.dt
-        tau, end = self.torque(x, u), self.split(after)
-        by_x, by_tau = step_derivatives(self.model, self.split(x), tau, dt, after=end, **self._step_options(k))
+        return self._with_actuation(x, u, *step_derivatives(*self._stage(x, u), **self._step_options(k, after)))
+
+    def pull_back(self, x, u, k, after, costate):
+        return self._with_actuation(x, u, *step_pullback(*self._stage(x, u), costate, **self._step_options(k, after)))
+
+    def _stage(self, x, u) -> tuple[Any, ...]:
+        return self.model, self.split(x), self.torque(x, u), self.dt
+
+    def _with_actuation(self, x, u, by_x, by_tau):
+        """The derivatives by the state and the control from those by the state and the torques."""
         if self.actuation is None:
             return by_x, by_tau
         if not isinstance(self.actuation, AbstractMemorylessActuator):
