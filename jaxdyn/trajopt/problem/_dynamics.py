@@ -270,7 +270,7 @@ class ModelDynamics(AbstractDynamics):
     def pull_back(self, x, u, k, after, costate):
         return self._with_actuation(x, u, *step_pullback(*self._stage(x, u), costate, **self._step_options(k, after)))
 
-    def _stage(self, x, u) -> tuple[Any, ...]:
+    def _stage(self, x, u) -> tuple[Model, State, Any, Any]:
         return self.model, self.split(x), self.torque(x, u), self.dt
 
     def _with_actuation(self, x, u, by_x, by_tau):
