@@ -103,8 +103,8 @@ def test_all_solutions_of_ddp_are_optimal(name):
 WARM = {
     "acrobot": 0.4,
     "car_past_circle": 0.4,
-    "cartpole": 0.8,
-    "parallel_park": 0.9,
+    "cartpole": 0.6,
+    "parallel_park": 0.7,
     "pendulum_on_cart": 0.3,
     "point_mass": 0.4,
     "three_obstacles": 0.4,
