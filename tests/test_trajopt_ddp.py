@@ -122,7 +122,8 @@ def test_kinova_reaches():
 @pytest.mark.parametrize("weight", [1e-1, 1e-2])
 def test_light_links_without_friction(weight):
     """The curvature of the dynamics outweighs that of the cost, so that Gauss-Newton alone takes hundreds of
-    iterations or does not arrive."""
+    iterations or does not arrive. Iterations differ much between weights: 23 and 81 with these, 35 and 44 with 2e-2 and
+    5e-3."""
     model, dt = samples.arm(), 0.02
     rest = Selected(StateResidual(), range(7, 14))
     start = jnp.array([0.0, -0.5, 0.0, -2.0, 0.0, 1.5, 0.0])

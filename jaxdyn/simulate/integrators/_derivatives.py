@@ -101,12 +101,22 @@ def step_derivatives(
 
 
 def step_pullback(
-    model: Model, state: State, tau: Velocity, dt: Any, row: Float[Array, "*batch two_nv"], **options: Any
+    model: Model,
+    state: State,
+    tau: Velocity,
+    dt: Any,
+    row: Float[Array, "*batch two_nv"],
+    *,
+    integrator: Integrator,
+    substeps: int = 1,
+    f_ext: Wrenches | None = None,
+    contacts: Contacts | None = None,
+    after: State | None = None,
 ) -> tuple[Float[Array, "*batch two_nv"], Velocity]:
-    """The row `row` times the matrices of `step_derivatives`, which has the same further arguments."""
-    f_ext = options.get("f_ext")
-    if options.get("integrator") != "rk4" or options.get("substeps", 1) > 1 or model.topology.has_loops:
-        by_state, by_torque = step_derivatives(model, state, tau, dt, **options)
+    """The row `row` times the two matrices of `step_derivatives`, whose other arguments are the same."""
+    if integrator != "rk4" or substeps > 1 or contacts is not None or model.topology.has_loops:
+        scheme: dict[str, Any] = {"integrator": integrator, "substeps": substeps, "contacts": contacts}
+        by_state, by_torque = step_derivatives(model, state, tau, dt, f_ext=f_ext, after=after, **scheme)
         return _row_times(row, by_state), _row_times(row, by_torque)
     inputs = {"tau": (tau, (model.nv,)), "f_ext": (f_ext, (model.nb, 6))}
     start, (tau, f_ext) = common_form(model, state, inputs)
@@ -152,11 +162,11 @@ def _rk4(model: Model, state: State, tau, dt, f_ext, after: State):
 
 
 def _linearized_rk4(model: Model, state: State, tau, dt, f_ext) -> Callable[..., Array]:
-    """The same step of the linearized equations, in the chart around `state.q`; what these have at the points of the
-    step is computed for all points together.
+    """The function that takes the same step of the linearized equations, in the chart around `state.q`.
 
-    Returns a function of columns `[*batch, nv, n]`: displacements of `q0` and changes of `v0` and of `tau`, by default
-    all units. It returns the changes of the end, `[*batch, 2 nv, n]`."""
+    Its arguments are columns `[*batch, nv, n]`: displacements of `q0` and changes of `v0` and of `tau`, by default all
+    units. It returns the changes of the end, `[*batch, 2 nv, n]`. The matrices of the equations are computed here, at
+    all points of the step together."""
     points = chart_points_of_rk4(model, state, tau, dt, f_ext)
     charts = model.chart_jacobians(state.q, points.q, points.v)
     q = model.chart_point(state.q, points.q[:-1])
@@ -240,7 +250,4 @@ def _replaced(topology: Topology, x, matrices: tuple, factors: tuple) -> Array:
 
 
 def _matmul(a, b) -> Array:
-    if b.shape[-1] == 1:
-        # For columns a sum of products is faster than the compiler's product of matrices.
-        return (a * jnp.swapaxes(b, -1, -2)).sum(axis=-1, keepdims=True)
     return jnp.matmul(a, b, precision=lax.Precision.HIGHEST)

@@ -19,7 +19,9 @@ from jaxdyn.simulate._state import State
 from jaxdyn.simulate.integrators._model_operands import ModelOperands, differentiated_as
 
 _NODES, _WEIGHTS = (0.0, 0.5, 0.5, 1.0), (1 / 6, 1 / 3, 1 / 3, 1 / 6)
-"""Where the classical method evaluates the rate, each time along the rate before, and the rates' shares of the step."""
+"""The nodes and weights of the classical method (Hairer, Norsett & Wanner, Solving Ordinary Differential Equations I,
+1993, section II.1): it evaluates each rate at a node, a part of the step along the rate before, and its step is the
+weighted sum of the rates."""
 
 
 def rk4(f, x, t, h):
@@ -28,7 +30,8 @@ def rk4(f, x, t, h):
 
 
 def rk4_points(f, x, h) -> list:
-    """Where the classical step from `x`, a pytree, evaluates the rate `f(x, i)`, `i` from 0 to 3, and its end."""
+    """The four points at which the classical step from `x`, a pytree, evaluates the rate `f(x, i)` of point `i`, and
+    then its end."""
 
     def displaced(x, rate, h):
         return jax.tree.map(lambda x, rate: x + h * rate, x, rate)
@@ -96,9 +99,9 @@ def _rate(model: Model, q0, x, v, tau, f_ext):
 class _Evaluation:
     """An evaluation of the rate, with what comes before the next one, as a function of arrays with leading batch axes.
 
-    Of all evaluations are the model, the step, the state before, the torques and perhaps the wrenches. From one to the
-    next go the coordinates and velocities where the rate is evaluated, and the sums of the shares of the rates. Each
-    evaluation has its row of weight and next node."""
+    All evaluations have the model, the time step, the state before, the torques and perhaps the wrenches in common.
+    Each one hands on the coordinates and velocities of the next point, and the weighted sums of the rates so far. Its
+    own row holds its weight and the next node."""
 
     model: ModelOperands
 

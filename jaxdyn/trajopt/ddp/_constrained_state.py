@@ -147,8 +147,8 @@ def guess_cost_scale(problem: Problem, s: ConstrainedState, e: Expansion, slopes
         return (jnp.abs(slopes) * sizes + 0.5 * jnp.abs(diagonals) * sizes**2).sum()
 
     cost = jnp.maximum(jnp.abs(e.stage.value.sum() + e.terminal.value), 0.01 * change(e.stage.u, e.stage.uu, width))
-    # Where the motion is unstable, slopes along it are larger than anything that can be reached. The states go by about
-    # one, besides the way of the guess with its gaps.
+    # Where the motion is unstable, slopes along it are larger than anything that can be reached. So a bound comes from
+    # the way of the states: the motion of the guess, its gaps, and one, because the guess may be at rest.
     most, way = 0.01 * change(slopes, e.stage.uu, width), 1 + motion(problem, s.xs) + jnp.abs(s.gaps).sum(axis=0)
     along = change(e.stage.x, e.stage.xx, way) + change(e.terminal.x, e.terminal.xx, way)
     most = jnp.where(along > 0, jnp.minimum(most, UNSTABLE * along), most)
