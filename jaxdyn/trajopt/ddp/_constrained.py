@@ -4,8 +4,8 @@ Every iteration takes one Newton step for states, controls and all multipliers t
 others, so the states move by the linear model and their gaps close as the iterations converge (direct multiple
 shooting). The barrier falls, and the multipliers of inequalities are updated, only when the problem with the present
 barrier is solved to a tolerance that falls along with it. Besides, the barrier follows a cost that has become much
-smaller than that of the guess. A solve in which no step is acceptable, or only tiny ones are, begins anew at most
-twice: from states at rest and controls well inside of their bounds, with a larger barrier and softened equalities. See
+smaller than that of the guess. A solve in which no step is acceptable, or only tiny ones are, begins anew at most three
+times: from states at rest and controls well inside of their bounds, with another barrier and softened equalities. See
 `_barrier` for the barrier and `_filter` for the search.
 """
 
@@ -52,8 +52,9 @@ from jaxdyn.trajopt.problem import Problem, bound_excess, join_rows
 
 BARRIER = 2.0
 """The first barrier of each bound, as a multiple of the cost's scale divided by the number of bounds."""
-BARRIER_GROWTH = 30.0
-"""Factor of the first barrier with every new beginning."""
+BARRIERS_ANEW = 30.0, 900.0, 1e-2
+"""The barriers of new beginnings, as multiples of the first one. With the last one, steps are roll-outs of the policy
+until the problem with this barrier is solved."""
 INSIDE, INSIDE_ANEW = 1e-2, 0.25
 """Smallest distance of the guess's controls from their bounds, relative to their size and range, and the one where a
 solve begins anew."""
@@ -81,8 +82,6 @@ DECREMENT = 0.1
 SOFT_STEP, SOFT_LIMIT = 0.1, 1e-2
 """Factor of the `delta` of softened equalities with every update, and the relative distance from which on equalities
 are not softened any more."""
-RESTARTS = 2
-"""Number of times that a solve begins anew."""
 CREEPING, MEMORY = 1e-2, 0.9
 """Moving average of the step lengths below which a solve begins anew, and the share of the past in it."""
 
@@ -131,6 +130,7 @@ def _initial_state(problem: Problem, options: DDPOptions, us, xs, multipliers) -
         waited=zero,
         last_regularization=jnp.zeros((), dtype),
         restarts=zero,
+        rolls_out=jnp.array(False),
         mean_step_length=jnp.ones((), dtype),
         first_us=us,
         history=History.empty(options.history, dtype) if options.history else None,
@@ -259,6 +259,7 @@ def _updated(problem: Problem, options: DDPOptions, s: ConstrainedState, e, rows
         ),
         tolerance=jnp.maximum(TOLERANCE_FACTOR * s.tolerance, 0.5 * options.tolerance),
         violation=violation,
+        rolls_out=jnp.array(False),
         updates=s.updates + 1,
     )
     return jax.tree.map(lambda a, b: jnp.where(solved, a, b), after, s)
@@ -285,8 +286,8 @@ def _iterate(problem: Problem, options: DDPOptions, warm: bool, s: ConstrainedSt
     finite = jnp.isfinite(cost + barrier.value + barrier_box) & jnp.isfinite(e.A).all() & jnp.isfinite(s.xs).all()
     mean_step_length = MEMORY * s.mean_step_length + (1 - MEMORY) * alpha
     blocked = (alpha == 0) & (grown > options.max_regularization * s.scale.cost)
-    stuck = blocked & (s.restarts >= RESTARTS)
-    again = (blocked | (mean_step_length < CREEPING)) & (s.restarts < RESTARTS) & ~converged & finite
+    stuck = blocked & (s.restarts >= len(BARRIERS_ANEW))
+    again = (blocked | (mean_step_length < CREEPING)) & (s.restarts < len(BARRIERS_ANEW)) & ~converged & finite
     status = jnp.select(
         [~finite, converged, stuck, s.iterations + 1 >= options.max_iterations],
         [Status.DIVERGED, Status.CONVERGED, Status.STALLED, Status.OUT_OF_ITERATIONS],
@@ -322,7 +323,7 @@ def _iterate(problem: Problem, options: DDPOptions, warm: bool, s: ConstrainedSt
 
 
 def _begun_anew(problem: Problem, s: ConstrainedState) -> ConstrainedState:
-    """The state with states at rest, the guess's controls farther from their bounds, no multipliers, a larger barrier,
+    """The state with states at rest, the guess's controls farther from their bounds, no multipliers, another barrier,
     softened equalities, and an empty filter."""
     xs = jnp.broadcast_to(problem.x0.astype(s.xs.dtype), s.xs.shape)
     us = inside_box(s.first_us, problem.control_box, INSIDE_ANEW)
@@ -340,9 +341,10 @@ def _begun_anew(problem: Problem, s: ConstrainedState) -> ConstrainedState:
         waited=jnp.zeros_like(s.waited),
         near=jnp.array(False),
         restarts=s.restarts + 1,
+        rolls_out=s.restarts + 1 == len(BARRIERS_ANEW),
         mean_step_length=jnp.ones_like(s.mean_step_length),
     )
-    barrier = s.scale.barrier * BARRIER_GROWTH ** anew.restarts.astype(problem.dtype)
+    barrier = s.scale.barrier * jnp.asarray(BARRIERS_ANEW, problem.dtype)[s.restarts]
     return _with_barrier(problem, anew, barrier, problem.constraints(xs, us), SOFTNESS, softened=True)
 
 

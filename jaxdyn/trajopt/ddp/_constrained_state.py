@@ -117,6 +117,8 @@ class ConstrainedState(NamedTuple):
     watch: Watch
     restarts: Array
     """Number of times that a stuck solve began anew."""
+    rolls_out: Array
+    """Whether steps are roll-outs of the policy, and not those of the linear model."""
     mean_step_length: Array
     """Moving average of the step lengths."""
     first_us: Array

@@ -43,7 +43,7 @@ def ddp(
     2006). Bounds on controls hold in every iterate. Constraints may be violated on the way: their barriers are smooth
     on both sides of a bound, by a proximal term with multipliers, which are updated only when the problem with the
     present barrier is solved. Where no step is acceptable, or only tiny ones are, the solve begins anew from `x0`
-    repeated, at most twice.
+    repeated, at most three times.
 
     The status is converged only if the derivative of the Lagrangian by the controls, the violation, the gaps, and the
     products of multipliers and distances are within the tolerances of `options`, each relative to its size.

@@ -86,12 +86,12 @@ class Trial(NamedTuple):
     """Whether the filter refused the step and the Lagrangian alone accepted it."""
 
 
-def search(start: Point, filter: Filter, reference, step: Callable, longest, ok, cost_scale, watched) -> Trial:
+def search(start: Point, filter: Filter, reference, step: Callable, longest, ok, cost_scale, watched, priced) -> Trial:
     """Search for the first acceptable step length among halves of `longest`; none is tried unless `ok`.
 
     `step(alpha)` returns a `Point` and the change of the objective that its linear model predicts;
     `reference` is an infeasibility of a common size; `watched` tells whether the Lagrangian alone may accept the
-    longest step."""
+    longest step, and `priced` whether a step that reduces the infeasibility has to be worth it, too."""
     noise = 10 * jnp.finfo(start.objective.dtype).eps * (cost_scale + jnp.abs(start.objective))
 
     def attempt(state):
@@ -109,7 +109,7 @@ def search(start: Point, filter: Filter, reference, step: Callable, longest, ok,
         good = jnp.where(descends, decreases, improves) & filter.accepts(theta, phi, noise)
         by_linear, by_absolute = point.merits <= start.merits + noise
         by_linear &= theta <= _TRUSTED_INFEASIBILITY * reference
-        worth = (theta <= start.infeasibility) | by_linear | by_absolute
+        worth = ((theta <= start.infeasibility) & ~priced) | by_linear | by_absolute
         good = good & worth & (theta <= jnp.maximum(_LARGEST_INFEASIBILITY * reference, start.infeasibility))
         finite = jnp.isfinite(phi) & jnp.isfinite(theta) & jnp.isfinite(point.xs).all()
         # A decrease by the model alone needs no memory.

@@ -29,9 +29,10 @@ class Trial(NamedTuple):
     iterate: Iterate
 
 
-def roll_out(problem: Problem, iterate: Iterate, policy: Policy, alpha):
+def roll_out(problem: Problem, iterate: Iterate, policy: Policy, alpha, box):
     """States, controls, and the displacements of the states, under the policy with the step length `alpha`.
 
+    Controls are cut at the bounds `box`, which may be empty.
     Gaps shrink by `1 - alpha` (Giftthaler et al., A family of iterative Gauss-Newton shooting methods, IROS 2018)."""
     dynamics = problem.dynamics
     xs, us, gaps, _ = iterate
@@ -48,7 +49,6 @@ def roll_out(problem: Problem, iterate: Iterate, policy: Policy, alpha):
         u = jnp.clip(u, *bounds) if bounds else u
         return problem.step(x, u, number), (x, u, dx)
 
-    box = problem.control_box if problem.bounded else ()
     stages = (xs[:-1], us, policy.k, policy.K, gaps[:-1], problem.stages, *box)
     after, (new_xs, new_us, dxs) = lax.scan(step, problem.x0.astype(xs.dtype), stages)
     x, dx = displace(after, xs[-1], gaps[-1])
@@ -65,10 +65,10 @@ def search(problem: Problem, options: DDPOptions, iterate: Iterate, policy: Poli
     alphas = jnp.asarray(options.step_lengths, problem.dtype).reshape(-1, options.step_lengths_at_once)
     value = iterate.cost
     noise = 10 * jnp.finfo(value.dtype).eps * jnp.abs(value)
-    gaps = iterate.gaps
+    gaps, box = iterate.gaps, problem.control_box if problem.bounded else ()
 
     def attempt(alpha):
-        xs, us, dxs = roll_out(problem, iterate, policy, alpha)
+        xs, us, dxs = roll_out(problem, iterate, policy, alpha, box)
         new_value = problem.total_cost(xs, us)
         by_gaps = ((policy.Vxx @ gaps[..., None])[..., 0] * dxs).sum()
         slope, curvature = policy.slope + by_gaps, policy.curvature - 2 * by_gaps

@@ -25,6 +25,7 @@ from jaxdyn.trajopt.ddp._ddp_options import DDPOptions
 from jaxdyn.trajopt.ddp._differences import differenced_costs
 from jaxdyn.trajopt.ddp._expansion import Expansion, Rows, matvec, second_order_costs
 from jaxdyn.trajopt.ddp._filter import Point, Trial, search
+from jaxdyn.trajopt.ddp._line_search import Iterate, roll_out
 from jaxdyn.trajopt.ddp._riccati import HeldControls, Policy, backward, backward_associative, linear_roll_out
 from jaxdyn.trajopt.problem import Problem
 
@@ -100,6 +101,7 @@ def take_step(problem: Problem, s: ConstrainedState, e: Expansion, rows: Rows, b
     gradient = s.barrier * (inverse.upper - inverse.lower)
     equal = rows.lower == rows.upper
     signed = jnp.where(equal & ~s.rows.softened, 0.0, barrier.slope)
+    cost = e.stage.value.sum() + e.terminal.value
     change = rows.change(dxs, dus)
     closed = barrier.infeasibility + jnp.where(equal & ~s.rows.softened, change, 0.0)
     equality, costates = closed / s.rows.delta, policy.Vx + matvec(policy.Vxx, dxs - s.gaps)
@@ -114,20 +116,30 @@ def take_step(problem: Problem, s: ConstrainedState, e: Expansion, rows: Rows, b
         at = row_barrier(*problem.constraints(xs, us), s.barrier, s.rows)
         return point(xs, us, gaps, problem.total_cost(xs, us), at)
 
-    def step(alpha):
+    def linear(alpha):
         dxs, dus = _linear_step(e, policy, alpha, cut)
-        xs, us = jax.vmap(problem.dynamics.integrate)(s.xs, dxs), s.us + dus
+        return jax.vmap(problem.dynamics.integrate)(s.xs, dxs), s.us + dus, dxs, dus
+
+    def rolled(alpha):
+        bounds = s.us + near.lower, s.us + near.upper
+        xs, us, dxs = roll_out(problem, Iterate(s.xs, s.us, s.gaps, cost), policy, alpha, bounds)
+        return xs, us, dxs, us - s.us
+
+    def step(alpha):
+        xs, us, dxs, dus = lax.cond(s.rolls_out, rolled, linear, alpha)
         predicted = (e.stage.x * dxs[:-1]).sum() + ((e.stage.u + gradient) * dus).sum() + e.terminal.x @ dxs[-1]
         return judged(xs, us, problem.gaps(xs, us)), predicted + signed @ rows.change(dxs, dus)
 
-    cost = e.stage.value.sum() + e.terminal.value
     start = point(s.xs, s.us, s.gaps, cost, barrier)
-    longest = jnp.where(jammed, 1.0, longest)
+    # A roll-out cuts single controls, and feedback makes up for it.
+    longest = jnp.where(jammed | s.rolls_out, 1.0, longest)
     # A feasible guess has no infeasibility to compare with; steps of some length have.
     displacement = 1e-2 * jnp.abs(dxs).sum()
     of_steps = jnp.where(s.scale.displacement > 0, s.scale.displacement, displacement)
     reference = jnp.maximum(s.scale.infeasibility, of_steps)
-    trial = search(start, s.filter, reference, step, longest, policy.ok, jnp.abs(cost), s.watch.steps >= 0)
+    # The gaps of a roll-out shrink whatever it costs.
+    watched, priced = s.watch.steps >= 0, s.rolls_out
+    trial = search(start, s.filter, reference, step, longest, policy.ok, jnp.abs(cost), watched, priced)
     alpha = jnp.where(trial.accepted, trial.alpha, 0.0)
     # Only steps that are taken count: an infeasibility may be as large as a step only if that step was acceptable.
     taken = jnp.where(alpha > 0, jnp.maximum(of_steps, alpha * displacement), s.scale.displacement)
