@@ -12,6 +12,7 @@ import pytest
 from optimality import assert_optimal, stationarity
 
 from experiments._optimal_control import PROBLEMS
+from experiments._optimal_control._altro import outside
 from experiments._optimal_control._ipopt import Ipopt
 from experiments._optimal_control._jaxpr_to_casadi import UnreadableError, translate
 from jaxdyn.trajopt import (
@@ -98,6 +99,28 @@ def test_solutions_of_ddp_are_optimal(name):
 @pytest.mark.parametrize("name", sorted(set(PROBLEMS) - set(SMALL)))
 def test_all_solutions_of_ddp_are_optimal(name):
     require_solution_by_ddp(name)
+
+
+@pytest.mark.slow
+def test_a_quadrotor_that_tumbles_at_the_guess_flies_around_a_pillar():
+    """ALTRO's zigzag with an obstacle: the constant thrusts of the guesses are far from hovering."""
+    benchmark, zigzag = PROBLEMS["quadrotor_zigzag"], problem_of("quadrotor_zigzag")
+    pillar = outside(np.array([(0.0, 0.0, 2.0)]))
+    problem = Problem(
+        zigzag.dynamics,
+        zigzag.x0,
+        zigzag.horizon,
+        stage_costs=zigzag.stage_costs,
+        terminal_costs=zigzag.terminal_costs,
+        stage_constraints=[pillar],
+        control_lower=zigzag.control_lower,
+        control_upper=zigzag.control_upper,
+    )
+    solutions = [ddp(problem, us) for us in benchmark.random_guesses(problem, 4, seed=0)]
+    for solution in solutions:
+        assert_optimal(problem, solution)
+    # Without the pillar the lowest cost is 0.292.
+    assert min(float(solution.cost) for solution in solutions) > 0.295
 
 
 WARM = {

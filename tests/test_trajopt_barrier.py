@@ -21,6 +21,7 @@ from jaxdyn.trajopt import (
     Status,
 )
 from jaxdyn.trajopt.ddp._barrier import Sides
+from jaxdyn.trajopt.ddp._batches import where_needed
 from jaxdyn.trajopt.ddp._constrained import HARDEST, _initial_state, _iterate, _solution, _unit_of_delta
 from jaxdyn.trajopt.ddp._constrained_state import (
     LONG_PATIENCE,
@@ -196,10 +197,47 @@ def test_whole_steps_along_curved_constraints_need_the_lagrangian(watched, lagra
         return jax.tree.map(lambda a, b: jnp.where(alpha > 0.7, a, b), far, near), -alpha
 
     start, empty = point_at(0.1, 0.0, 0.0), Filter.empty(jnp.zeros(()).dtype)
-    trial = search(start, empty.with_point(start), 20.0, step, jnp.ones(()), jnp.array(True), 1.0, jnp.array(watched))
+    rules = {"watched": jnp.array(watched), "priced": jnp.array(False)}
+    trial = search(start, empty.with_point(start), 20.0, step, jnp.ones(()), jnp.array(True), 1.0, **rules)
     assert bool(trial.accepted)
     assert (float(trial.alpha), bool(trial.by_lagrangian)) == ((1.0, True) if whole else (0.5, False))
     assert int(trial.filter.count) == (0 if whole else 2)
+
+
+@pytest.mark.parametrize("priced", [False, True])
+def test_roll_outs_that_close_gaps_at_any_cost_are_refused(priced):
+    """A roll-out halves the infeasibility, and the objective grows without bound. Only a sixteenth of it is worth it at
+    the multipliers."""
+
+    def step(alpha):
+        costly = jnp.where(alpha > 0.07, 1e25, 0.0)
+        return point_at(1 - 0.5 * alpha, costly, costly), alpha
+
+    empty, yes = Filter.empty(jnp.zeros(()).dtype), jnp.array(True)
+    rules = {"watched": jnp.array(False), "priced": jnp.array(priced)}
+    trial = search(point_at(1.0, 0.0, 0.0), empty, 1.0, step, jnp.ones(()), yes, 1.0, **rules)
+    assert float(trial.alpha) == (0.0625 if priced else 1.0)
+
+
+def test_batches_compute_only_what_one_of_them_needs():
+    calls = []
+
+    def function(x):
+        jax.debug.callback(lambda: calls.append(1))
+        return x**2
+
+    @jax.jit
+    @jax.vmap
+    def run(x, condition):
+        return where_needed(condition, lambda: function(x), -x)
+
+    x = jnp.arange(1.0, 4.0)
+    np.testing.assert_array_equal(run(x, jnp.zeros(3, bool)), -x)
+    jax.effects_barrier()
+    assert not calls
+    np.testing.assert_array_equal(run(x, jnp.array([False, True, False])), [-1.0, 4.0, -3.0])
+    jax.effects_barrier()
+    assert calls
 
 
 @pytest.mark.parametrize(

@@ -709,7 +709,8 @@ def test_steps_are_not_paid_by_infeasibility():
 
         start = point(jnp.asarray(0.1), jnp.asarray(0.0))
         yes, no = jnp.array(True), jnp.array(False)
-        return search(start, Filter.empty(jnp.float64), common, step, jnp.asarray(1.0), yes, 1.0, no).alpha
+        rules = {"watched": no, "priced": no}
+        return search(start, Filter.empty(jnp.float64), common, step, jnp.asarray(1.0), yes, 1.0, **rules).alpha
 
     assert part(0.5, 1.0) == 1.0
     assert part(4.0, 1.0) == 0.5

@@ -1,4 +1,4 @@
-"""Batches of problems: one after the other on a CPU, in lock step elsewhere."""
+"""Batches of problems: one after the other on a CPU, in lock step elsewhere, and what to do in lock step."""
 
 from collections.abc import Callable
 
@@ -27,3 +27,26 @@ def one_by_one_on_cpu(function: Callable) -> Callable:
         return out, jax.tree.map(lambda _: True, out)
 
     return single
+
+
+def where_needed(condition, function: Callable, otherwise):
+    """The result of the function where a condition is true, and `otherwise` elsewhere.
+
+    In a batch in lock step the function is called only if the condition is true for one of the batch. A `lax.cond`
+    would call it always."""
+
+    def needed():
+        return jax.tree.map(lambda a, b: jnp.where(condition, a, b), function(), otherwise)
+
+    return lax.cond(_any_of_batch(condition), needed, lambda: otherwise)
+
+
+@jax.custom_batching.custom_vmap
+def _any_of_batch(condition):
+    """Whether a condition is true, for one of a batch at least."""
+    return condition
+
+
+@_any_of_batch.def_vmap
+def _any_of_larger_batch(size, batched, condition):
+    return _any_of_batch(condition.any(axis=0)), False

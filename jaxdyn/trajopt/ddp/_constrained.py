@@ -316,6 +316,7 @@ def _iterate(problem: Problem, options: DDPOptions, warm: bool, s: ConstrainedSt
         policy=policy,
         promised=jnp.abs(policy.slope + 0.5 * policy.curvature) / (1 + jnp.abs(cost)),
         regularized=regularization > 0,
+        rolls_out=after.rolls_out & (status == Status.RUNNING),
         status=status,
         iterations=s.iterations + 1,
         history=None if s.history is None else s.history.stored(s.iterations, record),

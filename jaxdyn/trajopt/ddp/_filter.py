@@ -86,7 +86,9 @@ class Trial(NamedTuple):
     """Whether the filter refused the step and the Lagrangian alone accepted it."""
 
 
-def search(start: Point, filter: Filter, reference, step: Callable, longest, ok, cost_scale, watched, priced) -> Trial:
+def search(
+    start: Point, filter: Filter, reference, step: Callable, longest, ok, cost_scale, *, watched, priced
+) -> Trial:
     """Search for the first acceptable step length among halves of `longest`; none is tried unless `ok`.
 
     `step(alpha)` returns a `Point` and the change of the objective that its linear model predicts;

@@ -13,6 +13,7 @@ from jaxdyn.trajopt.ddp._barrier import (
     present_multipliers,
     row_barrier,
 )
+from jaxdyn.trajopt.ddp._batches import where_needed
 from jaxdyn.trajopt.ddp._constrained_state import (
     LONG_PATIENCE,
     PATIENCE,
@@ -126,7 +127,7 @@ def take_step(problem: Problem, s: ConstrainedState, e: Expansion, rows: Rows, b
         return xs, us, dxs, us - s.us
 
     def step(alpha):
-        xs, us, dxs, dus = lax.cond(s.rolls_out, rolled, linear, alpha)
+        xs, us, dxs, dus = where_needed(s.rolls_out, lambda: rolled(alpha), linear(alpha))
         predicted = (e.stage.x * dxs[:-1]).sum() + ((e.stage.u + gradient) * dus).sum() + e.terminal.x @ dxs[-1]
         return judged(xs, us, problem.gaps(xs, us)), predicted + signed @ rows.change(dxs, dus)
 
@@ -138,8 +139,8 @@ def take_step(problem: Problem, s: ConstrainedState, e: Expansion, rows: Rows, b
     of_steps = jnp.where(s.scale.displacement > 0, s.scale.displacement, displacement)
     reference = jnp.maximum(s.scale.infeasibility, of_steps)
     # The gaps of a roll-out shrink whatever it costs.
-    watched, priced = s.watch.steps >= 0, s.rolls_out
-    trial = search(start, s.filter, reference, step, longest, policy.ok, jnp.abs(cost), watched, priced)
+    rules = {"watched": s.watch.steps >= 0, "priced": s.rolls_out}
+    trial = search(start, s.filter, reference, step, longest, policy.ok, jnp.abs(cost), **rules)
     alpha = jnp.where(trial.accepted, trial.alpha, 0.0)
     # Only steps that are taken count: an infeasibility may be as large as a step only if that step was acceptable.
     taken = jnp.where(alpha > 0, jnp.maximum(of_steps, alpha * displacement), s.scale.displacement)
