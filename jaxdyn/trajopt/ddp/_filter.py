@@ -10,7 +10,8 @@ infeasibility costs, at the multipliers that the step leads to. This cost is the
 superlinear local convergence of a filter-SQP method, Math. Program. 2004), which cuts no step near a solution, or that
 of an exact penalty on absolute values; a decrease of either sum is enough. The Lagrangian may have no lower bound far
 from where the constraints are met. So it counts only where the infeasibility is at most that of the guess or of a step
-of common length, and no step may increase the infeasibility far beyond that.
+of common length, and no step may increase the infeasibility far beyond that. The gaps of a roll-out shrink whatever it
+costs, so a roll-out has to be worth it even where it decreases the infeasibility.
 
 Whole steps along curved constraints may increase both the infeasibility and the objective, although the next step would
 take it back (the effect of Maratos; Nocedal & Wright, Numerical Optimization, 2006, section 15.4). So a whole step that

@@ -138,9 +138,8 @@ def take_step(problem: Problem, s: ConstrainedState, e: Expansion, rows: Rows, b
     displacement = 1e-2 * jnp.abs(dxs).sum()
     of_steps = jnp.where(s.scale.displacement > 0, s.scale.displacement, displacement)
     reference = jnp.maximum(s.scale.infeasibility, of_steps)
-    # The gaps of a roll-out shrink whatever it costs.
-    rules = {"watched": s.watch.steps >= 0, "priced": s.rolls_out}
-    trial = search(start, s.filter, reference, step, longest, policy.ok, jnp.abs(cost), **rules)
+    watched, priced = s.watch.steps >= 0, s.rolls_out
+    trial = search(start, s.filter, reference, step, longest, policy.ok, jnp.abs(cost), watched=watched, priced=priced)
     alpha = jnp.where(trial.accepted, trial.alpha, 0.0)
     # Only steps that are taken count: an infeasibility may be as large as a step only if that step was acceptable.
     taken = jnp.where(alpha > 0, jnp.maximum(of_steps, alpha * displacement), s.scale.displacement)
