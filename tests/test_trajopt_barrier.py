@@ -206,8 +206,8 @@ def test_whole_steps_along_curved_constraints_need_the_lagrangian(watched, lagra
 
 @pytest.mark.parametrize("priced", [False, True])
 def test_roll_outs_that_close_gaps_at_any_cost_are_refused(priced):
-    """A roll-out halves the infeasibility, and the objective grows without bound. Only a sixteenth of it is worth it at
-    the multipliers."""
+    """A roll-out halves the infeasibility, and the objective becomes 1e25. Only a sixteenth of it is worth it at the
+    multipliers; where steps need not be, the filter takes it whole."""
 
     def step(alpha):
         costly = jnp.where(alpha > 0.07, 1e25, 0.0)

@@ -1,4 +1,5 @@
-"""Batches of problems: one after the other on a CPU, in lock step elsewhere, and what to do in lock step."""
+"""Batches of problems: one after the other on a CPU, in lock step elsewhere; and results that
+only some of a batch need."""
 
 from collections.abc import Callable
 
@@ -32,8 +33,8 @@ def one_by_one_on_cpu(function: Callable) -> Callable:
 def where_needed(condition, function: Callable, otherwise):
     """The result of the function where a condition is true, and `otherwise` elsewhere.
 
-    In a batch in lock step the function is called only if the condition is true for one of the batch. A `lax.cond`
-    would call it always."""
+    In a batch in lock step the function is computed only if the condition is true for one of the batch; a `lax.cond`
+    with a condition of each element's own would compute it always."""
 
     def needed():
         return jax.tree.map(lambda a, b: jnp.where(condition, a, b), function(), otherwise)

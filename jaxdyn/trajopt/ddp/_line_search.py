@@ -32,8 +32,8 @@ class Trial(NamedTuple):
 def roll_out(problem: Problem, iterate: Iterate, policy: Policy, alpha, box):
     """States, controls, and the displacements of the states, under the policy with the step length `alpha`.
 
-    Controls are cut at the bounds `box`, which may be empty.
-    Gaps shrink by `1 - alpha` (Giftthaler et al., A family of iterative Gauss-Newton shooting methods, IROS 2018)."""
+    Gaps shrink by `1 - alpha` (Giftthaler et al., A family of iterative Gauss-Newton shooting methods, IROS 2018).
+    Controls are cut at the bounds `box`, a pair of arrays `[horizon, nu]`, or empty for none."""
     dynamics = problem.dynamics
     xs, us, gaps, _ = iterate
 
