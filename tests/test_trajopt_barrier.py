@@ -22,8 +22,9 @@ from jaxdyn.trajopt import (
 )
 from jaxdyn.trajopt.ddp._barrier import Sides
 from jaxdyn.trajopt.ddp._batches import where_needed
-from jaxdyn.trajopt.ddp._constrained import HARDEST, _initial_state, _iterate, _solution, _unit_of_delta
+from jaxdyn.trajopt.ddp._constrained import HARDEST, MEMORY, _initial_state, _iterate, _solution, _unit_of_delta
 from jaxdyn.trajopt.ddp._constrained_state import (
+    FAR,
     LONG_PATIENCE,
     PATIENCE,
     ConstrainedState,
@@ -125,6 +126,42 @@ def test_constraints_in_other_units_have_sizes_of_their_own(highest):
     us, xs = np.zeros((2, 1)), np.zeros((3, 1))
     e, rows = expand(p, xs, us, p.gaps(xs, us))
     np.testing.assert_allclose(row_scale(p, rows, e, xs, np.full((2, 1), 2e6)), [1e6, 2.0, 1e6, 2.0])
+
+
+def test_rounding_is_not_the_size_of_a_constraint():
+    """The second component is zero but for rounding, so its size is a small part of the other one's."""
+    p = Problem(
+        DiscreteDynamics(lambda x, u, t, params: x + jnp.array([1.0, 1e-17]) * u, 2, 1),
+        np.zeros(2),
+        2,
+        stage_costs=[QuadraticCost(ControlResidual())],
+        terminal_constraints=[Constraint(StateResidual(np.array([1.0, 0.0])))],
+    )
+    us, xs = np.zeros((2, 1)), np.zeros((3, 2))
+    e, rows = expand(p, xs, us, p.gaps(xs, us))
+    first, second = row_scale(p, rows, e, xs, np.ones((2, 1)))
+    np.testing.assert_allclose(second, FAR * first)
+
+
+@pytest.mark.parametrize("violated", [False, True])
+def test_tiny_steps_far_from_feasible_points_count_as_none(violated):
+    """Whole steps that a large regularization makes tiny: two controls of 0.9 violate the limit of the state, and two
+    of 0.3 do not."""
+    before, us = begun(), jnp.full((2, 1), 0.9 if violated else 0.3)
+    displacement = jnp.asarray(1e6)
+    before = before._replace(
+        xs=problem().rollout(us),
+        us=us,
+        scale=before.scale._replace(displacement=displacement),
+        filter=Filter.empty(float),
+    )
+    after = iterate(before)
+    assert (after.xs != before.xs).any()
+    before_mean, after_mean = float(before.mean_step_length), float(after.mean_step_length)
+    if violated:
+        assert after_mean == MEMORY * before_mean
+    else:
+        assert after_mean > MEMORY * before_mean
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,12 @@ BARRIER = 2.0
 BARRIERS_ANEW = 30.0, 900.0, 1e-2
 """The barriers of new beginnings, as multiples of the first one. With the last one, steps are roll-outs of the policy
 until the problem with this barrier is solved."""
+SOFTNESS, SOFTNESS_NEAR = 30.0, 1e-4
+"""The first `delta` of inequalities, as a part of the square of their size divided by the cost's scale, and the one
+near a solution."""
+SOFTNESS_ANEW = 1e2, 1e-2, 1.0
+"""The same numbers of new beginnings. They differ because soft inequalities keep out of poor minima, and hard ones out
+of regions from which no step leads back."""
 INSIDE, INSIDE_ANEW = 1e-2, 0.25
 """Smallest distance of the guess's controls from their bounds, relative to their size and range, and the one where a
 solve begins anew."""
@@ -65,9 +71,6 @@ BARRIER_FACTOR, BARRIER_POWER = 0.2, 1.5
 """The next barrier is the smaller of this part of the last one and its power, relative to the cost's scale."""
 TOLERANCE_FACTOR = 0.5
 """The next tolerance of a problem with a fixed barrier, as a part of the last one, which starts at 1."""
-SOFTNESS, SOFTNESS_NEAR = 100.0, 1e-4
-"""The first `delta` of inequalities, as a part of the square of their size divided by the cost's scale, and the one
-near a solution."""
 EXACTNESS = 0.58
 """Power of the rounding unit that is the `delta` of equalities, and the least one of inequalities, divided by the
 cost's scale."""
@@ -84,6 +87,9 @@ SOFT_STEP, SOFT_LIMIT = 0.1, 1e-2
 are not softened any more."""
 CREEPING, MEMORY = 1e-2, 0.9
 """Moving average of the step lengths below which a solve begins anew, and the share of the past in it."""
+STILL, FEASIBLE = 1e-3, 1e-2
+"""A step that displaces the states by less than this part of the largest displacement counts as none, as long as the
+relative violation or gap is larger than the second number: a large regularization makes whole steps tiny."""
 
 
 def run_constrained(problem: Problem, us, xs, multipliers: Multipliers | None, options: DDPOptions) -> Solution:
@@ -280,11 +286,13 @@ def _iterate(problem: Problem, options: DDPOptions, warm: bool, s: ConstrainedSt
     barrier = row_barrier(rows.value, *bounds, s.barrier, s.rows)
     barrier_box = box_barrier(s.us, problem.control_box)
     policy, regularization = newton_policy(problem, options, s, e, rows, barrier)
-    after, alpha = take_step(problem, s, e, rows, barrier, policy)
+    after, alpha, displacement = take_step(problem, s, e, rows, barrier, policy)
     grown = jnp.maximum(100 * regularization, least_regularization(s))
     cost = e.stage.value.sum() + e.terminal.value
     finite = jnp.isfinite(cost + barrier.value + barrier_box) & jnp.isfinite(e.A).all() & jnp.isfinite(s.xs).all()
-    mean_step_length = MEMORY * s.mean_step_length + (1 - MEMORY) * alpha
+    still = displacement < STILL * after.scale.displacement
+    length = jnp.where(still & (jnp.maximum(errors.violation, errors.gap) > FEASIBLE), 0.0, alpha)
+    mean_step_length = MEMORY * s.mean_step_length + (1 - MEMORY) * length
     blocked = (alpha == 0) & (grown > options.max_regularization * s.scale.cost)
     stuck = blocked & (s.restarts >= len(BARRIERS_ANEW))
     again = (blocked | (mean_step_length < CREEPING)) & (s.restarts < len(BARRIERS_ANEW)) & ~converged & finite
@@ -345,8 +353,8 @@ def _begun_anew(problem: Problem, s: ConstrainedState) -> ConstrainedState:
         rolls_out=s.restarts + 1 == len(BARRIERS_ANEW),
         mean_step_length=jnp.ones_like(s.mean_step_length),
     )
-    barrier = s.scale.barrier * jnp.asarray(BARRIERS_ANEW, problem.dtype)[s.restarts]
-    return _with_barrier(problem, anew, barrier, problem.constraints(xs, us), SOFTNESS, softened=True)
+    factor, softness = jnp.asarray((BARRIERS_ANEW, SOFTNESS_ANEW), problem.dtype)[:, s.restarts]
+    return _with_barrier(problem, anew, factor * s.scale.barrier, problem.constraints(xs, us), softness, softened=True)
 
 
 def _solution(problem: Problem, options: DDPOptions, s: ConstrainedState) -> Solution:

@@ -182,9 +182,11 @@ def row_scale(problem: Problem, rows: Rows, e: Expansion, xs, width) -> Float[Ar
         return join_rows(jnp.broadcast_to(stage.max(axis=0, initial=0.0), stage.shape), end)
 
     size, least = over_stages(size), over_stages(least)
-    far = FAR * size.max(initial=0.0)
+    largest = size.max(initial=0.0)
+    far = FAR * largest
     small = jnp.minimum(jnp.maximum(size, least), far)
-    size = jnp.maximum(size, jnp.where(small > 0, small, far))
+    # What is zero but for rounding says nothing of a component's unit.
+    size = jnp.maximum(size, jnp.where(small > jnp.finfo(size.dtype).eps ** 0.75 * largest, small, far))
     return jnp.where(size > 0, size, 1.0)
 
 

@@ -85,7 +85,8 @@ def newton_policy(problem: Problem, options: DDPOptions, s, e: Expansion, rows: 
 
 
 def take_step(problem: Problem, s: ConstrainedState, e: Expansion, rows: Rows, barrier: RowBarrier, policy: Policy):
-    """The state after the longest acceptable part of the policy's step, and that part; zero where none is."""
+    """The state after the longest acceptable part of the policy's step; that part, which is zero where none is; and the
+    displacement of the states by it, in the units of `Scale.displacement`."""
     box = problem.control_box
     dxs, dus = linear_roll_out(e, policy)
     inverse = inverse_distances(s.us, box)
@@ -157,7 +158,8 @@ def take_step(problem: Problem, s: ConstrainedState, e: Expansion, rows: Rows, b
         filter=trial.filter,
         scale=s.scale._replace(displacement=taken),
     )
-    return _watched(s, start, trial, after, alpha)
+    after, alpha = _watched(s, start, trial, after, alpha)
+    return after, alpha, jnp.where(alpha > 0, alpha * displacement, 0.0)
 
 
 def _watched(s: ConstrainedState, start: Point, trial: Trial, after: ConstrainedState, alpha):
