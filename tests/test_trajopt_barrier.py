@@ -63,7 +63,8 @@ compiled = eqx.filter_jit(lambda p, options, s: _iterate(p, options, False, s))
 
 
 def iterate(s: ConstrainedState) -> ConstrainedState:
-    return compiled(problem(), options(), s)
+    # Plain numbers become arrays whose types are weak, with which the iteration would be compiled again.
+    return compiled(problem(), options(), jax.tree.map(lambda x: jnp.asarray(x, x.dtype), s))
 
 
 @functools.cache

@@ -5,8 +5,9 @@ others, so the states move by the linear model and their gaps close as the itera
 shooting). The barrier falls, and the multipliers of inequalities are updated, only when the problem with the present
 barrier is solved to a tolerance that falls along with it. Besides, the barrier follows a cost that has become much
 smaller than that of the guess. A solve in which no step is acceptable, or only tiny ones are, begins anew at most three
-times: from states at rest and controls well inside of their bounds, with another barrier and softened equalities. The
-last time, states are rolled out at first. See `_barrier` for the barrier and `_filter` for the search.
+times: from states at rest and controls well inside of their bounds, with another barrier, other penalties of
+inequalities, and softened equalities. The last time, states are rolled out at first. See `_barrier` for the barrier and
+`_filter` for the search.
 """
 
 import functools
@@ -333,7 +334,7 @@ def _iterate(problem: Problem, options: DDPOptions, warm: bool, s: ConstrainedSt
 
 def _begun_anew(problem: Problem, s: ConstrainedState) -> ConstrainedState:
     """The state with states at rest, the guess's controls farther from their bounds, no multipliers, another barrier,
-    softened equalities, and an empty filter; the last time, steps are roll-outs."""
+    other penalties of inequalities, softened equalities, and an empty filter; the last time, steps are roll-outs."""
     xs = jnp.broadcast_to(problem.x0.astype(s.xs.dtype), s.xs.shape)
     us = inside_box(s.first_us, problem.control_box, INSIDE_ANEW)
     gaps = problem.gaps(xs, us)
