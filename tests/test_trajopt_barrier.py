@@ -146,8 +146,8 @@ def test_rounding_is_not_the_size_of_a_constraint():
 
 @pytest.mark.parametrize("violated", [False, True])
 def test_tiny_steps_far_from_feasible_points_count_as_none(violated):
-    """Whole steps that a large regularization makes tiny: two controls of 0.9 violate the limit of the state, and two
-    of 0.3 do not."""
+    """A step is tiny beside a displacement of 1e6 before it. Two controls of 0.9 violate the limit of the state, and
+    two of 0.3 do not."""
     before, us = begun(), jnp.full((2, 1), 0.9 if violated else 0.3)
     displacement = jnp.asarray(1e6)
     before = before._replace(

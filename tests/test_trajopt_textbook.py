@@ -190,8 +190,8 @@ def hand_on_a_line() -> Problem:
 def two_bends() -> Problem:
     """Return a small race car's way through two bends, with limits of its accelerations: the car of acados'
     `race_cars` (Kloeser et al., NMPC for racing using a singularity-free path-parametric model with obstacle avoidance,
-    IFAC 2020). Its position is the distance along the track and from its middle; beyond the bends' centers, to which no
-    bound lets it, the rate of the former has the other sign."""
+    IFAC 2020). Its position is the distance along the track and from its middle. At the center of a bend, outside of
+    the bounds, the rate along the track is infinite."""
 
     def curvature(s):
         return 3.0 * jnp.exp(-(((s - 1.0) / 0.35) ** 2)) - 3.5 * jnp.exp(-(((s - 2.2) / 0.3) ** 2))

@@ -60,8 +60,8 @@ SOFTNESS, SOFTNESS_NEAR = 30.0, 1e-4
 """The first `delta` of inequalities, as a part of the square of their size divided by the cost's scale, and the one
 near a solution."""
 SOFTNESS_ANEW = 1e2, 1e-2, 1.0
-"""The same numbers of new beginnings. They differ because soft inequalities keep out of poor minima, and hard ones out
-of regions from which no step leads back."""
+"""The same numbers of new beginnings. They differ because some problems are solved with soft inequalities only, and
+some with hard ones."""
 INSIDE, INSIDE_ANEW = 1e-2, 0.25
 """Smallest distance of the guess's controls from their bounds, relative to their size and range, and the one where a
 solve begins anew."""
