@@ -22,7 +22,7 @@ from jaxdyn.trajopt import (
 )
 from jaxdyn.trajopt.ddp._barrier import Sides
 from jaxdyn.trajopt.ddp._batches import where_needed
-from jaxdyn.trajopt.ddp._constrained import HARDEST, MEMORY, _initial_state, _iterate, _solution, _unit_of_delta
+from jaxdyn.trajopt.ddp._constrained import HARDEST, MEMORY, _initial_state, _iterate, _solution
 from jaxdyn.trajopt.ddp._constrained_state import (
     FAR,
     LONG_PATIENCE,
@@ -59,7 +59,7 @@ def options() -> DDPOptions:
     return DDPOptions().with_defaults(problem().dtype, robot=False)
 
 
-compiled = eqx.filter_jit(lambda p, options, s: _iterate(p, options, False, s))
+compiled = eqx.filter_jit(lambda p, options, s: _iterate(p, options, None, s))
 
 
 def iterate(s: ConstrainedState) -> ConstrainedState:
@@ -95,7 +95,7 @@ def test_a_decrease_made_small_by_regularization_solves_no_barrier_problem(regul
 def test_penalties_of_violated_inequalities_stop_growing(times, after_times):
     """`delta` is the inverse of the penalty, here in multiples of the least one that a violation leads to."""
     before, us = begun(), jnp.full((2, 1), 0.9)
-    least = HARDEST * _unit_of_delta(before)
+    least = HARDEST * before.unit_of_delta()
     before = before._replace(
         xs=problem().rollout(us),
         us=us,
@@ -142,6 +142,19 @@ def test_rounding_is_not_the_size_of_a_constraint():
     e, rows = expand(p, xs, us, p.gaps(xs, us))
     first, second = row_scale(p, rows, e, xs, np.ones((2, 1)))
     np.testing.assert_allclose(second, FAR * first)
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_no_solve_begins_anew_in_its_last_iteration(last):
+    """Steps have been so short that a solve with iterations left begins anew."""
+    iterations = int(options().max_iterations) - 1 if last else 7
+    before = begun()._replace(mean_step_length=jnp.asarray(1e-9), iterations=jnp.asarray(iterations, jnp.int32))
+    before = before._replace(scale=before.scale._replace(displacement=jnp.asarray(1e9)), filter=Filter.empty(float))
+    before = before._replace(xs=problem().rollout(jnp.full((2, 1), 0.9)), us=jnp.full((2, 1), 0.9))
+    after = iterate(before)
+    assert int(after.restarts) == (0 if last else 1)
+    assert after.status == (Status.OUT_OF_ITERATIONS if last else Status.RUNNING)
+    assert (after.xs[1:] == 0).all() != last
 
 
 @pytest.mark.parametrize("violated", [False, True])
@@ -235,26 +248,26 @@ def test_whole_steps_along_curved_constraints_need_the_lagrangian(watched, lagra
         return jax.tree.map(lambda a, b: jnp.where(alpha > 0.7, a, b), far, near), -alpha
 
     start, empty = point_at(0.1, 0.0, 0.0), Filter.empty(jnp.zeros(()).dtype)
-    rules = {"watched": jnp.array(watched), "priced": jnp.array(False)}
+    rules = {"watched": jnp.array(watched), "priced": jnp.array(False), "forced": jnp.array(False)}
     trial = search(start, empty.with_point(start), 20.0, step, jnp.ones(()), jnp.array(True), 1.0, **rules)
     assert bool(trial.accepted)
     assert (float(trial.alpha), bool(trial.by_lagrangian)) == ((1.0, True) if whole else (0.5, False))
     assert int(trial.filter.count) == (0 if whole else 2)
 
 
-@pytest.mark.parametrize("priced", [False, True])
-def test_roll_outs_that_close_gaps_at_any_cost_are_refused(priced):
+@pytest.mark.parametrize(("priced", "forced", "taken"), [(False, False, 1.0), (True, False, 0.0625), (True, True, 1.0)])
+def test_roll_outs_that_close_gaps_at_any_cost_are_refused(priced, forced, taken):
     """A roll-out halves the infeasibility, and the objective becomes 1e25. Only a sixteenth of it is worth it at the
-    multipliers; where steps need not be, the filter takes it whole."""
+    multipliers; where steps need not be, or are taken whatever they lead to, the whole step is taken."""
 
     def step(alpha):
         costly = jnp.where(alpha > 0.07, 1e25, 0.0)
         return point_at(1 - 0.5 * alpha, costly, costly), alpha
 
     empty, yes = Filter.empty(jnp.zeros(()).dtype), jnp.array(True)
-    rules = {"watched": jnp.array(False), "priced": jnp.array(priced)}
+    rules = {"watched": jnp.array(False), "priced": jnp.array(priced), "forced": jnp.array(forced)}
     trial = search(point_at(1.0, 0.0, 0.0), empty, 1.0, step, jnp.ones(()), yes, 1.0, **rules)
-    assert float(trial.alpha) == (0.0625 if priced else 1.0)
+    assert float(trial.alpha) == taken
 
 
 def test_batches_compute_only_what_one_of_them_needs():

@@ -47,6 +47,7 @@ from jaxdyn.trajopt import (
 )
 from jaxdyn.trajopt.ddp import Expansion, backward, backward_associative, backward_in_box
 from jaxdyn.trajopt.ddp._filter import Filter, Point, search
+from jaxdyn.trajopt.ddp._riccati import backward_with_active_set, linear_roll_out
 from jaxdyn.trajopt.problem import Quadratic, with_disturbance
 
 TIGHT = DDPOptions(tolerance=1e-12, constraint_tolerance=1e-11, complementarity_tolerance=1e-13)
@@ -450,6 +451,23 @@ def test_associative_scan_is_the_recursion():
         np.testing.assert_allclose(recursive, associative, rtol=1e-8, atol=1e-8)
 
 
+@pytest.mark.parametrize(("sweeps", "enough"), [(1, False), (20, True)])
+def test_an_active_set_is_known_to_have_settled(sweeps, enough):
+    e, bound = linear_quadratic(), jnp.full((T, M), 0.3)
+    none, box = jnp.zeros((T, M), bool), (-bound, bound)
+
+    def next_active(dxs, dus, active):
+        return dxs[:, 0] > 0
+
+    start = (none, none), jnp.zeros(T + 1, bool)
+    solve = jax.jit(lambda e: backward_with_active_set(lambda _: e, next_active, 0.0, box, start, sweeps))
+    policy, active, settled = solve(e)
+    assert bool(settled) == enough
+    dxs, dus = linear_roll_out(e, policy)
+    assert bool((jnp.abs(dus) <= 0.3 + 1e-9).all()) == enough
+    np.testing.assert_array_equal(active, dxs[:, 0] > 0)
+
+
 def test_step_in_a_box_is_that_of_a_general_solver():
     e = linear_quadratic()
     width = np.random.default_rng(2).uniform(0.3, 3.0, size=(2, T, M))
@@ -709,7 +727,7 @@ def test_steps_are_not_paid_by_infeasibility():
 
         start = point(jnp.asarray(0.1), jnp.asarray(0.0))
         yes, no = jnp.array(True), jnp.array(False)
-        rules = {"watched": no, "priced": no}
+        rules = {"watched": no, "priced": no, "forced": no}
         return search(start, Filter.empty(jnp.float64), common, step, jnp.asarray(1.0), yes, 1.0, **rules).alpha
 
     assert part(0.5, 1.0) == 1.0

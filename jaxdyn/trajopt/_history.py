@@ -38,7 +38,7 @@ class IterationRecord(NamedTuple):
     """Part of the step that was taken, from 0 (none) to 1."""
     regularization: Any = jnp.nan
     barrier: Any = jnp.nan
-    """Parameter of the barrier of an interior point method."""
+    """Parameter of the barrier of an interior point method; zero where a step has found an active set instead."""
 
 
 _COLUMNS = {

@@ -7,7 +7,7 @@ barrier is solved to a tolerance that falls along with it. Besides, the barrier 
 smaller than that of the guess. A solve in which no step is acceptable, or only tiny ones are, begins anew at most three
 times: from states at rest and controls well inside of their bounds, with another barrier, other penalties of
 inequalities, and softened equalities. The last time, states are rolled out at first. See `_barrier` for the barrier and
-`_filter` for the search.
+`_filter` for the search. A guess with multipliers needs no barrier at first: see `_active_set`.
 """
 
 import functools
@@ -18,6 +18,7 @@ from jax import lax
 
 from jaxdyn.trajopt._history import History, IterationRecord, report_iteration
 from jaxdyn.trajopt._solution import Gains, Multipliers, Residuals, Solution, Status
+from jaxdyn.trajopt.ddp._active_set import next_active_set, with_active_set
 from jaxdyn.trajopt.ddp._barrier import (
     RowState,
     Sides,
@@ -29,8 +30,9 @@ from jaxdyn.trajopt.ddp._barrier import (
     row_barrier,
 )
 from jaxdyn.trajopt.ddp._constrained_state import (
-    FAR,
+    EXACTNESS,
     PATIENCE,
+    ActiveSet,
     ConstrainedState,
     Errors,
     Scale,
@@ -68,13 +70,12 @@ solve begins anew."""
 NEAR, NEARNESS = 0.1, 3.0
 """Largest relative violation of a guess with multipliers that counts as near a solution, and the power of this
 violation that the first barrier is a multiple of."""
+TRIED = 1.0
+"""Largest relative violation of a guess with multipliers from which steps with an active set are tried."""
 BARRIER_FACTOR, BARRIER_POWER = 0.2, 1.5
 """The next barrier is the smaller of this part of the last one and its power, relative to the cost's scale."""
 TOLERANCE_FACTOR = 0.5
 """The next tolerance of a problem with a fixed barrier, as a part of the last one, which starts at 1."""
-EXACTNESS = 0.58
-"""Power of the rounding unit that is the `delta` of equalities, and the least one of inequalities, divided by the
-cost's scale."""
 HARDEST = 1.0
 """The least `delta` that an inequality gets because its violation stays while a problem is not solved, in the units of
 `SOFTNESS`."""
@@ -96,7 +97,7 @@ relative violation or gap is larger than the second number: a large regularizati
 def run_constrained(problem: Problem, us, xs, multipliers: Multipliers | None, options: DDPOptions) -> Solution:
     """Solve a problem with constraints from a guess."""
     start = _initial_state(problem, options, us, xs, multipliers)
-    iterate = functools.partial(_iterate, problem, options, multipliers is not None)
+    iterate = functools.partial(_iterate, problem, options, None if multipliers is None else start)
     return _solution(problem, options, lax.while_loop(lambda s: s.status == Status.RUNNING, iterate, start))
 
 
@@ -109,6 +110,8 @@ def _initial_state(problem: Problem, options: DDPOptions, us, xs, multipliers) -
     given = join_rows(given.stage, given.terminal)
     shift = Sides(jnp.maximum(-given, 0.0), jnp.maximum(given, 0.0))
     zeros, infinity, zero = jnp.zeros_like(given), jnp.asarray(jnp.inf, dtype), jnp.zeros((), jnp.int32)
+    # The parallel scan has no recursion with controls that are held.
+    active_set = multipliers is not None and options.backward == "scan"
     start = Watched(
         xs=xs,
         us=us,
@@ -141,6 +144,7 @@ def _initial_state(problem: Problem, options: DDPOptions, us, xs, multipliers) -
         mean_step_length=jnp.ones((), dtype),
         first_us=us,
         history=History.empty(options.history, dtype) if options.history else None,
+        active=ActiveSet(jnp.array(True), infinity, zero) if active_set else None,
     )
 
 
@@ -160,7 +164,7 @@ def _begin(problem: Problem, s: ConstrainedState, e: Expansion, rows: Rows, warm
         violation = jnp.abs(bound_excess(rows.value, rows.lower, rows.upper)) / rows_scale
         distance = jnp.maximum(violation.max(initial=0.0), relative_gap(problem, s))
         barrier = barrier * jnp.clip(distance**NEARNESS, 1e-6, 1.0)
-        s = s._replace(near=distance <= NEAR)
+        s, tries = s._replace(near=distance <= NEAR), distance <= TRIED
         softness = jnp.where(s.near, SOFTNESS_NEAR, SOFTNESS)
     # Costates of a guess that diverges are no measure either: with them, any slope would be small.
     slopes = jnp.minimum(station.size, (cost / width).min(axis=0))
@@ -168,19 +172,26 @@ def _begin(problem: Problem, s: ConstrainedState, e: Expansion, rows: Rows, warm
     s = _with_barrier(problem, s, barrier, rows[:3], softness)
     if not warm:
         return s
-    missing = _missing_multipliers(problem, s, e, rows, barrier / width)
-    return s._replace(box=jax.tree.map(lambda a, b: jnp.where(s.near, a, b), missing, s.box))
+    by_x, by_u, by_end = rows.slopes(*problem.split_rows(s.rows.equality))
+    station, _ = Stationarity.of(e, e.stage.x + by_x, (e.stage.u, by_u), e.terminal.x + by_end)
+    missing = _missing_multipliers(problem, s, station.slopes, barrier / width)
+    s = s._replace(box=jax.tree.map(lambda a, b: jnp.where(s.near, a, b), missing, s.box))
+    if s.active is None:
+        return s
+    active = s.active._replace(on=s.active.on & tries)
+    exact = with_active_set(problem, s, station.slopes)
+    return jax.tree.map(lambda a, b: jnp.where(active.on, a, b), exact, s)._replace(active=active)
 
 
-def _missing_multipliers(problem: Problem, s: ConstrainedState, e: Expansion, rows: Rows, least) -> Sides:
+def _missing_multipliers(problem: Problem, s: ConstrainedState, slopes, least) -> Sides:
     """The multipliers of the controls' bounds with which a guess that has all others is stationary; at least `least`.
 
     If they came from the barrier and the guess's distances instead, a control that is much nearer to its bound than the
     barrier allows would only double its distance with each step. With these it goes all the way at once."""
-    by_x, by_u, by_end = rows.slopes(*problem.split_rows(s.rows.equality))
-    station, _ = Stationarity.of(e, e.stage.x + by_x, (e.stage.u, by_u), e.terminal.x + by_end)
-    inverse, slopes = inverse_distances(s.us, problem.control_box), (station.slopes, -station.slopes)
-    return Sides(*(jnp.where(i > 0, jnp.maximum(z, least), 0.0) for i, z in zip(inverse, slopes, strict=True)))
+    inverse = inverse_distances(s.us, problem.control_box)
+    return Sides(
+        *(jnp.where(i > 0, jnp.maximum(z, least), 0.0) for i, z in zip(inverse, (slopes, -slopes), strict=True))
+    )
 
 
 def _with_barrier(problem: Problem, s: ConstrainedState, barrier, rows, softness, softened: bool = False):
@@ -189,7 +200,7 @@ def _with_barrier(problem: Problem, s: ConstrainedState, barrier, rows, softness
     value, lower, upper = rows
     eps, equal = jnp.finfo(problem.dtype).eps, lower == upper
     of_equality = (s.scale.rows**2 if softened else eps**EXACTNESS) / s.scale.cost
-    delta = jnp.where(equal, of_equality, softness * _unit_of_delta(s))
+    delta = jnp.where(equal, of_equality, softness * s.unit_of_delta())
     infinity = jnp.full_like(delta, jnp.inf)
     state = s.rows._replace(delta=delta, dual=Sides(infinity, infinity), softened=jnp.array(softened))
     dual = row_barrier(value, lower, upper, barrier, state).multipliers
@@ -199,15 +210,6 @@ def _with_barrier(problem: Problem, s: ConstrainedState, barrier, rows, softness
         rows=state._replace(dual=dual),
         box=Sides(barrier * inverse.lower, barrier * inverse.upper),
     )
-
-
-def _unit_of_delta(s: ConstrainedState):
-    """The squares of the sizes of the constraints' components, divided by the cost's scale. Sizes that differ little
-    are at least a tenth of the largest one."""
-    size = s.scale.rows
-    largest = size.max(initial=0.0)
-    # Components about which nothing is known have `FAR` of the largest size, up to rounding.
-    return jnp.where(size > 0.99 * FAR * largest, jnp.maximum(size, 0.1 * largest), size) ** 2 / s.scale.cost
 
 
 def _updated(problem: Problem, options: DDPOptions, s: ConstrainedState, e, rows: Rows, barrier, deviation, equality):
@@ -242,7 +244,7 @@ def _updated(problem: Problem, options: DDPOptions, s: ConstrainedState, e, rows
     waits = violation > jnp.maximum(options.constraint_tolerance, 0.1 * jnp.sqrt(s.barrier / share))
     # A violation that stays meets a larger penalty, unless that is large already; multipliers change in solved problems
     # only.
-    hardest = jnp.minimum(jnp.maximum(HARDEST * _unit_of_delta(s), least_delta), s.rows.delta)
+    hardest = jnp.minimum(jnp.maximum(HARDEST * s.unit_of_delta(), least_delta), s.rows.delta)
     harder_delta = jnp.where(equal, s.rows.delta, jnp.maximum(DELTA_STEP * s.rows.delta, hardest))
     patient = (s.waited < PATIENCE) | (violation <= 1e-2) | solved | (harder_delta == s.rows.delta).all()
     harder = s.with_empty_filter()._replace(
@@ -272,22 +274,25 @@ def _updated(problem: Problem, options: DDPOptions, s: ConstrainedState, e, rows
     return jax.tree.map(lambda a, b: jnp.where(solved, a, b), after, s)
 
 
-def _iterate(problem: Problem, options: DDPOptions, warm: bool, s: ConstrainedState) -> ConstrainedState:
-    """One Newton step, with an update of the barrier before it where that is due."""
+def _iterate(
+    problem: Problem, options: DDPOptions, guess: ConstrainedState | None, s: ConstrainedState
+) -> ConstrainedState:
+    """One Newton step, with an update of the barrier before it where that is due. `guess` is the first state of a guess
+    with multipliers, or None: there the barrier method begins if steps with an active set have failed."""
     e, rows = expand(problem, s.xs, s.us, s.gaps)
-    first = s.iterations == 0
-    s = jax.tree.map(lambda a, b: jnp.where(first, a, b), _begin(problem, s, e, rows, warm), s)
-    bounds = rows.lower, rows.upper
-    barrier = row_barrier(rows.value, *bounds, s.barrier, s.rows)
+    first = jnp.isinf(s.scale.cost)
+    s = jax.tree.map(lambda a, b: jnp.where(first, a, b), _begin(problem, s, e, rows, guess is not None), s)
+    exact, bounds = s.by_active_set, (rows.lower, rows.upper)
+    barrier = s.barrier_at(rows.value, *bounds)
     errors, toward, deviation, equality = measure_errors(problem, s, e, rows, barrier)
     s = s._replace(errors=errors, toward=jnp.where(first, toward, s.toward))
     converged = errors.within(options)
     updated = _updated(problem, options, s, e, rows, barrier, deviation, equality)
-    s = jax.tree.map(lambda a, b: jnp.where(converged, a, b), s, updated)
-    barrier = row_barrier(rows.value, *bounds, s.barrier, s.rows)
-    barrier_box = box_barrier(s.us, problem.control_box)
-    policy, regularization = newton_policy(problem, options, s, e, rows, barrier)
-    after, alpha, displacement = take_step(problem, s, e, rows, barrier, policy)
+    s = jax.tree.map(lambda a, b: jnp.where(converged | exact, a, b), s, updated)
+    barrier = s.barrier_at(rows.value, *bounds)
+    barrier_box = jnp.where(exact, 0.0, box_barrier(s.us, problem.control_box))
+    policy, active, regularization = newton_policy(problem, options, s, e, rows, barrier)
+    after, alpha, displacement = take_step(problem, s, e, rows, barrier, policy, active)
     grown = jnp.maximum(100 * regularization, least_regularization(s))
     cost = e.stage.value.sum() + e.terminal.value
     finite = jnp.isfinite(cost + barrier.value + barrier_box) & jnp.isfinite(e.A).all() & jnp.isfinite(s.xs).all()
@@ -295,10 +300,11 @@ def _iterate(problem: Problem, options: DDPOptions, warm: bool, s: ConstrainedSt
     length = jnp.where(still & (jnp.maximum(errors.violation, errors.gap) > FEASIBLE), 0.0, alpha)
     mean_step_length = MEMORY * s.mean_step_length + (1 - MEMORY) * length
     blocked = (alpha == 0) & (grown > options.max_regularization * s.scale.cost)
+    blocked, last = blocked & ~exact, s.iterations + 1 >= options.max_iterations
     stuck = blocked & (s.restarts >= len(BARRIERS_ANEW))
-    again = (blocked | (mean_step_length < CREEPING)) & (s.restarts < len(BARRIERS_ANEW)) & ~converged & finite
+    again = (blocked | (mean_step_length < CREEPING)) & (s.restarts < len(BARRIERS_ANEW)) & ~converged & finite & ~last
     status = jnp.select(
-        [~finite, converged, stuck, s.iterations + 1 >= options.max_iterations],
+        [~finite, converged, stuck, last],
         [Status.DIVERGED, Status.CONVERGED, Status.STALLED, Status.OUT_OF_ITERATIONS],
         Status.RUNNING,
     ).astype(jnp.int32)
@@ -311,14 +317,14 @@ def _iterate(problem: Problem, options: DDPOptions, warm: bool, s: ConstrainedSt
         complementarity=errors.complementarity,
         step_length=alpha,
         regularization=regularization,
-        barrier=s.barrier,
+        barrier=jnp.where(exact, 0.0, s.barrier),
     )
     report_iteration(options.progress, s.iterations, record, status)
     # The iterate that meets the tolerances is the solution, not the one after it.
     after = after._replace(mean_step_length=mean_step_length)
     after = jax.tree.map(lambda a, b: jnp.where(converged | ~finite, a, b), s, after)
     after = lax.cond(again, lambda: _begun_anew(problem, after), lambda: after)
-    return after._replace(
+    after = after._replace(
         regularization=jnp.where((alpha == 0) & ~again, grown, 0.0),
         # What blocked a solve says nothing about the one that begins anew.
         last_regularization=jnp.where(again, 0.0, jnp.where(regularization > 0, regularization, s.last_regularization)),
@@ -330,6 +336,15 @@ def _iterate(problem: Problem, options: DDPOptions, warm: bool, s: ConstrainedSt
         iterations=s.iterations + 1,
         history=None if s.history is None else s.history.stored(s.iterations, record),
     )
+    if guess is None or s.active is None:
+        return after
+    error = errors.largest(number_of_bounds(problem, rows))
+    progress, failed = next_active_set(s.active, error, finite & (alpha > 0))
+    failed = failed & ~converged & ~last
+    after = after._replace(active=progress)
+    off = progress._replace(on=jnp.array(False))
+    again = guess._replace(iterations=after.iterations, history=after.history, active=off)
+    return jax.tree.map(lambda a, b: jnp.where(failed, a, b), again, after)
 
 
 def _begun_anew(problem: Problem, s: ConstrainedState) -> ConstrainedState:
@@ -363,7 +378,7 @@ def _solution(problem: Problem, options: DDPOptions, s: ConstrainedState) -> Sol
     rows = problem.constraints(s.xs, s.us)
     value, lower, upper = rows
     equal = lower == upper
-    sides = row_barrier(value, lower, upper, s.barrier, s.rows).multipliers
+    sides = s.barrier_at(value, lower, upper).multipliers
     # Of two factors with a tiny product, the larger one, each relative to its scale, is the one that is not zero.
     distance = jnp.minimum(value - lower, upper - value) / s.scale.rows
     signed = sides.upper - sides.lower
@@ -387,6 +402,6 @@ def _solution(problem: Problem, options: DDPOptions, s: ConstrainedState) -> Sol
         residuals=Residuals(jnp.abs(s.gaps).max(), s.errors.stationarity, violation, s.errors.complementarity),
         gains=Gains(-s.policy.K, s.policy.k),
         multipliers=Multipliers(s.toward, *problem.split_rows(multipliers)),
-        aux={"updates": s.updates, "barrier": s.barrier},
+        aux={"updates": s.updates, "barrier": jnp.where(s.by_active_set, 0.0, s.barrier)},
         history=s.history,
     )

@@ -2,17 +2,21 @@
 
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 
 from jaxdyn._types import Array, Float
 from jaxdyn.trajopt._history import History
-from jaxdyn.trajopt.ddp._barrier import RowBarrier, RowState, Sides, inverse_distances, present_multipliers
+from jaxdyn.trajopt.ddp._barrier import RowBarrier, RowState, Sides, inverse_distances, present_multipliers, row_barrier
 from jaxdyn.trajopt.ddp._ddp_options import DDPOptions
 from jaxdyn.trajopt.ddp._expansion import Expansion, Rows, Stationarity, matvec, motion, vecmat
 from jaxdyn.trajopt.ddp._filter import Filter
 from jaxdyn.trajopt.ddp._riccati import Policy
 from jaxdyn.trajopt.problem import Problem, bound_excess, join_rows
 
+EXACTNESS = 0.58
+"""Power of the rounding unit that is the `delta` of equalities, and the least one of inequalities, divided by the
+cost's scale."""
 PATIENCE = 10
 """Number of iterations with one barrier and penalty after which a large violation of an inequality meets a larger
 penalty, and steps of `"finishing"` take all second derivatives, because Gauss-Newton does not see what slows it."""
@@ -48,6 +52,10 @@ class Errors(NamedTuple):
     complementarity: Any
     """Largest product of a multiplier and the distance from its bound, times their number, relative to the cost."""
 
+    def largest(self, number) -> Array:
+        """The largest error, with products for each of a number of bounds."""
+        return jnp.stack(self._replace(complementarity=self.complementarity / number)).max()
+
     def within(self, options: DDPOptions) -> Array:
         """Whether all errors are within their tolerances."""
         return (
@@ -80,6 +88,16 @@ class Watch(NamedTuple):
     before: Watched
     steps: Array
     """Number of steps since that iterate; zero where none is watched, and -1 where the filter has the last word."""
+
+
+class ActiveSet(NamedTuple):
+    """Whether steps solve for an active set, and how far they have come."""
+
+    on: Array
+    error: Array
+    """The largest error of the last iterate."""
+    growths: Array
+    """Number of iterates at which it was not smaller than before."""
 
 
 class ConstrainedState(NamedTuple):
@@ -124,6 +142,33 @@ class ConstrainedState(NamedTuple):
     first_us: Array
     """The controls of the guess."""
     history: History | None
+    active: ActiveSet | None
+    """None where the guess has no multipliers."""
+
+    @property
+    def by_active_set(self) -> Array:
+        """Whether steps solve for an active set, without a barrier."""
+        return jnp.array(False) if self.active is None else self.active.on
+
+    def barrier_at(self, value, lower, upper) -> RowBarrier:
+        """The barrier of the constraints, for their values and bounds. Where steps solve for an active set, the
+        multipliers of inequalities are unknowns of their own."""
+        barrier = row_barrier(value, lower, upper, self.barrier, self.rows)
+        if self.active is None:
+            return barrier
+        on, shift = self.active.on, self.rows.shift
+        slope = jnp.where(lower == upper, barrier.slope, shift.upper - shift.lower)
+        known = barrier._replace(multipliers=shift, slope=slope)
+        return jax.tree.map(lambda a, b: jnp.where(on, a, b), known, barrier)
+
+    def unit_of_delta(self) -> Float[Array, "rows"]:
+        """The squares of the sizes of the constraints' components, divided by the cost's scale. Sizes that differ
+        little are at least a tenth of the largest one."""
+        size = self.scale.rows
+        largest = size.max(initial=0.0)
+        # Components about which nothing is known have `FAR` of the largest size, up to rounding.
+        unit = jnp.where(size > 0.99 * FAR * largest, jnp.maximum(size, 0.1 * largest), size)
+        return unit**2 / self.scale.cost
 
     def with_empty_filter(self) -> "ConstrainedState":
         """The state whose filter has forgotten all, because what it compares has changed."""

@@ -53,9 +53,12 @@ def ddp(
     - `us` `[horizon, nu]`: zeros by default; clipped to their bounds.
     - `xs` `[horizon + 1, nx]`: by default the roll-out of `us`, or `x0` repeated where the roll-out diverges, costs
       more, or violates constraints that `x0` meets.
-    - `multipliers`: those of a solution nearby (`solution.multipliers`). With constraints, the solve starts with a
-      barrier that is the smaller the nearer the guess is to meeting its constraints. If it nearly does, or if there are
-      no constraints, second derivatives are taken from the first step on, unless `options.hessian` leaves them out.
+    - `multipliers`: those of a solution nearby (`solution.multipliers`). With constraints, each step solves the
+      linear-quadratic problem with all inequalities for its active set (sequential quadratic programming, Nocedal &
+      Wright, Numerical Optimization, 2006, section 18.1). Where this fails, or the guess violates a constraint by more
+      than its size, the barrier method begins at the guess, with a barrier that is the smaller the nearer the guess is
+      to meeting its constraints. Second derivatives are taken from the first step on if the guess is near, with an
+      active set, or without constraints, unless `options.hessian` leaves them out.
 
     Derivatives of the solution's trajectory, cost and multipliers with respect to all arrays of the problem come from
     the implicit function theorem, in both modes: exact at a solution, so converge tightly. They are NaN where the

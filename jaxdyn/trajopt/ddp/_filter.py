@@ -88,13 +88,14 @@ class Trial(NamedTuple):
 
 
 def search(
-    start: Point, filter: Filter, reference, step: Callable, longest, ok, cost_scale, *, watched, priced
+    start: Point, filter: Filter, reference, step: Callable, longest, ok, cost_scale, *, watched, priced, forced
 ) -> Trial:
     """Search for the first acceptable step length among halves of `longest`; none is tried unless `ok`.
 
     `step(alpha)` returns a `Point` and the change of the objective that its linear model predicts;
     `reference` is an infeasibility of a common size; `watched` tells whether the Lagrangian alone may accept the
-    longest step, and `priced` whether a step that reduces the infeasibility has to be worth it, too."""
+    longest step, `priced` whether a step that reduces the infeasibility has to be worth it, too, and `forced` whether
+    the longest step is taken whatever it leads to."""
     noise = 10 * jnp.finfo(start.objective.dtype).eps * (cost_scale + jnp.abs(start.objective))
 
     def attempt(state):
@@ -120,7 +121,7 @@ def search(
         by_lagrangian = (i == 0) & watched & ~good & (theta <= _MODERATE_INFEASIBILITY * reference)
         by_lagrangian &= (predicted < 0) & (point.merits[0] <= start.merits[0] + 1e-4 * predicted)
         kept = jax.tree.map(lambda a, b: jnp.where(by_lagrangian, a, b), Filter.empty(theta.dtype), kept)
-        return Trial((good | by_lagrangian) & finite, alpha, point, kept, by_lagrangian), i + 1
+        return Trial((good | by_lagrangian | forced) & finite, alpha, point, kept, by_lagrangian), i + 1
 
     none = Trial(~ok, jnp.zeros_like(longest), start, filter, jnp.array(False))
     trial, _ = lax.while_loop(lambda s: ~s[0].accepted & (s[1] < STEPS), attempt, (none, 0))

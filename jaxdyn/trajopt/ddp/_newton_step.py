@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxdyn._types import Array
+from jaxdyn.trajopt.ddp._active_set import active_set_policy, after_active_set_step
 from jaxdyn.trajopt.ddp._barrier import (
     RowBarrier,
     Sides,
@@ -45,7 +46,7 @@ def newton_policy(problem: Problem, options: DDPOptions, s, e: Expansion, rows: 
     second = jnp.asarray(options.hessian == "full")
     if options.drops_second_order:
         patience = PATIENCE if options.hessian == "finishing" else LONG_PATIENCE
-        second = (s.promised < options.second_order_below) | (s.waited >= patience) | s.near
+        second = (s.promised < options.second_order_below) | (s.waited >= patience) | s.near | s.by_active_set
     multipliers = present_multipliers(barrier, s.rows, rows.lower == rows.upper)
     derivatives = differenced_costs if options.hessian == "finishing" else second_order_costs
     slopes, curvatures = problem.split_rows(barrier.slope), problem.split_rows(barrier.curvature)
@@ -59,8 +60,11 @@ def newton_policy(problem: Problem, options: DDPOptions, s, e: Expansion, rows: 
         u, uu = stage.u + s.barrier * (inverse.upper - inverse.lower), stage.uu + jax.vmap(jnp.diag)(of_box)
         return e._replace(stage=stage._replace(u=u, uu=uu), terminal=end)
 
+    none = None if s.active is None else Sides(*(jnp.zeros(len(rows.value), bool) for _ in range(2)))
+
     def attempt(state):
-        _, regularization, wanted, second, costs = state
+        _, _, regularization, wanted, second, costs = state
+        active = None
         if options.hessian != "gauss_newton":
             costs = lax.cond(
                 wanted & ~second,
@@ -69,37 +73,40 @@ def newton_policy(problem: Problem, options: DDPOptions, s, e: Expansion, rows: 
             )
         if options.backward == "associative":
             policy = backward_associative(system(*costs), regularization)
-        else:
+        elif s.active is None:
             policy = backward(system(*costs), regularization, held)
+        else:
+            stage, end = costs
+            policy, active = lax.cond(
+                s.active.on,
+                lambda: active_set_policy(problem, s, e._replace(stage=stage, terminal=end), rows),
+                lambda: (backward(system(stage, end), regularization, held), none),
+            )
         first = jnp.where(s.last_regularization > 0, s.last_regularization / 3, least_regularization(s))
         more = jnp.where(regularization > 0, 8 * regularization, first)
         # Where Gauss-Newton has no positive curvature, as for a cost of the last state alone, all second derivatives
         # say how long a step should be, and a regularization does not.
         turn = ~wanted & ~policy.ok & options.drops_second_order
-        return policy, jnp.where(policy.ok | turn, regularization, more), wanted | turn, wanted, costs
+        more = jnp.where(s.by_active_set, jnp.inf, more)
+        regularization = jnp.where(policy.ok | turn, regularization, more)
+        return policy, active, regularization, wanted | turn, wanted, costs
 
-    start = jax.tree.map(jnp.zeros_like, s.policy), s.regularization
+    start = jax.tree.map(jnp.zeros_like, s.policy), none, s.regularization
     limit = options.max_regularization * s.scale.cost
     state = *start, second, jnp.array(False), (e.stage, e.terminal)
-    return lax.while_loop(lambda state: ~state[0].ok & (state[1] <= limit), attempt, state)[:2]
+    return lax.while_loop(lambda state: ~state[0].ok & (state[2] <= limit), attempt, state)[:3]
 
 
-def take_step(problem: Problem, s: ConstrainedState, e: Expansion, rows: Rows, barrier: RowBarrier, policy: Policy):
+def take_step(
+    problem: Problem, s: ConstrainedState, e: Expansion, rows: Rows, barrier: RowBarrier, policy: Policy, active
+):
     """The state after the longest acceptable part of the policy's step; that part, which is zero where none is; and the
     displacement of the states by it, in the units of `Scale.displacement`."""
     box = problem.control_box
     dxs, dus = linear_roll_out(e, policy)
-    inverse = inverse_distances(s.us, box)
-    near = Sides(
-        jnp.where(inverse.lower > 0, -NEAREST / jnp.where(inverse.lower > 0, inverse.lower, 1.0), -jnp.inf),
-        jnp.where(inverse.upper > 0, NEAREST / jnp.where(inverse.upper > 0, inverse.upper, 1.0), jnp.inf),
-    )
-    longest = _part_of_step(jnp.maximum(dus / near.lower, dus / near.upper), 1.0)
-    # After a refused step the whole step is cut: where single controls are cut, it misses the equalities.
-    jammed = (longest < JAMMED) & (s.regularization == 0)
-    cut = jax.tree.map(
-        lambda b, free: jnp.where(jammed, b, free), near, Sides(jnp.asarray(-jnp.inf), jnp.asarray(jnp.inf))
-    )
+    exact = s.by_active_set
+    inverse = jax.tree.map(lambda i: jnp.where(exact, 0.0, i), inverse_distances(s.us, box))
+    near, cut, longest, jammed = _step_limits(problem, s, inverse, dus)
     gradient = s.barrier * (inverse.upper - inverse.lower)
     equal = rows.lower == rows.upper
     signed = jnp.where(equal & ~s.rows.softened, 0.0, barrier.slope)
@@ -110,7 +117,7 @@ def take_step(problem: Problem, s: ConstrainedState, e: Expansion, rows: Rows, b
 
     def point(xs, us, gaps, cost, at: RowBarrier):
         infeasibility = jnp.abs(gaps).sum() + jnp.abs(at.infeasibility).sum()
-        objective = cost + at.value + s.barrier * box_barrier(us, box)
+        objective = cost + at.value + jnp.where(exact, 0.0, s.barrier * box_barrier(us, box))
         prices = _prices(gaps, at.infeasibility, costates, s.rows.equality + equality)
         return Point(xs, us, gaps, infeasibility, objective, objective + prices)
 
@@ -120,7 +127,7 @@ def take_step(problem: Problem, s: ConstrainedState, e: Expansion, rows: Rows, b
 
     def linear(alpha):
         dxs, dus = _linear_step(e, policy, alpha, cut)
-        return jax.vmap(problem.dynamics.integrate)(s.xs, dxs), s.us + dus, dxs, dus
+        return jax.vmap(problem.dynamics.integrate)(s.xs, dxs), jnp.clip(s.us + dus, *box), dxs, dus
 
     def rolled(alpha):
         bounds = s.us + near.lower, s.us + near.upper
@@ -139,8 +146,8 @@ def take_step(problem: Problem, s: ConstrainedState, e: Expansion, rows: Rows, b
     displacement = 1e-2 * jnp.abs(dxs).sum()
     of_steps = jnp.where(s.scale.displacement > 0, s.scale.displacement, displacement)
     reference = jnp.maximum(s.scale.infeasibility, of_steps)
-    watched, priced = s.watch.steps >= 0, s.rolls_out
-    trial = search(start, s.filter, reference, step, longest, policy.ok, jnp.abs(cost), watched=watched, priced=priced)
+    rules = {"watched": s.watch.steps >= 0, "priced": s.rolls_out, "forced": exact}
+    trial = search(start, s.filter, reference, step, longest, policy.ok, jnp.abs(cost), **rules)
     alpha = jnp.where(trial.accepted, trial.alpha, 0.0)
     # Only steps that are taken count: an infeasibility may be as large as a step only if that step was acceptable.
     taken = jnp.where(alpha > 0, jnp.maximum(of_steps, alpha * displacement), s.scale.displacement)
@@ -159,7 +166,28 @@ def take_step(problem: Problem, s: ConstrainedState, e: Expansion, rows: Rows, b
         scale=s.scale._replace(displacement=taken),
     )
     after, alpha = _watched(s, start, trial, after, alpha)
+    if s.active is not None:
+        stepped = after_active_set_step(problem, s, after, rows, policy, active, dxs, dus)
+        after = jax.tree.map(lambda a, b: jnp.where(exact & (alpha > 0), a, b), stepped, after)
     return after, alpha, jnp.where(alpha > 0, alpha * displacement, 0.0)
+
+
+def _step_limits(problem: Problem, s: ConstrainedState, inverse: Sides, dus):
+    """The displacements of the controls that are near their bounds; those at which single controls are cut; the largest
+    part of a step that stays within the first; and whether that is so little that controls are cut instead."""
+    near = Sides(
+        jnp.where(inverse.lower > 0, -NEAREST / jnp.where(inverse.lower > 0, inverse.lower, 1.0), -jnp.inf),
+        jnp.where(inverse.upper > 0, NEAREST / jnp.where(inverse.upper > 0, inverse.upper, 1.0), jnp.inf),
+    )
+    longest = _part_of_step(jnp.maximum(dus / near.lower, dus / near.upper), 1.0)
+    # After a refused step the whole step is cut: where single controls are cut, it misses the equalities.
+    jammed = (longest < JAMMED) & (s.regularization == 0)
+    bounds = (
+        jnp.where(s.by_active_set, bound - s.us, free)
+        for bound, free in zip(problem.control_box, (-jnp.inf, jnp.inf), strict=True)
+    )
+    cut = Sides(*(jnp.where(jammed, limit, bound) for limit, bound in zip(near, bounds, strict=True)))
+    return near, cut, longest, jammed
 
 
 def _watched(s: ConstrainedState, start: Point, trial: Trial, after: ConstrainedState, alpha):

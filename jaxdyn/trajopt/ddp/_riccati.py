@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -206,32 +207,59 @@ def backward_in_box(
 ) -> Policy:
     """`backward` with bounds on the step of the controls, at the states that the step reaches.
 
+    Until nothing changes or `sweeps` sweeps are done. Bounds at each state alone (Tassa, Mansard & Todorov, ICRA 2014)
+    would ignore that the states before move, too. Only the curvature in free controls must be positive."""
+    # Controls at a bound are held first; equal bounds leave no choice.
+    held = lower >= 0, (upper <= 0) & (lower < 0)
+    return backward_with_active_set(
+        lambda _: e, lambda _dxs, _dus, _: (), regularization, (lower, upper), (held, ()), sweeps
+    )[0]
+
+
+def backward_with_active_set(
+    system: Callable, next_active: Callable, regularization, step_box, start: tuple[Any, Any], sweeps: int
+) -> tuple[Policy, Any, Array]:
+    """The policy of a linear-quadratic problem with inequalities, the active set, and whether it has
+    settled.
+
     A semismooth Newton method (Hintermüller, Ito & Kunisch, The primal-dual active set strategy as a semismooth Newton
     method, SIAM J. Optim. 13, 2002) on the whole horizon: controls that are held at a bound make the problem one
     without bounds; in its solution those that leave the box are held next, and those that the cost pulls inwards are
-    freed, until nothing changes or `sweeps` sweeps are done. Bounds at each state alone (Tassa, Mansard & Todorov, ICRA
-    2014) would ignore that the states before move, too. Only the curvature in free controls must be positive."""
+    freed, until nothing changes or `sweeps` sweeps are done.
+
+    - `system(active)`: the `Expansion` with the constraints of an active set, a tree of Booleans;
+      `next_active(dxs, dus, active)`: the set after a solution.
+    - `step_box`: the bounds `[horizon, nu]` of the step of the controls.
+    - `start`: which controls are held at first, at a lower and at an upper bound, and the first active set."""
+    lower, upper = step_box
     rounding = 10 * jnp.finfo(lower.dtype).eps * (1 + jnp.maximum(jnp.abs(lower), jnp.abs(upper)))
     rounding = jnp.where(jnp.isfinite(rounding), rounding, 0.0)
 
     def sweep(state):
-        low, high, _, _, sweeps_done = state
+        ((low, high), active), _, _, sweeps_done = state
+        e = system(active)
         free = ~(low | high)
         step = jnp.where(free, 0, jnp.where(low, lower, upper))
         policy = backward(e, regularization, HeldControls(free.astype(step.dtype), step))
         dxs, dus = linear_roll_out(e, policy)
-        slopes = policy.Qu + (policy.Qux @ dxs[:-1, :, None] + policy.Quu @ dus[..., None])[..., 0]
+        slopes = control_slopes(policy, dxs, dus)
         next_low = jnp.where(free, dus < lower - rounding, low & (slopes >= 0))
         next_high = jnp.where(free, dus > upper + rounding, high & (slopes <= 0))
-        settled = ((next_low == low) & (next_high == high)).all() | ~policy.ok
-        return next_low, next_high, policy, settled, sweeps_done + 1
+        after = (next_low, next_high), next_active(dxs, dus, active)
+        pairs = zip(jax.tree.leaves(after), jax.tree.leaves(state[0]), strict=True)
+        settled = jnp.stack([(new == old).all() for new, old in pairs]).all()
+        return after, policy, settled, sweeps_done + 1
 
-    # Controls at a bound are held first; equal bounds leave no choice.
-    low, high = lower >= 0, (upper <= 0) & (lower < 0)
-    policy = Policy.zeros(len(lower), e.A.shape[-1], lower.shape[-1], lower.dtype)
-    start = low, high, policy, jnp.array(False), jnp.zeros((), jnp.int32)
-    _, _, policy, _, _ = lax.while_loop(lambda s: ~s[3] & (s[4] < sweeps), sweep, start)
-    return policy
+    e = jax.eval_shape(system, start[1])
+    policy = Policy.zeros(len(lower), e.A.shape[-1], lower.shape[-1], lower.dtype)._replace(ok=jnp.array(True))
+    state = start, policy, jnp.array(False), jnp.zeros((), jnp.int32)
+    (_, active), policy, settled, _ = lax.while_loop(lambda s: ~s[2] & s[1].ok & (s[3] < sweeps), sweep, state)
+    return policy, active, settled
+
+
+def control_slopes(policy: Policy, dxs, dus) -> Float[Array, "horizon nu"]:
+    """The derivatives of the cost to go by the controls, after displacements of states and controls."""
+    return policy.Qu + (policy.Qux @ dxs[:-1, :, None] + policy.Quu @ dus[..., None])[..., 0]
 
 
 def linear_roll_out(e: Expansion, policy: Policy):

@@ -1,0 +1,133 @@
+"""Guesses with multipliers: steps with an active set near a solution, and the barrier method where these fail."""
+
+import functools
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from optimality import assert_optimal
+from trajopt_problems import of_dtype
+
+from jaxdyn.trajopt import (
+    Constraint,
+    ContinuousDynamics,
+    ControlResidual,
+    DDPOptions,
+    Problem,
+    QuadraticCost,
+    Solution,
+    StateResidual,
+    Status,
+    ddp,
+)
+from jaxdyn.trajopt.ddp._active_set import next_active_set
+from jaxdyn.trajopt.ddp._constrained_state import ActiveSet
+
+
+def acceleration(x, u, t, params):
+    return jnp.array([x[1], u[0] - jnp.sin(x[0])])
+
+
+@functools.cache
+def pendulum() -> Problem:
+    """Return a pendulum that swings to one side as fast as its bounds and its limit of speed allow."""
+    speed = Constraint(StateResidual(), np.array([-np.inf, -0.6]), np.array([np.inf, 0.6]))
+    goal = StateResidual(np.array([1.0, 0.0]))
+    return Problem(
+        ContinuousDynamics(acceleration, 2, 1, dt=0.1),
+        np.zeros(2),
+        20,
+        stage_costs=[QuadraticCost(ControlResidual(), 1e-3), QuadraticCost(goal, 1.0)],
+        terminal_costs=[QuadraticCost(goal, 10.0)],
+        stage_constraints=[speed],
+        control_lower=-2.0,
+        control_upper=2.0,
+    )
+
+
+@functools.cache
+def solution() -> Solution:
+    s = ddp(pendulum())
+    assert_optimal(pendulum(), s)
+    at_bound, at_limit = np.split(active(pendulum(), s), 2)
+    assert at_bound.any()
+    assert at_limit.any()
+    return s
+
+
+def active(problem: Problem, s: Solution) -> np.ndarray:
+    """Return which controls are at their bounds, and which speeds at their limit."""
+    at_bound = np.isclose(np.abs(s.us[:, 0]), float(problem.control_upper[0]), atol=1e-6)
+    return np.concatenate([at_bound, np.abs(s.multipliers.stage[:, 1]) > 0])
+
+
+@pytest.mark.parametrize(("move", "most"), [(0.0, 2), (0.002, 3), (0.2, 3), (-0.2, 3)])
+def test_few_steps_lead_to_the_solution_of_a_moved_start(move, most):
+    problem = pendulum().starting_at(pendulum().x0 + move)
+    warm = warm_solve(problem, solution().us, solution().xs, solution().multipliers)
+    assert_optimal(problem, warm)
+    cold = ddp(problem)
+    assert_optimal(problem, cold)
+    np.testing.assert_allclose(warm.cost, cold.cost, rtol=1e-7)
+    np.testing.assert_allclose(warm.multipliers.stage, cold.multipliers.stage, atol=1e-4)
+    assert warm.iterations <= most
+    assert (warm.history.barrier[: int(warm.iterations)] == 0).all()
+    # A larger move forwards frees components, and one backwards holds more of them.
+    before, after = active(pendulum(), solution()), active(problem, warm)
+    assert (before & ~after).any() == (move == 0.2)
+    assert (after & ~before).any() == (abs(move) == 0.2)
+
+
+@jax.jit
+def warm_solve(problem, us, xs, multipliers) -> Solution:
+    return ddp(problem, us, xs, multipliers=multipliers, options=DDPOptions(history=60))
+
+
+def test_the_barrier_method_takes_over_where_no_active_set_helps():
+    """The multipliers belong to the opposite limit of the speed, and are a thousand times too large."""
+    s = solution()
+    wrong = eqx.tree_at(lambda m: m.stage, s.multipliers, -1e3 * s.multipliers.stage)
+    solved = warm_solve(pendulum(), s.us, s.xs, wrong)
+    assert_optimal(pendulum(), solved)
+    barriers = np.asarray(solved.history.barrier[: int(solved.iterations)])
+    assert barriers[0] == 0
+    assert barriers[-1] > 0
+    # The barrier method begins at the guess.
+    first = int(np.flatnonzero(barriers)[0])
+    assert solved.history.cost[first] == solved.history.cost[0]
+
+
+def test_single_precision_and_batches():
+    problem, s = of_dtype((pendulum(), solution()), jnp.float32)
+    starts = problem.x0 + jnp.array([[0.0], [0.002], [0.05]], jnp.float32)
+    solve = jax.jit(jax.vmap(lambda x0: ddp(problem.starting_at(x0), s.us, s.xs, multipliers=s.multipliers)))
+    batch = solve(starts)
+    assert batch.us.dtype == jnp.float32
+    assert (batch.status == Status.CONVERGED).all()
+    # Where rounding hides the active set, the barrier method goes on.
+    assert (batch.iterations <= np.array([2, 4, 15])).all(), batch.iterations
+
+
+def test_errors_may_grow_once():
+    progress = ActiveSet(jnp.array(True), jnp.asarray(jnp.inf), jnp.zeros((), jnp.int32))
+    for error, fails in ((1.0, False), (2.0, False), (0.5, False), (0.49, True)):
+        progress, failed = next_active_set(progress, jnp.asarray(error), jnp.array(True))
+        assert bool(failed) == fails
+    # Steps that are not tried do not fail.
+    assert not next_active_set(progress._replace(on=jnp.array(False)), jnp.asarray(9.0), jnp.array(True))[1]
+
+
+def test_a_step_that_is_not_possible_fails_at_once():
+    progress = ActiveSet(jnp.array(True), jnp.asarray(jnp.inf), jnp.zeros((), jnp.int32))
+    assert next_active_set(progress, jnp.asarray(1.0), jnp.array(False))[1]
+
+
+def test_multipliers_of_the_guess_stay_where_no_iterations_are_left():
+    """No active set is found from multipliers of the wrong limit; in the last iteration, no barrier begins."""
+    s = solution()
+    wrong = eqx.tree_at(lambda m: m.stage, s.multipliers, -1e3 * s.multipliers.stage)
+    stopped = ddp(pendulum(), s.us, s.xs, multipliers=wrong, options=DDPOptions(max_iterations=1))
+    assert stopped.status == Status.OUT_OF_ITERATIONS
+    np.testing.assert_allclose(stopped.multipliers.stage, wrong.stage)
