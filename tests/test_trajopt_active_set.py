@@ -2,7 +2,6 @@
 
 import functools
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,6 +14,7 @@ from jaxdyn.trajopt import (
     ContinuousDynamics,
     ControlResidual,
     DDPOptions,
+    Multipliers,
     Problem,
     QuadraticCost,
     Solution,
@@ -80,16 +80,20 @@ def test_few_steps_lead_to_the_solution_of_a_moved_start(move, most):
     assert (after & ~before).any() == (abs(move) == 0.2)
 
 
+def wrong_multipliers() -> Multipliers:
+    """Return multipliers of the opposite limit of the speed, a thousand times too large."""
+    right = solution().multipliers
+    assert right.stage is not None
+    return Multipliers(right.dynamics, -1e3 * right.stage, right.terminal)
+
+
 @jax.jit
 def warm_solve(problem, us, xs, multipliers) -> Solution:
     return ddp(problem, us, xs, multipliers=multipliers, options=DDPOptions(history=60))
 
 
 def test_the_barrier_method_takes_over_where_no_active_set_helps():
-    """The multipliers belong to the opposite limit of the speed, and are a thousand times too large."""
-    s = solution()
-    wrong = eqx.tree_at(lambda m: m.stage, s.multipliers, -1e3 * s.multipliers.stage)
-    solved = warm_solve(pendulum(), s.us, s.xs, wrong)
+    solved = warm_solve(pendulum(), solution().us, solution().xs, wrong_multipliers())
     assert_optimal(pendulum(), solved)
     barriers = np.asarray(solved.history.barrier[: int(solved.iterations)])
     assert barriers[0] == 0
@@ -125,9 +129,8 @@ def test_a_step_that_is_not_possible_fails_at_once():
 
 
 def test_multipliers_of_the_guess_stay_where_no_iterations_are_left():
-    """No active set is found from multipliers of the wrong limit; in the last iteration, no barrier begins."""
-    s = solution()
-    wrong = eqx.tree_at(lambda m: m.stage, s.multipliers, -1e3 * s.multipliers.stage)
-    stopped = ddp(pendulum(), s.us, s.xs, multipliers=wrong, options=DDPOptions(max_iterations=1))
+    """No active set is found, and in the last iteration no barrier begins."""
+    wrong, options = wrong_multipliers(), DDPOptions(max_iterations=1)
+    stopped = ddp(pendulum(), solution().us, solution().xs, multipliers=wrong, options=options)
     assert stopped.status == Status.OUT_OF_ITERATIONS
     np.testing.assert_allclose(stopped.multipliers.stage, wrong.stage)
