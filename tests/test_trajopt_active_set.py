@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from optimality import assert_optimal
-from trajopt_problems import of_dtype
+from trajopt_problems import of_dtype, pendulum_rate
 
 from jaxdyn.trajopt import (
     Constraint,
@@ -26,17 +26,13 @@ from jaxdyn.trajopt.ddp._active_set import next_active_set
 from jaxdyn.trajopt.ddp._constrained_state import ActiveSet
 
 
-def acceleration(x, u, t, params):
-    return jnp.array([x[1], u[0] - jnp.sin(x[0])])
-
-
 @functools.cache
 def pendulum() -> Problem:
     """Return a pendulum that swings to one side as fast as its bounds and its limit of speed allow."""
     speed = Constraint(StateResidual(), np.array([-np.inf, -0.6]), np.array([np.inf, 0.6]))
     goal = StateResidual(np.array([1.0, 0.0]))
     return Problem(
-        ContinuousDynamics(acceleration, 2, 1, dt=0.1),
+        ContinuousDynamics(pendulum_rate, 2, 1, dt=0.1),
         np.zeros(2),
         20,
         stage_costs=[QuadraticCost(ControlResidual(), 1e-3), QuadraticCost(goal, 1.0)],

@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from trajopt_problems import pendulum_rate
 
 import jaxdyn
 from jaxdyn import SE3, ModelError, ShapeError
@@ -39,10 +40,6 @@ from jaxdyn.trajopt import (
     limit_constraints,
 )
 from jaxdyn.trajopt.problem import quadratic_expansion, with_disturbance
-
-
-def pendulum_rate(x, u, t, params):
-    return jnp.array([x[1], u[0] - jnp.sin(x[0])])
 
 
 def double_integrator(x, u, t, params):

@@ -31,6 +31,10 @@ def of_dtype(tree, dtype):
     return jax.tree.map(lambda x: x.astype(dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x, tree)
 
 
+def pendulum_rate(x, u, t, params):
+    return jnp.array([x[1], u[0] - jnp.sin(x[0])])
+
+
 def pendulum_residual(x, u, t, params):
     return jnp.array([jnp.sin(x[0]), jnp.sin(x[1]), 1 - jnp.cos(x[0]), 1 - jnp.cos(x[1]), x[2], x[3]])
 

@@ -143,7 +143,7 @@ class ConstrainedState(NamedTuple):
     """The controls of the guess."""
     history: History | None
     active: ActiveSet | None
-    """None where the guess has no multipliers."""
+    """None where the guess has no multipliers, and with a parallel scan."""
 
     @property
     def by_active_set(self) -> Array:

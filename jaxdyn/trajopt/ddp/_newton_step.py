@@ -42,7 +42,10 @@ WATCHED = 8
 
 
 def newton_policy(problem: Problem, options: DDPOptions, s, e: Expansion, rows: Rows, barrier: RowBarrier):
-    """The policy of the Newton step, and the regularization with which its curvatures are positive definite."""
+    """The policy of the step; the active set of inequalities that it was found with, which is None where steps never
+    have one; and the regularization with which the curvatures are positive definite.
+
+    Steps with an active set have no regularization: where none is found, the policy is not `ok`."""
     second = jnp.asarray(options.hessian == "full")
     if options.drops_second_order:
         patience = PATIENCE if options.hessian == "finishing" else LONG_PATIENCE
@@ -87,6 +90,7 @@ def newton_policy(problem: Problem, options: DDPOptions, s, e: Expansion, rows: 
         # Where Gauss-Newton has no positive curvature, as for a cost of the last state alone, all second derivatives
         # say how long a step should be, and a regularization does not.
         turn = ~wanted & ~policy.ok & options.drops_second_order
+        # An active set is looked for once: an infinite regularization ends the loop.
         more = jnp.where(s.by_active_set, jnp.inf, more)
         regularization = jnp.where(policy.ok | turn, regularization, more)
         return policy, active, regularization, wanted | turn, wanted, costs
@@ -94,7 +98,8 @@ def newton_policy(problem: Problem, options: DDPOptions, s, e: Expansion, rows: 
     start = jax.tree.map(jnp.zeros_like, s.policy), none, s.regularization
     limit = options.max_regularization * s.scale.cost
     state = *start, second, jnp.array(False), (e.stage, e.terminal)
-    return lax.while_loop(lambda state: ~state[0].ok & (state[2] <= limit), attempt, state)[:3]
+    policy, active, regularization, *_ = lax.while_loop(lambda s: ~s[0].ok & (s[2] <= limit), attempt, state)
+    return policy, active, jnp.where(s.by_active_set, 0.0, regularization)
 
 
 def take_step(

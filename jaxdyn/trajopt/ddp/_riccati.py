@@ -207,8 +207,8 @@ def backward_in_box(
 ) -> Policy:
     """`backward` with bounds on the step of the controls, at the states that the step reaches.
 
-    Until nothing changes or `sweeps` sweeps are done. Bounds at each state alone (Tassa, Mansard & Todorov, ICRA 2014)
-    would ignore that the states before move, too. Only the curvature in free controls must be positive."""
+    Controls are held and freed by `backward_with_active_set`. Bounds at each state alone (Tassa, Mansard & Todorov,
+    ICRA 2014) would ignore that the states before move, too. Only the curvature in free controls must be positive."""
     # Controls at a bound are held first; equal bounds leave no choice.
     held = lower >= 0, (upper <= 0) & (lower < 0)
     return backward_with_active_set(
@@ -219,8 +219,7 @@ def backward_in_box(
 def backward_with_active_set(
     system: Callable, next_active: Callable, regularization, step_box, start: tuple[Any, Any], sweeps: int
 ) -> tuple[Policy, Any, Array]:
-    """The policy of a linear-quadratic problem with inequalities, the active set, and whether it has
-    settled.
+    """The policy of a linear-quadratic problem with inequalities, the active set, and whether it has settled.
 
     A semismooth Newton method (Hintermüller, Ito & Kunisch, The primal-dual active set strategy as a semismooth Newton
     method, SIAM J. Optim. 13, 2002) on the whole horizon: controls that are held at a bound make the problem one
