@@ -47,6 +47,30 @@ class Written(Plain):
 
 
 @dataclasses.dataclass(frozen=True)
+class Single(Plain):
+    """A function of arrays without batch axes, which is mapped over these. It has no kernels for GPUs, and where it has
+    no native program, one element of the batch after the other is computed on a CPU."""
+
+    def __call__(self, *operands):
+        return _over_batches(super().__call__, operands, self.cores)
+
+
+def _over_batches(function: Callable, operands, cores: tuple[int, ...]) -> list:
+    """Map a function of arrays over the leading batch axes that these have besides their core axes. An operand that is
+    the same along an axis is not copied along it."""
+    rank = max(x.ndim - c for x, c in zip(operands, cores, strict=True))
+    if rank == 0:
+        return function(*operands)
+    first = [x.ndim - c == rank for x, c in zip(operands, cores, strict=True)]
+    sizes = {len(x) for x, has in zip(operands, first, strict=True) if has}
+    size = max(sizes - {1}, default=1)
+    mapped = [has and len(x) == size for x, has in zip(operands, first, strict=True)]
+    one = [x if m or not has else x[0] for x, has, m in zip(operands, first, mapped, strict=True)]
+    axes = [0 if m else None for m in mapped]
+    return jax.vmap(lambda *xs: _over_batches(function, xs, cores), in_axes=axes)(*one)
+
+
+@dataclasses.dataclass(frozen=True)
 class Repeated(Plain):
     """A function that calls `function` again and again. See `repeated`."""
 

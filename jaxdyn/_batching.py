@@ -31,6 +31,7 @@ from jaxdyn._batched_functions import (
     Jvp,
     Plain,
     Repeated,
+    Single,
     Vjp,
     Written,
     batch_axes,
@@ -182,7 +183,7 @@ def _chunked(*operands, function: Call, devices: int):
     shapes = [batch_axes(x.shape, c) for x, c in zip(operands, function.cores, strict=True)]
     batch = np.broadcast_shapes(*shapes)
     size = math.prod(batch)
-    limit = _chunk(plain_of(function).results) * devices
+    limit = _chunk(plain_of(function)) * devices
     if size <= limit:
         return function(*operands)
     pieces = -(-size // limit)
@@ -240,8 +241,11 @@ def _joined(x, devices: int):
     return jnp.moveaxis(parts, 1, 0).reshape((pieces * length, *rest))
 
 
-def _chunk(results: tuple[tuple[int, ...], ...]) -> int:
-    """The largest number of elements in a chunk for a function with results of these shapes."""
+def _chunk(function: Plain) -> int:
+    """The largest number of elements in a chunk."""
+    if isinstance(function, Single):
+        return 1
+    results = function.results
     longest = max((n for shape in results for n in shape), default=1)
     of_rows = max(CHUNK_SHORT, min(CHUNK, CHUNK_ROWS // max(longest, 1)))
     return max(CHUNK_LEAST, min(of_rows, CHUNK_NUMBERS // max(1, sum(map(math.prod, results)))))
@@ -315,7 +319,8 @@ def _lowered_on_cpu(context, *operands, function: Call):
 
 
 def _lowered_on_gpu(context, *operands, function: Call):
-    program = _native_program(context, function, native.kernel)
+    of_user = isinstance(plain_of(function), Single)
+    program = None if of_user else _native_program(context, function, native.kernel)
     rule = function if program is None else functools.partial(_natively, function=function, program=program)
     return mlir.lower_fun(rule, multiple_results=True)(context, *operands)
 

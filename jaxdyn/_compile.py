@@ -29,7 +29,7 @@ def compiled[**P, R](*static: str) -> Callable[[Callable[P, R]], Callable[P, R]]
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
             try:
                 traced = [isinstance(x, Tracer) for x in jax.tree.leaves((args, kwargs))]
-                if any(traced) and not all(traced) and _tracing():
+                if any(traced) and not all(traced) and tracing():
                     return directly(*args, **kwargs)
                 return (natively if native.wanted() else otherwise)(*args, **kwargs)
             except Exception:
@@ -55,7 +55,7 @@ def _same[**P, R](function: Callable[P, R]) -> Callable[P, R]:
     return call
 
 
-def _tracing() -> bool:
+def tracing() -> bool:
     """Whether operations, also those on constants, are recorded for a program."""
     return isinstance(jnp.zeros(()), Tracer)
 

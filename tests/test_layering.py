@@ -18,6 +18,7 @@ FLOORS = {
     "native": 0,
     "_batched_functions": 1,
     "_batching": 2,
+    "_natively": 3,
     "_least_squares": 2,
     "_roots": 2,
     "friction": 2,

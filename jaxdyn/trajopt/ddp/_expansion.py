@@ -1,6 +1,5 @@
 """Expansions of dynamics, costs and constraints about a trajectory."""
 
-import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -8,7 +7,6 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxdyn import native
 from jaxdyn._types import Array, Float
 from jaxdyn.trajopt.problem import (
     AbstractResidual,
@@ -94,9 +92,7 @@ def expand(problem: Problem, xs, us, gaps) -> tuple[Expansion, Rows]:
     constraints with their derivatives. The displacements after the steps are about the states moved by the gaps."""
     dynamics = problem.dynamics
     after = jax.vmap(dynamics.integrate)(xs[1:], gaps[1:])
-    A, B = map_by_platform(
-        problem, lambda over, *stage: over(dynamics.linearize, *stage), xs[:-1], us, problem.stages, after
-    )
+    A, B = problem.over_stages(dynamics.linearize)(xs[:-1], us, problem.stages, after)
     stage, terminal, rows = expand_terms(problem, xs, us)
     return Expansion(A, B, gaps, stage, terminal), rows
 
@@ -110,30 +106,14 @@ def expand_terms(problem: Problem, xs, us) -> tuple[Quadratic, Quadratic, Rows]:
     def expand_stage(*stage):
         return _expand_terms_at(problem, terms, *stage)
 
-    stage, rows = jax.vmap(expand_stage)(of_stages, xs[:-1], us, problem.stages)
-    terminal, last = _expand_terms_at(problem, ends, of_end, xs[-1], None, problem.horizon)
+    def expand_end(linears, x):
+        return _expand_terms_at(problem, ends, linears, x, None, problem.horizon)
+
+    stage, rows = problem.over_stages(expand_stage)(of_stages, xs[:-1], us, problem.stages)
+    terminal, last = problem.stage_function(expand_end)(of_end, xs[-1])
     value, lower, upper = map(join_rows, rows[:3], last[:3])
     by_x, by_u = rows[3:]
     return stage, terminal, Rows(value, lower, upper, by_x, by_u, last[3])
-
-
-def map_by_platform(problem: Problem, compute: Callable, *arrays: Any) -> Any:
-    """`compute(over, *arrays)`, where `over(function, *arrays)` maps a function over leading axes.
-
-    Native code of a robot takes all rows at once. XLA's programs on a CPU take one after the other: a program for one
-    stage compiles in half the time of one for all, and runs about as fast. So does one for a single column of a second
-    derivative, which runs faster."""
-
-    def one_by_one(function, *arrays):
-        return lax.map(lambda row: function(*row), arrays)
-
-    def together(function, *arrays):
-        return jax.vmap(function)(*arrays)
-
-    if native.enabled() and problem.dynamics.robot is not None:
-        return compute(together, *arrays)
-    on_cpu, elsewhere = (functools.partial(compute, over) for over in (one_by_one, together))
-    return lax.platform_dependent(*arrays, cpu=on_cpu, default=elsewhere)
 
 
 def _expand_terms_at(problem: Problem, terms, linears, x, u, k):
@@ -226,36 +206,25 @@ def lagrangian_curvatures(problem: Problem, xs, us, after, costates, penalty: Ca
     n, m = dynamics.ndx, dynamics.nu
     stage_rows, terminal_rows = zip(*map(problem.split_rows, rows), strict=True)
 
-    def column(lagrangian, x, u, direction):
+    def curvatures(lagrangian, x, u):
         slope = jax.grad(function_of_displacement(lagrangian, dynamics, x, u))
-        return jax.jvp(slope, (jnp.zeros_like(direction),), (direction,))[1]
+        return hessian_blocks(jax.jacfwd(slope)(jnp.zeros(n + (0 if u is None else m), x.dtype)), n)
 
-    # Traced once for all platforms.
-    @jax.jit
-    def stage_column(direction, x, u, k, after, costate, rows):
+    def of_stage(x, u, k, after, costate, rows):
         def lagrangian(x, u):
-            step = dynamics.difference(after, problem.step(x, u, k))
+            step = dynamics.difference(after, dynamics.step(x, u, k))
             return problem.stage_cost(x, u, k) + penalty(*problem.stage_constraint(x, u, k), *rows) + costate @ step
 
-        return column(lagrangian, x, u, direction)
+        return curvatures(lagrangian, x, u)
 
-    @jax.jit
-    def terminal_column(direction, x):
+    def of_end(x):
         def lagrangian(x, _):
             return problem.terminal_cost(x) + penalty(*problem.terminal_constraint(x), *terminal_rows)
 
-        return column(lagrangian, x, None, direction)
-
-    def curvatures(over, last, *stages):
-        def of_stage(*stage):
-            directions = jnp.eye(n + m, dtype=xs.dtype)
-            return hessian_blocks(over(lambda direction: stage_column(direction, *stage), directions), n)
-
-        end = over(lambda direction: terminal_column(direction, last), jnp.eye(n, dtype=xs.dtype))
-        return over(of_stage, *stages), hessian_blocks(end, n)[0]
+        return curvatures(lagrangian, x, None)[0]
 
     stages = xs[:-1], us, problem.stages, after, costates[1:], stage_rows
-    return map_by_platform(problem, curvatures, xs[-1], *stages)
+    return problem.over_stages(of_stage)(*stages), problem.stage_function(of_end)(xs[-1])
 
 
 def second_order_costs(problem: Problem, xs, us, e: Expansion, costates, multipliers) -> tuple[Quadratic, Quadratic]:

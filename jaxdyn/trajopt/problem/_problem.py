@@ -10,6 +10,7 @@ import numpy as np
 from jax import lax
 from jax.core import Tracer
 
+from jaxdyn import native
 from jaxdyn._errors import (
     ModelError,
     ShapeError,
@@ -18,6 +19,7 @@ from jaxdyn._errors import (
     require_positive_integer,
     require_shape,
 )
+from jaxdyn._natively import natively
 from jaxdyn._types import Array, ArrayLike, Float, float_leaf
 from jaxdyn.trajopt.problem._constraints import Constraint, bound_excess, join_constraints, require_box
 from jaxdyn.trajopt.problem._costs import AbstractCost, TimeVarying, term_at_stage
@@ -162,9 +164,18 @@ class Problem(eqx.Module):
             terminal_constraints=(*self.terminal_constraints, *limits),
         )
 
+    def stage_function(self, function: Callable) -> Callable:
+        """A function of one stage as a single call, whose native program has all that the user's functions compute. The
+        functions of a robot have programs of their own."""
+        return function if native.enabled() and self.dynamics.robot is not None else natively(function)
+
+    def over_stages(self, function: Callable) -> Callable:
+        """A function of a single stage, mapped over leading axes of its arguments."""
+        return jax.vmap(self.stage_function(function))
+
     def step(self, x, u, k) -> Float[Array, "nx"]:
         """The state after stage `k`."""
-        return self.dynamics.step(x, u, k)
+        return self.stage_function(self.dynamics.step)(x, u, k)
 
     def stage_cost(self, x, u, k) -> Float[Array, ""]:
         """The cost of stage `k`."""
@@ -181,8 +192,8 @@ class Problem(eqx.Module):
     @naming_arguments
     def total_cost(self, xs: Float[Array, "stages nx"], us: Float[Array, "horizon nu"]) -> Float[Array, ""]:
         """The cost of a trajectory."""
-        stages = jax.vmap(self.stage_cost)(xs[:-1], us, self.stages)
-        return stages.sum() + self.terminal_cost(xs[-1])
+        stages = self.over_stages(self.stage_cost)(xs[:-1], us, self.stages)
+        return stages.sum() + self.stage_function(self.terminal_cost)(xs[-1])
 
     def stage_constraint(self, x, u, k) -> tuple[Float[Array, "m"], Float[Array, "m"], Float[Array, "m"]]:
         """The residuals of all constraints of stage `k`, and their lower and upper bounds, which are infinite where a
@@ -201,14 +212,20 @@ class Problem(eqx.Module):
         self, xs: Float[Array, "stages nx"], us: Float[Array, "horizon nu"]
     ) -> tuple[Float[Array, "rows"], Float[Array, "rows"], Float[Array, "rows"]]:
         """The residuals of all constraints of a trajectory, and their bounds: stage by stage, then the end's."""
-        stage = jax.vmap(self.stage_constraint)(xs[:-1], us, self.stages)
-        r, low, high = map(join_rows, stage, self.terminal_constraint(xs[-1]))
+        stage = self.over_stages(self.stage_constraint)(xs[:-1], us, self.stages)
+        r, low, high = map(join_rows, stage, self.stage_function(self.terminal_constraint)(xs[-1]))
         return r, low, high
 
     def split_rows(self, rows) -> tuple[Float[Array, "horizon m"], Float[Array, "m_end"]]:
         """The parts of the stages and of the end, from an array with a row for each of `constraints`."""
-        end = len(rows) - self.constraint_sizes[1]
-        return rows[:end].reshape(self.horizon, -1 if end else 0), rows[end:]
+        stage, terminal = self.constraint_sizes
+        if stage and terminal:
+            first, last = rows[:-terminal], rows[-terminal:]
+        else:
+            # In programs with empty parts of arrays, XLA (JAX 0.12) may lose the interface of native calls.
+            empty = jnp.zeros(0, rows.dtype)
+            first, last = (rows, empty) if stage else (empty, rows)
+        return first.reshape(self.horizon, stage), last
 
     @property
     def constraint_sizes(self) -> tuple[int, int]:
@@ -230,8 +247,7 @@ class Problem(eqx.Module):
     @naming_arguments
     def gaps(self, xs: Float[Array, "stages nx"], us: Float[Array, "horizon nu"]) -> Float[Array, "stages ndx"]:
         """The displacements from each state to where it should be: `x0`, or where the step before leads."""
-        # One after another: this runs once, and all at once would take twice as long to compile.
-        reached = lax.map(lambda stage: self.step(*stage), (xs[:-1], us, self.stages))
+        reached = self.over_stages(self.dynamics.step)(xs[:-1], us, self.stages)
         reached = jnp.concatenate([self.x0.astype(reached.dtype)[None], reached])
         return jax.vmap(self.dynamics.difference)(xs, reached)
 
@@ -277,7 +293,8 @@ class Problem(eqx.Module):
 
 def join_rows(stage, terminal):
     """One vector of an array `[horizon, m]` for the stages and an array `[m]` for the end."""
-    return jnp.concatenate([stage.ravel(), terminal])
+    parts = [part for part in (stage.ravel(), terminal) if part.size]
+    return jnp.concatenate(parts) if parts else terminal
 
 
 def with_leaves(problem: Problem, **changes) -> Problem:
