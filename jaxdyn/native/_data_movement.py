@@ -27,10 +27,16 @@ class DataMovement(Arithmetic):
             return x.astype(np.float64 if target.kind == "f" else target)
         if source == target or (source.kind == "f" and target.kind == "f"):
             return x
-        if source.kind == "b" and target.kind == "f":
+        # Integers that depend on data are floating-point numbers of the same value.
+        if source.kind == "b":
             return static_again(self.select(x, 0.0, 1.0))
-        if source.kind == "f" and target.kind == "b":
+        if target.kind == "b":
             return self.elementwise["ne"](x, 0.0)
+        if source.kind == "i" and target.kind == "f":
+            return x
+        if source.kind == "f" and target.kind == "i":
+            toward_zero = [self.elementwise[name](x.astype(object)) for name in ("floor", "ceil")]
+            return static_again(self.select(self.elementwise["lt"](x, 0.0), *toward_zero))
         raise UnsupportedError(f"a conversion of {source} to {target}")
 
     def _reshape(self, eqn, xs):

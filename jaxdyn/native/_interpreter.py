@@ -198,8 +198,10 @@ class Interpreter(DataMovement):
         branches = eqn.params["branches"]
         if is_static(index):
             return self.run(*parts_of(branches[int(np.clip(int(index), 0, len(branches) - 1))]), operands)
-        if len(branches) != 2 or np.dtype(eqn.invars[0].aval.dtype) != bool:
+        if len(branches) != 2:
             raise UnsupportedError("a choice between more than two branches")
+        if np.dtype(eqn.invars[0].aval.dtype) != bool:
+            index = self.elementwise["gt"](index, 0.0)
         otherwise, then = (self.run(*parts_of(b), operands) for b in branches)
         pairs = zip(otherwise, then, strict=True)
         return [static_again(self.select(index, *common([a, b]))) for a, b in pairs]

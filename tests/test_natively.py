@@ -1,0 +1,265 @@
+"""Users' functions as single calls: values, derivatives, maps, and what has no such call."""
+
+import contextlib
+from collections.abc import Callable
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from numpy.testing import assert_allclose
+
+from jaxdyn import native
+from jaxdyn._natively import natively
+from jaxdyn.trajopt import ContinuousDynamics, FunctionCost, Problem, ddp
+
+STAGES = 5
+TABLE = np.linspace(1.0, 2.0, STAGES)
+
+
+@pytest.fixture(params=["native", "xla"])
+def lowering(request):
+    """Run a test with native code, and once more with the program that XLA compiles."""
+    with native.disabled() if request.param == "xla" else contextlib.nullcontext():
+        yield request.param
+
+
+def rows(x, u, k, params):
+    """Rows of arrays by the number of the stage, one known and one traced."""
+    return x * jnp.asarray(TABLE)[k] + params["rows"][k], u * params["gain"]
+
+
+def masks(x, u, k, params):
+    """Bounds that one stage does not have, as constraints have them."""
+    return jnp.where(k == 0, -jnp.inf, params["gain"] * jnp.sin(x)), jnp.where(k > 2, x, 2 * x)
+
+
+def times(x, u, k, params):
+    """Functions of time, and of parameters and time."""
+    t = 0.1 + params["gain"] * k
+    return jnp.sin(t) * x, jnp.cos(3 * t) + 0 * u
+
+
+def branches(x, u, k, params):
+    """A choice by the number of the stage, and one by the state."""
+    first = lax.cond(k == 1, lambda: jnp.sin(x), lambda: x**2)
+    return lax.cond(x[0] > 0, lambda: first, lambda: u[0] * first)
+
+
+def loops(x, u, k, params):
+    """A loop, a function that is compiled by itself, and a solution of linear equations."""
+    doubled = jax.jit(lambda x, t: params["gain"] * x + t)(x, 0.1 * k)
+    moved, _ = lax.scan(lambda y, i: (jnp.tanh(y + i * u[0]), None), doubled, jnp.arange(3))
+    return jax.scipy.linalg.solve(jnp.eye(2) * 3 + jnp.outer(x, x), moved, assume_a="pos")
+
+
+def empty(x, u, k, params):
+    """Results that are empty, and some that depend on nothing."""
+    return {"none": jnp.zeros((0, 2)), "one": jnp.ones(3), "stage": 1.0 * k, "value": x @ x}
+
+
+@jax.custom_jvp
+def clipped_root(x):
+    return jnp.sqrt(jnp.maximum(x, 0.0))
+
+
+@clipped_root.defjvp
+def _(primals, tangents):
+    (x,), (dx,) = primals, tangents
+    return clipped_root(x), jnp.where(x > 1e-3, 0.5 * dx / jnp.sqrt(jnp.maximum(x, 1e-3)), 0.0)
+
+
+def custom(x, u, k, params):
+    """A function with a derivative of its own."""
+    return clipped_root(x - 0.2) * params["gain"]
+
+
+def no_program(x, u, k, params):
+    """A function that has no native program."""
+    return jnp.sort(x) * u, jnp.fft.fft(x).real
+
+
+NATIVE = [rows, masks, times, branches, loops, empty, custom]
+
+
+def arguments(dtype=jnp.float64):
+    """States, controls, numbers of stages, and parameters."""
+    rng = np.random.default_rng(1)
+    x, u = (jnp.asarray(rng.normal(size=(STAGES, n)), dtype) for n in (2, 1))
+    params = {"gain": jnp.asarray(0.7, dtype), "rows": jnp.asarray(rng.normal(size=(STAGES, 2)), dtype)}
+    return x, u, jnp.arange(STAGES), params
+
+
+def over_stages(function: Callable, wrap: Callable) -> Callable:
+    """The function of `arguments`, mapped over the stages; it closes over the parameters."""
+
+    def mapped(x, u, k, params):
+        return jax.vmap(wrap(lambda x, u, k: function(x, u, k, params)))(x, u, k)
+
+    return mapped
+
+
+def plain(function: Callable) -> Callable:
+    return function
+
+
+def total(function: Callable, wrap: Callable) -> Callable:
+    """The sum of the squares of all finite results."""
+    mapped = over_stages(function, wrap)
+
+    def summed(x, u, params):
+        leaves = jax.tree.leaves(mapped(x, u, jnp.arange(len(x)), params))
+        return sum((jnp.where(jnp.isfinite(leaf), leaf, 0.0) ** 2).sum() for leaf in leaves)
+
+    return summed
+
+
+def assert_equal(found, expected, **tolerance):
+    assert jax.tree.structure(found) == jax.tree.structure(expected)
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        assert a.dtype == b.dtype
+        assert_allclose(a, b, **tolerance)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
+@pytest.mark.parametrize("function", [*NATIVE, no_program])
+def test_values_are_those_of_the_function(function, dtype, lowering):
+    args = arguments(dtype)
+    found = jax.jit(over_stages(function, natively))(*args)
+    expected = jax.jit(over_stages(function, plain))(*args)
+    eps = float(jnp.finfo(dtype).eps)
+    assert_equal(found, expected, rtol=20 * eps, atol=20 * eps)
+
+
+@pytest.mark.parametrize("function", [*NATIVE, no_program])
+def test_which_functions_have_a_native_program(function):
+    if not native.enabled():
+        pytest.skip(f"no native code: {native.status().reason}")
+    text = jax.jit(over_stages(function, natively)).lower(*arguments()).as_text()
+    assert ("@jaxdyn_" in text) == (function is not no_program)
+
+
+@pytest.mark.parametrize("function", [*NATIVE, no_program])
+def test_derivatives_of_both_modes(function, lowering):
+    """By what is mapped, and by what the function closes over."""
+    x, u, _, params = arguments()
+    ours, theirs = total(function, natively), total(function, plain)
+    expected = jax.jit(jax.grad(theirs, (0, 1, 2)))(x, u, params)
+    for mode in (jax.grad, jax.jacfwd):
+        assert_equal(jax.jit(mode(ours, (0, 1, 2)))(x, u, params), expected, rtol=1e-12, atol=1e-12)
+    second = jax.jit(jax.jacfwd(jax.grad(theirs)))(x, u, params)
+    assert_equal(jax.jit(jax.jacfwd(jax.grad(ours)))(x, u, params), second, rtol=1e-11, atol=1e-11)
+
+
+def test_differences_agree_with_derivatives():
+    x, u, _, params = arguments()
+    value = jax.jit(total(loops, natively))
+    slope = jax.jit(jax.grad(total(loops, natively)))(x, u, params)
+    for i in np.ndindex(x.shape):
+        step = jnp.zeros_like(x).at[i].set(1e-6)
+        difference = (value(x + step, u, params) - value(x - step, u, params)) / 2e-6
+        assert_allclose(slope[i], difference, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("function", [rows, loops])
+def test_maps_over_what_the_function_closes_over(function, lowering):
+    """A batch of parameters, then one of states as well; gradients in a batch."""
+    x, u, k, params = arguments()
+    many = jax.tree.map(lambda a: jnp.stack([a, 2 * a, -a]), params)
+    ours, theirs = (over_stages(function, wrap) for wrap in (natively, plain))
+    for axes, states in (((None, None, None, 0), x), ((0, None, None, 0), jnp.stack([x, x + 1, x - 1]))):
+        found, expected = (jax.jit(jax.vmap(f, in_axes=axes))(states, u, k, many) for f in (ours, theirs))
+        assert_equal(found, expected, rtol=1e-13, atol=1e-13)
+    slopes = (jax.jit(jax.vmap(jax.grad(total(function, wrap), 2), (None, None, 0))) for wrap in (natively, plain))
+    found, expected = (slope(x, u, many) for slope in slopes)
+    assert_equal(found, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_a_call_traces_the_function_once_and_its_program_not_again():
+    traces = []
+
+    def function(x):
+        traces.append(None)
+        return jnp.sin(x)
+
+    mapped = jax.jit(jax.vmap(natively(function)))
+    for value in (1.0, 2.0):
+        mapped(jnp.full(4, value))
+    assert len(traces) == 1
+
+
+def test_without_a_program_to_be_traced_for_the_function_is_called_as_it_is():
+    seen = []
+
+    def function(x):
+        seen.append(x)
+        return 2 * x
+
+    assert natively(function)(3.0) == 6.0
+    assert seen == [3.0]
+
+
+def test_effects_take_place():
+    seen = []
+
+    def function(x):
+        jax.debug.callback(lambda x: seen.append(float(x)), x)
+        return 2 * x
+
+    jax.block_until_ready(jax.jit(jax.vmap(natively(function)))(jnp.arange(3.0)))
+    jax.effects_barrier()
+    assert sorted(seen) == [0.0, 1.0, 2.0]
+
+
+def test_functions_of_several_precisions_keep_them():
+    def function(x, y):
+        return x.astype(jnp.float32) * 2, y
+
+    found = jax.jit(natively(function))(jnp.ones(2), jnp.ones(2, jnp.float32))
+    assert [a.dtype for a in found] == [jnp.float32, jnp.float32]
+
+
+def test_functions_of_integers_keep_them():
+    found = jax.jit(jax.vmap(natively(lambda k: (k + 1, k > 1))))(jnp.arange(3))
+    assert_equal(found, (jnp.arange(1, 4), jnp.arange(3) > 1))
+
+
+def test_a_traced_index_that_the_function_closes_over(lowering):
+    def chosen(x, index):
+        return jax.vmap(natively(lambda x: x[index] * jnp.sin(x)))(x)
+
+    x = arguments()[0]
+    assert_allclose(jax.jit(chosen)(x, 1), x[:, 1:] * jnp.sin(x), rtol=1e-14)
+
+
+def pendulum(gain) -> Problem:
+    """A pendulum that follows a moving target."""
+
+    def rate(x, u, t, gain):
+        return jnp.stack([x[1], gain * u[0] - 9.81 * jnp.sin(x[0])])
+
+    return Problem(
+        ContinuousDynamics(rate, 2, 1, gain, dt=0.05),
+        jnp.array([0.1, 0.0]),
+        20,
+        stage_costs=[FunctionCost(lambda x, u, t, _: 1e-2 * u @ u + (x[0] - jnp.sin(t)) ** 2)],
+        terminal_costs=[FunctionCost(lambda x, u, t, _: 10 * (x @ x))],
+        control_lower=-8.0,
+        control_upper=8.0,
+    )
+
+
+def test_a_solve_and_its_derivative_do_not_depend_on_native_code():
+    def first_control(gain):
+        return ddp(pendulum(gain)).us[0, 0]
+
+    gain = jnp.asarray(1.3)
+    with native.disabled():
+        expected = eqx.filter_jit(lambda g: jax.value_and_grad(first_control)(g))(gain)
+    found = eqx.filter_jit(lambda g: jax.value_and_grad(first_control)(g))(gain)
+    assert_allclose(found, expected, rtol=1e-6)
+    step = 1e-4
+    difference = (first_control(gain + step) - first_control(gain - step)) / (2 * step)
+    assert_allclose(found[1], difference, rtol=1e-4)
