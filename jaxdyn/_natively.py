@@ -57,11 +57,14 @@ def _called(closed: core.ClosedJaxpr, leaves: Sequence) -> list | None:
     shared = {v: c for v, c in consts if isinstance(c, Tracer)}
     given = shared | dict(zip(jaxpr.invars, leaves, strict=True))
     results = [v for v in jaxpr.outvars if v.aval.size]
-    precisions = {v.aval.dtype for v in (*given, *results) if _is_float(v)}
+    parts = _split(jaxpr, [v for v in given if not _is_float(v)])
+    # A program has numbers of one precision.
+    precisions = {v.aval.dtype for v in (*given, *constants, *results) if _is_float(v)} | _precisions(jaxpr)
     if len(precisions) != 1 or not all(map(_is_float, results)):
         return None
     (dtype,) = precisions
-    parts = _split(jaxpr, [v for v in given if not _is_float(v)])
+    if not all(_is_exact(v.aval.dtype, dtype) for v in parts.between):
+        return None
     before = _evaluator(jaxpr, parts.before, [*constants, *given], parts.between)
     between = before(*constants.values(), *given.values()) if parts.between else []
     operands = {v: x for v, x in given.items() if _is_float(v)} | dict(zip(parts.between, between, strict=True))
@@ -84,6 +87,22 @@ def _called(closed: core.ClosedJaxpr, leaves: Sequence) -> list | None:
 
 def _is_float(v) -> bool:
     return jnp.issubdtype(v.aval.dtype, jnp.floating)
+
+
+def _is_exact(dtype, of_program) -> bool:
+    """Whether numbers of a type are among those of a program."""
+    if jnp.issubdtype(dtype, jnp.integer):
+        return jnp.iinfo(dtype).bits <= jnp.finfo(of_program).nmant
+    return dtype in (of_program, jnp.bool_)
+
+
+def _precisions(jaxpr) -> set:
+    """The precisions of all that a jaxpr and those in it compute."""
+    found = {v.aval.dtype for eqn in jaxpr.eqns for v in eqn.outvars if _is_float(v)}
+    params = [list(eqn.params.values()) for eqn in jaxpr.eqns]
+    inner = jax.tree.leaves(params, is_leaf=lambda p: isinstance(p, core.Jaxpr | core.ClosedJaxpr))
+    jaxprs = (getattr(p, "jaxpr", p) for p in inner)
+    return found.union(*(_precisions(p) for p in jaxprs if isinstance(p, core.Jaxpr)))
 
 
 class _Parts(NamedTuple):

@@ -214,16 +214,45 @@ def test_effects_take_place():
 
 
 def test_functions_of_several_precisions_keep_them():
+    """Of arguments, and inside."""
+
     def function(x, y):
         return x.astype(jnp.float32) * 2, y
 
     found = jax.jit(natively(function))(jnp.ones(2), jnp.ones(2, jnp.float32))
     assert [a.dtype for a in found] == [jnp.float32, jnp.float32]
 
+    def difference(x):
+        exact = jax.jit(lambda x: (x.astype(jnp.float64) + 1e-12) - x)(x)
+        return exact.astype(jnp.float32)
+
+    x = jnp.ones(2, jnp.float32)
+    assert_allclose(jax.jit(natively(difference))(x), 1e-12, rtol=1e-3)
+
+
+def test_integers_that_are_no_numbers_of_the_precision_are_kept():
+    """The number of a stage that a function is called with, where it is too large for a float."""
+
+    @jax.jit
+    def remainder(x, k):
+        return x * (k % 10)
+
+    k = jnp.asarray([2**24 + 1, 2**24 + 3], jnp.int32)
+    x = jnp.ones(2, jnp.float32)
+    assert_equal(jax.jit(jax.vmap(natively(remainder)))(x, k), x * (k % 10))
+
 
 def test_functions_of_integers_keep_them():
     found = jax.jit(jax.vmap(natively(lambda k: (k + 1, k > 1))))(jnp.arange(3))
     assert_equal(found, (jnp.arange(1, 4), jnp.arange(3) > 1))
+
+
+def test_complex_numbers_are_kept():
+    def function(x, z):
+        return (x * jnp.exp(z)).real
+
+    x, z = jnp.ones(3), jnp.arange(3) * 1j
+    assert_allclose(jax.jit(jax.vmap(natively(function)))(x, z), np.cos(np.arange(3.0)), rtol=1e-14)
 
 
 def test_a_traced_index_that_the_function_closes_over(lowering):

@@ -165,10 +165,11 @@ def _without_garbage_collection() -> Iterator[None]:
         gc.enable()
 
 
-@functools.cache
+@functools.lru_cache(maxsize=2048)
 def cached_target(function: Callable, shapes, uniform, bits: int, short: bool, one: bool) -> Target | None:
     """Return the program of `target`, made once in a process for each precision and length of vectors, and for `one`
-    element of the batch."""
+    element of the batch. Functions of users are new ones each time that a program with them is traced, so the oldest
+    are forgotten."""
     from jaxdyn.native._compiler import host, load_functions
     from jaxdyn.native._matrix_module import matrix_module
     from jaxdyn.native._module import module_of
