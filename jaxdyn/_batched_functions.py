@@ -48,8 +48,10 @@ class Written(Plain):
 
 @dataclasses.dataclass(frozen=True)
 class Single(Plain):
-    """A function of arrays without batch axes, which is mapped over these. It has no kernels for GPUs, and where it has
-    no native program, one element of the batch after the other is computed on a CPU."""
+    """A function of arrays without batch axes, which is mapped over these. It has no kernels for GPUs."""
+
+    one_by_one: bool = False
+    """Whether XLA's program for a CPU takes one element of the batch after the other."""
 
     def __call__(self, *operands):
         return _over_batches(super().__call__, operands, self.cores)

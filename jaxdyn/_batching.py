@@ -243,7 +243,7 @@ def _joined(x, devices: int):
 
 def _chunk(function: Plain) -> int:
     """The largest number of elements in a chunk."""
-    if isinstance(function, Single):
+    if isinstance(function, Single) and function.one_by_one:
         return 1
     results = function.results
     longest = max((n for shape in results for n in shape), default=1)

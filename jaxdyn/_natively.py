@@ -22,12 +22,12 @@ from jaxdyn._batching import call
 from jaxdyn._compile import tracing
 
 
-def natively(function: Callable) -> Callable:
+def natively(function: Callable, *, one_by_one: bool = False) -> Callable:
     """The function of pytrees of arrays, as one call where it is traced. It may close over traced arrays.
 
-    On a CPU, `jax.vmap` of it is a native program for all elements. Where there is none, XLA's program takes one
-    element after the other, which compiles in half the time of one for all. What depends on integers, such as the row
-    of an array that belongs to a stage, is computed outside of the program. A function with effects, or with several
+    On a CPU, `jax.vmap` of it is a native program for all elements. Where there is none, XLA's program takes many
+    elements at once, or `one_by_one`, which compiles in half the time. What depends on integers, such as the row of an
+    array that belongs to a stage, is computed outside of the program. A function with effects, or with several
     precisions, is called as it is."""
 
     @functools.wraps(function)
@@ -43,13 +43,13 @@ def natively(function: Callable) -> Callable:
             return out
 
         closed = jax.make_jaxpr(flat)(*(jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x)) for x in leaves))
-        out = None if closed.effects else _called(closed, leaves)
+        out = None if closed.effects else _called(closed, leaves, one_by_one)
         return function(*args) if out is None else jax.tree.unflatten(results[-1], out)
 
     return called
 
 
-def _called(closed: core.ClosedJaxpr, leaves: Sequence) -> list | None:
+def _called(closed: core.ClosedJaxpr, leaves: Sequence, one_by_one: bool) -> list | None:
     """The results of a traced function by a single call, or None where there is no such call."""
     jaxpr = closed.jaxpr
     consts = list(zip(jaxpr.constvars, closed.consts, strict=True))
@@ -60,7 +60,8 @@ def _called(closed: core.ClosedJaxpr, leaves: Sequence) -> list | None:
     parts = _split(jaxpr, [v for v in given if not _is_float(v)])
     # A program has numbers of one precision.
     precisions = {v.aval.dtype for v in (*given, *constants, *results) if _is_float(v)} | _precisions(jaxpr)
-    if len(precisions) != 1 or not all(map(_is_float, results)):
+    keys = any(jax.dtypes.issubdtype(v.aval.dtype, jax.dtypes.extended) for v in constants)
+    if len(precisions) != 1 or not all(map(_is_float, results)) or keys:
         return None
     (dtype,) = precisions
     if not all(_is_exact(v.aval.dtype, dtype) for v in parts.between):
@@ -79,8 +80,8 @@ def _called(closed: core.ClosedJaxpr, leaves: Sequence) -> list | None:
         typed = (x.astype(v.aval.dtype) for v, x in zip(operands, values, strict=True))
         return rest(*typed, *constants.values())
 
-    cores = tuple(v.aval.ndim for v in operands)
-    single = Single(body, cores, tuple(v.aval.shape for v in results), shared=sum(v in shared for v in operands))
+    cores, shapes = tuple(v.aval.ndim for v in operands), tuple(v.aval.shape for v in results)
+    single = Single(body, cores, shapes, shared=sum(v in shared for v in operands), one_by_one=one_by_one)
     out = iter(call(single, *operands.values()))
     return [next(out) if v.aval.size else jnp.zeros(v.aval.shape, v.aval.dtype) for v in jaxpr.outvars]
 

@@ -56,8 +56,9 @@ def loops(x, u, k, params):
 
 
 def empty(x, u, k, params):
-    """Results that are empty, and some that depend on nothing."""
-    return {"none": jnp.zeros((0, 2)), "one": jnp.ones(3), "stage": 1.0 * k, "value": x @ x}
+    """Results that are empty, some that depend on nothing, and the sum of no numbers."""
+    none = 1 + x[:0].sum()
+    return {"none": jnp.zeros((0, 2), x.dtype), "one": jnp.ones(3, x.dtype), "value": x @ x * none}
 
 
 @jax.custom_jvp
@@ -201,6 +202,16 @@ def test_without_a_program_to_be_traced_for_the_function_is_called_as_it_is():
     assert seen == [3.0]
 
 
+@pytest.mark.parametrize("one_by_one", [False, True])
+def test_batches_without_a_native_program(one_by_one):
+    """They go in pieces, or one by one: in a loop in both cases."""
+    x = jnp.asarray(np.random.default_rng(2).normal(size=(300, 2)))
+    mapped = jax.jit(jax.vmap(natively(jnp.sort, one_by_one=one_by_one)))
+    assert_allclose(mapped(x), np.sort(x, axis=1))
+    alone = jax.jit(jax.vmap(natively(jnp.sort, one_by_one=one_by_one))).lower(x[:8]).as_text()
+    assert ("stablehlo.while" in alone) == one_by_one
+
+
 def test_effects_take_place():
     seen = []
 
@@ -245,6 +256,23 @@ def test_integers_that_are_no_numbers_of_the_precision_are_kept():
 def test_functions_of_integers_keep_them():
     found = jax.jit(jax.vmap(natively(lambda k: (k + 1, k > 1))))(jnp.arange(3))
     assert_equal(found, (jnp.arange(1, 4), jnp.arange(3) > 1))
+
+
+def test_the_largest_of_no_numbers(lowering):
+    found = jax.jit(jax.vmap(natively(lambda x: x[:0].max(initial=-1.0) * x)))(jnp.ones((3, 2)))
+    assert_allclose(found, -np.ones((3, 2)))
+
+
+def test_keys_of_random_numbers():
+    """One that the function closes over, and one that is an argument."""
+    key = jax.random.key(0)
+
+    def function(x, other):
+        return x + jax.random.normal(key, x.shape) * jax.random.uniform(other)
+
+    x, keys = arguments()[0], jax.random.split(jax.random.key(1), STAGES)
+    expected = jax.vmap(function)(x, keys)
+    assert_allclose(jax.jit(jax.vmap(natively(function)))(x, keys), expected, rtol=1e-14)
 
 
 def test_complex_numbers_are_kept():

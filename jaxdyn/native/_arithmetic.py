@@ -145,14 +145,14 @@ class Arithmetic:
 
     def reduce(self, eqn, x, op: str, static: Callable):
         axes = tuple(eqn.params["axes"])
+        if not math.prod(x.shape[i] for i in axes):
+            return self.by_jax(eqn, [np.zeros(x.shape)])
         if is_static(x):
             return static(x, axis=axes)
         if np.dtype(eqn.invars[0].aval.dtype).kind in "iu":
             raise UnsupportedError("a sum of integers that depend on data")
         kept = [i for i in range(x.ndim) if i not in axes]
         parts = np.transpose(x, [*axes, *kept]).reshape((-1, *(x.shape[i] for i in kept)))
-        if not len(parts):
-            return static(np.zeros(x.shape), axis=axes)
         return static_again(_summed(list(parts), self.elementwise[op]))
 
     def _cumsum(self, eqn, xs):

@@ -1,6 +1,7 @@
 """Direct collocation: states and controls of all stages as the variables of one sparse nonlinear program."""
 
 import dataclasses
+import functools
 from typing import Any
 
 import equinox as eqx
@@ -152,14 +153,15 @@ _gradient = eqx.filter_jit(jax.grad(_value, 1))
 @eqx.filter_jit
 def _rows_of_trajectory(problem: Problem, z):
     xs, us = _split(problem, z)
-    defects = jax.vmap(lambda w, k: _defect(problem, w, k))(_stage_variables(xs, us), problem.stages)
+    defects = problem.over_stages(functools.partial(_defect, problem))(_stage_variables(xs, us), problem.stages)
     return jnp.concatenate([defects.ravel(), problem.constraints(xs, us)[0]])
 
 
 @eqx.filter_jit
 def _jacobians(problem: Problem, z):
     xs, us = _split(problem, z)
-    stages = jax.vmap(jax.jacfwd(lambda w, k: _stage_rows(problem, w, k)))(_stage_variables(xs, us), problem.stages)
+    jacobian = problem.over_stages(jax.jacfwd(functools.partial(_stage_rows, problem)))
+    stages = jacobian(_stage_variables(xs, us), problem.stages)
     return stages, jax.jacfwd(lambda x: problem.terminal_constraint(x)[0])(xs[-1])[None]
 
 
@@ -176,7 +178,8 @@ def _hessians(problem: Problem, z, cost_factor, multipliers):
     def end(x):
         return cost_factor * problem.terminal_cost(x) + terminal @ problem.terminal_constraint(x)[0]
 
-    stages = jax.vmap(jax.jacfwd(jax.grad(stage)))(_stage_variables(xs, us), problem.stages, multipliers)
+    hessian = problem.over_stages(jax.jacfwd(jax.grad(stage)))
+    stages = hessian(_stage_variables(xs, us), problem.stages, multipliers)
     return stages, jax.jacfwd(jax.grad(end))(xs[-1])[None]
 
 

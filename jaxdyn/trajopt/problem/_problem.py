@@ -164,14 +164,18 @@ class Problem(eqx.Module):
             terminal_constraints=(*self.terminal_constraints, *limits),
         )
 
-    def stage_function(self, function: Callable) -> Callable:
+    def stage_function(self, function: Callable, *, one_by_one: bool = False) -> Callable:
         """A function of one stage as a single call, whose native program has all that the user's functions compute. The
-        functions of a robot have programs of their own."""
-        return function if native.enabled() and self.dynamics.robot is not None else natively(function)
+        functions of a robot have programs of their own. Where there is no native program, `jax.vmap` of it takes many
+        stages at once, or `one_by_one`."""
+        if native.enabled() and self.dynamics.robot is not None:
+            return function
+        return natively(function, one_by_one=one_by_one)
 
     def over_stages(self, function: Callable) -> Callable:
-        """A function of a single stage, mapped over leading axes of its arguments."""
-        return jax.vmap(self.stage_function(function))
+        """A function of one stage, mapped over leading axes of its arguments. XLA's program, where there is no native
+        one, takes one stage after the other on a CPU: it compiles in half the time, and runs about as fast."""
+        return jax.vmap(self.stage_function(function, one_by_one=True))
 
     def step(self, x, u, k) -> Float[Array, "nx"]:
         """The state after stage `k`."""

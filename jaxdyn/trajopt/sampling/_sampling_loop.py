@@ -94,26 +94,29 @@ class Score(NamedTuple):
     violation: Array
 
 
-def score(problem: Problem, us, penalty) -> Score:
-    """The costs of the roll-out of `us`, in one pass that keeps no trajectory."""
+def score(problem: Problem, us, weight) -> Score:
+    """The costs of the roll-out of `us`, with a `weight` of violated constraints, in one pass that keeps no trajectory."""
 
     def penalize(constraint):
         excess = jnp.abs(bound_excess(*constraint))
-        return 0.5 * penalty * (excess * excess).sum(), excess.max(initial=0.0)
+        return 0.5 * weight * (excess * excess).sum(), excess.max(initial=0.0)
+
+    @problem.stage_function
+    def evaluate(x, u, k):
+        after, cost = problem.dynamics.step(x, u, k), problem.stage_cost(x, u, k)
+        return after, cost, *penalize(problem.stage_constraint(x, u, k))
 
     def stage(carry, inputs):
         x, cost, penalties, violation = carry
-        u, k = inputs
-        added, excess = penalize(problem.stage_constraint(x, u, k))
-        cost = cost + problem.stage_cost(x, u, k)
-        return (problem.step(x, u, k), cost, penalties + added, jnp.maximum(violation, excess)), None
+        after, added, penalty, excess = evaluate(x, *inputs)
+        return (after, cost + added, penalties + penalty, jnp.maximum(violation, excess)), None
 
     zero = jnp.zeros((), problem.dtype)
     start = (problem.x0.astype(problem.dtype), zero, zero, zero)
     (x, cost, penalties, violation), _ = lax.scan(stage, start, (us, problem.stages))
-    added, excess = penalize(problem.terminal_constraint(x))
+    penalty, excess = penalize(problem.terminal_constraint(x))
     cost = cost + problem.terminal_cost(x)
-    total = cost + penalties + added
+    total = cost + penalties + penalty
     return Score(jnp.where(jnp.isfinite(total), total, jnp.inf), cost, jnp.maximum(violation, excess))
 
 
