@@ -1,6 +1,7 @@
 """Guesses with multipliers: steps with an active set near a solution, and the barrier method where these fail."""
 
 import functools
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -83,13 +84,22 @@ def wrong_multipliers() -> Multipliers:
     return Multipliers(right.dynamics, -1e3 * right.stage, right.terminal)
 
 
-@jax.jit
-def warm_solve(problem, us, xs, multipliers) -> Solution:
-    return ddp(problem, us, xs, multipliers=multipliers, options=DDPOptions(history=60))
+@functools.partial(jax.jit, static_argnames="hessian")
+def warm_solve(problem, us, xs, multipliers, hessian: Literal["adaptive", "full"] = "adaptive") -> Solution:
+    return ddp(problem, us, xs, multipliers=multipliers, options=DDPOptions(history=60, hessian=hessian))
+
+
+def test_gauss_newton_leads_on_where_second_derivatives_have_no_active_set():
+    """The wrong multipliers make the second derivatives of the Lagrangian indefinite."""
+    solved = warm_solve(pendulum(), solution().us, solution().xs, wrong_multipliers())
+    assert_optimal(pendulum(), solved)
+    assert (solved.history.barrier[: int(solved.iterations)] == 0).all()
+    assert solved.iterations <= 5
 
 
 def test_the_barrier_method_takes_over_where_no_active_set_helps():
-    solved = warm_solve(pendulum(), solution().us, solution().xs, wrong_multipliers())
+    """Without Gauss-Newton's curvatures none is found for the wrong multipliers."""
+    solved = warm_solve(pendulum(), solution().us, solution().xs, wrong_multipliers(), hessian="full")
     assert_optimal(pendulum(), solved)
     barriers = np.asarray(solved.history.barrier[: int(solved.iterations)])
     assert barriers[0] == 0
@@ -110,9 +120,10 @@ def test_single_precision_and_batches():
     assert (batch.iterations <= np.array([2, 4, 15])).all(), batch.iterations
 
 
-def test_errors_may_grow_once():
+def test_errors_may_grow_four_times():
     progress = ActiveSet(jnp.array(True), jnp.asarray(jnp.inf), jnp.zeros((), jnp.int32))
-    for error, fails in ((1.0, False), (2.0, False), (0.5, False), (0.49, True)):
+    growing = [(2.0, False), (2.1, False), (1.0, False), (0.95, False), (3.0, False), (2.8, True)]
+    for error, fails in [(1.0, False), *growing]:
         progress, failed = next_active_set(progress, jnp.asarray(error), jnp.array(True))
         assert bool(failed) == fails
     # Steps that are not tried do not fail.
@@ -126,7 +137,7 @@ def test_a_step_that_is_not_possible_fails_at_once():
 
 def test_multipliers_of_the_guess_stay_where_no_iterations_are_left():
     """No active set is found, and in the last iteration no barrier begins."""
-    wrong, options = wrong_multipliers(), DDPOptions(max_iterations=1)
+    wrong, options = wrong_multipliers(), DDPOptions(max_iterations=1, hessian="full")
     stopped = ddp(pendulum(), solution().us, solution().xs, multipliers=wrong, options=options)
     assert stopped.status == Status.OUT_OF_ITERATIONS
     np.testing.assert_allclose(stopped.multipliers.stage, wrong.stage)

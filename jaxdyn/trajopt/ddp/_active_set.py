@@ -6,8 +6,9 @@ quadratic programming (Nocedal & Wright, Numerical Optimization, 2006, section 1
 active set of that problem, and cost little beside the derivatives. The iterates converge quadratically, where those of
 a barrier method have to follow a barrier that falls.
 
-Such steps need not converge from afar. Where no active set is found, or the largest error has not become smaller for
-the second time, the barrier method begins at the guess.
+Such steps need not converge from afar. Where second derivatives are not positive definite in the free directions, so
+that no active set is found, a step takes Gauss-Newton's curvatures, which lead on in most cases. Where these find none
+either, or the largest error has not become smaller for the fifth time, the barrier method begins at the guess.
 """
 
 import jax.numpy as jnp
@@ -24,7 +25,7 @@ SWEEPS = 20
 AT_BOUND = 2e-5
 """Distance from a bound, relative to its size and range, up to which a control may be held there at first. It is larger
 than the distance to which a guess's controls are moved."""
-SMALLER, GROWTHS = 0.9, 1
+SMALLER, GROWTHS = 0.9, 4
 """An error above this part of the last one is not smaller, and the number of times that this may happen."""
 
 

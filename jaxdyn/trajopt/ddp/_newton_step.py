@@ -45,7 +45,8 @@ def newton_policy(problem: Problem, options: DDPOptions, s, e: Expansion, rows: 
     """The policy of the step; the active set of inequalities that it was found with, which is None where steps never
     have one; and the regularization with which the curvatures are positive definite.
 
-    Steps with an active set have no regularization: where none is found, the policy is not `ok`."""
+    Steps with an active set have no regularization. Where none is found with second derivatives, Gauss-Newton's
+    curvatures are tried; where none is found with these either, the policy is not `ok`."""
     second = jnp.asarray(options.hessian == "full")
     if options.drops_second_order:
         patience = PATIENCE if options.hessian == "finishing" else LONG_PATIENCE
@@ -74,26 +75,29 @@ def newton_policy(problem: Problem, options: DDPOptions, s, e: Expansion, rows: 
                 lambda: derivatives(problem, s.xs, s.us, e, s.toward, multipliers),
                 lambda: costs,
             )
+
+        def with_active_set():
+            stage, end = jax.tree.map(lambda a, b: jnp.where(wanted, a, b), costs, (e.stage, e.terminal))
+            return active_set_policy(problem, s, e._replace(stage=stage, terminal=end), rows)
+
         if options.backward == "associative":
             policy = backward_associative(system(*costs), regularization)
         elif s.active is None:
             policy = backward(system(*costs), regularization, held)
         else:
-            stage, end = costs
             policy, active = lax.cond(
-                s.active.on,
-                lambda: active_set_policy(problem, s, e._replace(stage=stage, terminal=end), rows),
-                lambda: (backward(system(stage, end), regularization, held), none),
+                s.active.on, with_active_set, lambda: (backward(system(*costs), regularization, held), none)
             )
         first = jnp.where(s.last_regularization > 0, s.last_regularization / 3, least_regularization(s))
         more = jnp.where(regularization > 0, 8 * regularization, first)
         # Where Gauss-Newton has no positive curvature, as for a cost of the last state alone, all second derivatives
-        # say how long a step should be, and a regularization does not.
-        turn = ~wanted & ~policy.ok & options.drops_second_order
-        # An active set is looked for once: an infinite regularization ends the loop.
+        # say how long a step should be, and a regularization does not. Steps with an active set begin with these, and
+        # turn to Gauss-Newton.
+        other = ~policy.ok & options.drops_second_order & (wanted == s.by_active_set)
+        # An infinite regularization ends the loop.
         more = jnp.where(s.by_active_set, jnp.inf, more)
-        regularization = jnp.where(policy.ok | turn, regularization, more)
-        return policy, active, regularization, wanted | turn, wanted, costs
+        regularization = jnp.where(policy.ok | other, regularization, more)
+        return policy, active, regularization, wanted ^ other, second | wanted, costs
 
     start = jax.tree.map(jnp.zeros_like, s.policy), none, s.regularization
     limit = options.max_regularization * s.scale.cost
