@@ -95,7 +95,7 @@ class Score(NamedTuple):
 
 
 def score(problem: Problem, us, weight) -> Score:
-    """The costs of the roll-out of `us`, with a `weight` of violated constraints, in one pass that keeps no trajectory."""
+    """The costs of the roll-out of `us`, in one pass that keeps no trajectory; violations have a `weight`."""
 
     def penalize(constraint):
         excess = jnp.abs(bound_excess(*constraint))
