@@ -49,7 +49,7 @@ def natively(function: Callable, *, one_by_one: bool = False) -> Callable:
     return called
 
 
-def _called(closed: core.ClosedJaxpr, leaves: Sequence, one_by_one: bool) -> list | None:
+def _called(closed: Any, leaves: Sequence, one_by_one: bool) -> list | None:
     """The results of a traced function by a single call, or None where there is no such call."""
     jaxpr = closed.jaxpr
     consts = list(zip(jaxpr.constvars, closed.consts, strict=True))
@@ -60,7 +60,7 @@ def _called(closed: core.ClosedJaxpr, leaves: Sequence, one_by_one: bool) -> lis
     parts = _split(jaxpr, [v for v in given if not _is_float(v)])
     # A program has numbers of one precision.
     precisions = {v.aval.dtype for v in (*given, *constants, *results) if _is_float(v)} | _precisions(jaxpr)
-    keys = any(jax.dtypes.issubdtype(v.aval.dtype, jax.dtypes.extended) for v in constants)
+    keys = any(jnp.issubdtype(v.aval.dtype, jax.dtypes.extended) for v in constants)
     if len(precisions) != 1 or not all(map(_is_float, results)) or keys:
         return None
     (dtype,) = precisions
@@ -101,27 +101,27 @@ def _precisions(jaxpr) -> set:
     """The precisions of all that a jaxpr and those in it compute."""
     found = {v.aval.dtype for eqn in jaxpr.eqns for v in eqn.outvars if _is_float(v)}
     params = [list(eqn.params.values()) for eqn in jaxpr.eqns]
-    inner = jax.tree.leaves(params, is_leaf=lambda p: isinstance(p, core.Jaxpr | core.ClosedJaxpr))
-    jaxprs = (getattr(p, "jaxpr", p) for p in inner)
-    return found.union(*(_precisions(p) for p in jaxprs if isinstance(p, core.Jaxpr)))
+    inner = jax.tree.leaves(params, is_leaf=lambda p: hasattr(p, "eqns"))
+    return found.union(*(_precisions(p) for p in inner if hasattr(p, "eqns")))
 
 
 class _Parts(NamedTuple):
     """The equations of a function in two parts."""
 
     before: list
-    """What depends on `discrete` variables, and on constants besides."""
+    """What depends on numbers that are no floats, and on constants besides."""
     rest: list
     between: list
     """The variables that the second part needs from the first."""
 
 
 def _split(jaxpr, discrete: Sequence) -> _Parts:
+    """The two parts, from the variables that are no floats."""
     known, fixed = dict.fromkeys(discrete), set(jaxpr.constvars) - set(discrete)
     before, rest = [], []
     for eqn in jaxpr.eqns:
         inputs = _variables(eqn.invars)
-        is_fixed, is_known = inputs <= fixed, inputs <= fixed | known.keys()
+        is_fixed, is_known = inputs <= fixed, all(v in fixed or v in known for v in inputs)
         if is_known:
             before.append(eqn)
         if is_fixed:
@@ -141,4 +141,4 @@ def _variables(atoms: Sequence) -> set:
 def _evaluator(jaxpr, eqns: list, inputs: Sequence, outputs: Sequence) -> Callable[..., list]:
     """The function that evaluates some equations of a jaxpr."""
     part = jaxpr.replace(constvars=[], invars=list(inputs), outvars=list(outputs), eqns=eqns)
-    return core.jaxpr_as_fun(core.ClosedJaxpr(part, ()))
+    return core.jaxpr_as_fun(core.ClosedJaxpr(part, ()))  # pyright: ignore[reportPrivateImportUsage]

@@ -295,7 +295,7 @@ class Problem(eqx.Module):
         return jnp.where(better, moving, still), us
 
 
-def join_rows(stage, terminal):
+def join_rows(stage, terminal) -> Array:
     """One vector of an array `[horizon, m]` for the stages and an array `[m]` for the end."""
     parts = [part for part in (stage.ravel(), terminal) if part.size]
     return jnp.concatenate(parts) if parts else terminal
