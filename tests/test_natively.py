@@ -77,12 +77,18 @@ def custom(x, u, k, params):
     return clipped_root(x - 0.2) * params["gain"]
 
 
+def integers(x, u, k, params):
+    """Conversions to integers, which drop what is behind the point, and of conditions."""
+    whole = (3 * x).astype(jnp.int32)
+    return whole.astype(x.dtype) * x, (x > 0).astype(jnp.int32).astype(jnp.int64).astype(x.dtype) + x
+
+
 def no_program(x, u, k, params):
     """A function that has no native program."""
     return jnp.sort(x) * u, jnp.fft.fft(x).real
 
 
-NATIVE = [rows, masks, times, branches, loops, empty, custom]
+NATIVE = [rows, masks, times, branches, loops, empty, custom, integers]
 
 
 def arguments(dtype=jnp.float64):
