@@ -19,9 +19,10 @@ STAGES = 5
 TABLE = np.linspace(1.0, 2.0, STAGES)
 
 
-@pytest.fixture(params=["native", "xla"])
+@pytest.fixture(params=["native", pytest.param("xla", marks=pytest.mark.slow)])
 def lowering(request):
-    """Run a test with native code, and once more with the program that XLA compiles."""
+    """Run a test with native code, and once more with the program that XLA compiles, which functions without a native
+    program have anyway."""
     with native.disabled() if request.param == "xla" else contextlib.nullcontext():
         yield request.param
 
