@@ -28,7 +28,7 @@ def differenced_costs(problem: Problem, xs, us, e: Expansion, costates, multipli
         # adds an antisymmetric part only.
         after = x[1:] + e.gaps[1:] if dynamics.euclidean else jax.vmap(problem.step)(x[:-1], u, problem.stages)
         stages = x[:-1], u, problem.stages, after, costates[1:]
-        of_x, of_u = problem.over_stages(dynamics.pull_back)(*stages)
+        of_x, of_u = problem.over_stages(dynamics.pull_back, one_by_one=True)(*stages)
         stage, end, rows = expand_terms(problem, x, u)
         by_x, by_u, by_end = rows.slopes(*problem.split_rows(multipliers))
         slope_x, slope_u = stage.x + of_x + by_x, stage.u + of_u + by_u

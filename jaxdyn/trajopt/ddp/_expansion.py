@@ -92,7 +92,7 @@ def expand(problem: Problem, xs, us, gaps) -> tuple[Expansion, Rows]:
     constraints with their derivatives. The displacements after the steps are about the states moved by the gaps."""
     dynamics = problem.dynamics
     after = jax.vmap(dynamics.integrate)(xs[1:], gaps[1:])
-    A, B = problem.over_stages(dynamics.linearize)(xs[:-1], us, problem.stages, after)
+    A, B = problem.over_stages(dynamics.linearize, one_by_one=True)(xs[:-1], us, problem.stages, after)
     stage, terminal, rows = expand_terms(problem, xs, us)
     return Expansion(A, B, gaps, stage, terminal), rows
 
@@ -208,7 +208,10 @@ def lagrangian_curvatures(problem: Problem, xs, us, after, costates, penalty: Ca
 
     def curvatures(lagrangian, x, u):
         slope = jax.grad(function_of_displacement(lagrangian, dynamics, x, u))
-        return hessian_blocks(jax.jacfwd(slope)(jnp.zeros(n + (0 if u is None else m), x.dtype)), n)
+        zero = jnp.zeros(n + (0 if u is None else m), x.dtype)
+        # XLA's program for one column runs faster than that for all.
+        column = problem.stage_function(lambda d: jax.jvp(slope, (zero,), (d,))[1], one_by_one=True)
+        return hessian_blocks(jax.vmap(column)(jnp.eye(len(zero), dtype=x.dtype)), n)
 
     def of_stage(x, u, k, after, costate, rows):
         def lagrangian(x, u):
@@ -224,7 +227,8 @@ def lagrangian_curvatures(problem: Problem, xs, us, after, costates, penalty: Ca
         return curvatures(lagrangian, x, None)[0]
 
     stages = xs[:-1], us, problem.stages, after, costates[1:], stage_rows
-    return problem.over_stages(of_stage)(*stages), problem.stage_function(of_end)(xs[-1])
+    of_stages = problem.over_stages(of_stage, one_by_one=True)
+    return of_stages(*stages), problem.stage_function(of_end)(xs[-1])
 
 
 def second_order_costs(problem: Problem, xs, us, e: Expansion, costates, multipliers) -> tuple[Quadratic, Quadratic]:

@@ -166,16 +166,15 @@ class Problem(eqx.Module):
 
     def stage_function(self, function: Callable, *, one_by_one: bool = False) -> Callable:
         """A function of one stage as a single call, whose native program has all that the user's functions compute. The
-        functions of a robot have programs of their own. Where there is no native program, `jax.vmap` of it takes many
-        stages at once, or `one_by_one`."""
+        functions of a robot have programs of their own. Where there is no native program, XLA's on a CPU takes many
+        stages at once, or `one_by_one`: derivatives then compile in half the time, and run about as fast."""
         if native.enabled() and self.dynamics.robot is not None:
             return function
         return natively(function, one_by_one=one_by_one)
 
-    def over_stages(self, function: Callable) -> Callable:
-        """A function of one stage, mapped over leading axes of its arguments. XLA's program, where there is no native
-        one, takes one stage after the other on a CPU: it compiles in half the time, and runs about as fast."""
-        return jax.vmap(self.stage_function(function, one_by_one=True))
+    def over_stages(self, function: Callable, *, one_by_one: bool = False) -> Callable:
+        """A function of one stage, mapped over leading axes of its arguments: `jax.vmap` of `stage_function`."""
+        return jax.vmap(self.stage_function(function, one_by_one=one_by_one))
 
     def step(self, x, u, k) -> Float[Array, "nx"]:
         """The state after stage `k`."""
@@ -251,7 +250,7 @@ class Problem(eqx.Module):
     @naming_arguments
     def gaps(self, xs: Float[Array, "stages nx"], us: Float[Array, "horizon nu"]) -> Float[Array, "stages ndx"]:
         """The displacements from each state to where it should be: `x0`, or where the step before leads."""
-        reached = self.over_stages(self.dynamics.step)(xs[:-1], us, self.stages)
+        reached = self.over_stages(self.dynamics.step, one_by_one=True)(xs[:-1], us, self.stages)
         reached = jnp.concatenate([self.x0.astype(reached.dtype)[None], reached])
         return jax.vmap(self.dynamics.difference)(xs, reached)
 
