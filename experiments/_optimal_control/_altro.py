@@ -243,6 +243,6 @@ ALTRO = {
     "acrobot": _altro("problems/acrobot.jl", make=acrobot, best=47.27388),
     "parallel_park": _altro("problems/dubins_car.jl", make=parallel_park, guess=constant(0.1), best=0.054067),
     "three_obstacles": _altro("problems/dubins_car.jl", make=three_obstacles, guess=constant(0.01), best=9.433750),
-    "car_escape": _altro("problems/dubins_car.jl", make=car_escape, guess=escape_guess, best=0.3316061),
+    "car_escape": _altro("problems/dubins_car.jl", make=car_escape, guess=escape_guess, best=0.3315086),
     "bicycle": _altro("problems/bicycle.jl", make=bicycle, guess=constant(np.array([-0.1, 0.0])), best=22.57667),
 }
