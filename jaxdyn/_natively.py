@@ -1,8 +1,8 @@
 """Functions of users, such as costs and dynamics, as single calls with native programs.
 
 XLA compiles the operations of such a function and of its derivatives into many loops over a batch, each of which takes
-as long as any other to compile, however short it is. A native program of the whole function compiles in less time, and
-runs faster, because intermediate results stay in registers.
+about as long as any other to compile, however short it is. A native program of the whole function compiles in less
+time, and runs faster unless the function is short, because intermediate results stay in registers.
 """
 
 from __future__ import annotations
@@ -109,8 +109,9 @@ class _Parts(NamedTuple):
     """The equations of a function in two parts."""
 
     before: list
-    """What depends on numbers that are no floats, and on constants besides."""
+    """These equations need constants and numbers other than floats only."""
     rest: list
+    """These equations also need floats. Equations that need constants only are in both parts."""
     between: list
     """The variables that the second part needs from the first."""
 

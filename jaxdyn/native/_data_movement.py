@@ -27,9 +27,9 @@ class DataMovement(Arithmetic):
             return x.astype(np.float64 if target.kind == "f" else target)
         if source == target or (source.kind == "f" and target.kind == "f"):
             return x
+        # Integers that depend on data are floating-point numbers of the same value.
         if source.kind == "i" and target.kind == "i" and source.itemsize < target.itemsize:
             return x
-        # Integers that depend on data are floating-point numbers of the same value.
         if source.kind == "b":
             return static_again(self.select(x, 0.0, 1.0))
         if target.kind == "b":

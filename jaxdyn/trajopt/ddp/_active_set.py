@@ -7,8 +7,9 @@ active set of that problem, and cost little beside the derivatives. The iterates
 a barrier method have to follow a barrier that falls.
 
 Such steps need not converge from afar. Where second derivatives are not positive definite in the free directions, so
-that no active set is found, a step takes Gauss-Newton's curvatures, which lead on in most cases. Where these find none
-either, or the largest error has not become smaller for the fifth time, the barrier method begins at the guess.
+that no active set is found, a step takes Gauss-Newton's curvatures, which may lead to where second derivatives have
+one. Where these find none either, or the largest error has not become smaller for the fifth time, the barrier method
+begins at the guess.
 """
 
 import jax.numpy as jnp
