@@ -13,7 +13,15 @@ from numpy.testing import assert_allclose
 
 from jaxdyn import native
 from jaxdyn._natively import natively
-from jaxdyn.trajopt import ContinuousDynamics, FunctionCost, Problem, ddp
+from jaxdyn.trajopt import (
+    ContinuousDynamics,
+    FunctionCost,
+    Problem,
+    QuadraticCost,
+    SoftConstraintCost,
+    StateResidual,
+    ddp,
+)
 
 STAGES = 5
 TABLE = np.linspace(1.0, 2.0, STAGES)
@@ -263,6 +271,48 @@ def test_integers_that_are_no_numbers_of_the_precision_are_kept():
 def test_functions_of_integers_keep_them():
     found = jax.jit(jax.vmap(natively(lambda k: (k + 1, k > 1))))(jnp.arange(3))
     assert_equal(found, (jnp.arange(1, 4), jnp.arange(3) > 1))
+
+
+@pytest.mark.parametrize(
+    ("function", "given", "finite"),
+    [
+        (lambda x, a: x - jnp.clip(x, -jnp.inf, a), jnp.inf, True),
+        (lambda x, a: jnp.where(jnp.isfinite(a), x - a, 0.0), jnp.nan, True),
+        (lambda x, a: x / a, jnp.inf, True),
+        (lambda x, a: x * jnp.exp(-a), jnp.inf, True),
+        (lambda x, a: x - a, jnp.nan, False),
+        (lambda x, a: x * jnp.sin(a), jnp.inf, False),
+    ],
+    ids=["bound", "missing", "ratio", "decay", "unknown", "sine"],
+)
+def test_numbers_that_are_not_finite_reach_what_they_reach_by_jax(function, given, finite, lowering):
+    # A product with a zero of the matrix has no operation in a program, but NaN where its factor is not finite.
+    xs, given = jnp.array([[0.3, -0.7], [1.1, 0.2]]), jnp.array([0.5, given])
+    matrix = jnp.array([[1.0, 0.0], [0.0, 1.0], [2.0, 1.0]])
+
+    def results(x, a):
+        return matrix @ function(x, a), jnp.diag(jnp.full(2, 2.0)) @ jax.jacfwd(function)(x, a)
+
+    out = jax.jit(lambda a: jax.vmap(natively(lambda x: results(x, a)))(xs))(given)
+    values, slopes = jax.vmap(lambda x: results(x, given))(xs)
+    assert_allclose(out[0], values, rtol=1e-14)
+    assert np.isfinite(values).all() == finite
+    # XLA leaves out products with zeros that it knows, too.
+    if finite:
+        assert_allclose(out[1], slopes, rtol=1e-14)
+
+
+def test_a_soft_constraint_without_one_of_its_bounds():
+    def solved():
+        bound = SoftConstraintCost(StateResidual(), [-jnp.inf, -0.6], [jnp.inf, 0.6], weight=100.0)
+        rate = ContinuousDynamics(lambda x, u, t, params: jnp.array([x[1], u[0]]), 2, 1, dt=0.1)
+        goal = QuadraticCost(StateResidual(np.array([1.0, 0.0])), 10.0)
+        return ddp(Problem(rate, np.zeros(2), 20, stage_costs=[bound, goal], control_lower=-3.0, control_upper=3.0))
+
+    found = solved()
+    assert found.success
+    with native.disabled():
+        assert_allclose(found.cost, solved().cost, rtol=1e-10)
 
 
 def test_the_largest_of_no_numbers(lowering):

@@ -152,7 +152,7 @@ class Graph:
                 return _quotient(a, b)
             return self.mul(a, _quotient(1.0, b))
         if type(a) is not Node and a == 0:
-            self.dropped.append(b)
+            self.dropped.append(self.node("div", 1.0, b))
             return 0.0
         if b.uniform and type(a) is Node and not a.uniform:
             # One division a call instead of one for each element of the batch.
@@ -262,15 +262,32 @@ FOLDED: dict[str, Callable] = {
 """The operations on constants, other than those that `Graph` has a method for."""
 
 
-def live(outputs: Iterable[Scalar], nodes: Sequence[Node]) -> list[Node]:
-    """Return those nodes of a graph that some outputs depend on."""
+def live(
+    outputs: Iterable[Scalar], nodes: Sequence[Node], operands: Callable[[Node], Sequence] = lambda node: node.args
+) -> list[Node]:
+    """Return those nodes of a graph that some outputs depend on, by given operands of each node (by default all)."""
     found = bytearray(len(nodes))
     for x in outputs:
         if type(x) is Node:
             found[x.number] = True
     for node in reversed(nodes):
         if found[node.number] and node.op != "input":
-            for a in node.args:
+            for a in operands(node):
                 if type(a) is Node:
                     found[a.number] = True
     return [node for node in nodes if found[node.number]]
+
+
+def spoiling_operands(node: Node) -> Sequence:
+    """Return the operands of an operation that make its result infinite or NaN wherever they are."""
+    return node.args[:1] if node.op == "div" else node.args if node.op in SPOILED else ()
+
+
+def nan_operands(node: Node) -> Sequence:
+    """Return the operands of an operation that make its result NaN wherever they are."""
+    return () if node.op == "select" or node.op in CONDITIONS else node.args
+
+
+SPOILED = {"add", "sub", "mul", "neg", "abs", "sqrt", "sin", "cos", "tan"}
+"""The operations whose results are infinite or NaN wherever an operand is. Others need not be: `1 / x`, `exp(x)` and
+`atan(x)` are finite for an infinite `x`, and the smaller of two numbers is where the larger one is infinite."""

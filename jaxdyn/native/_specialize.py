@@ -19,7 +19,7 @@ import jax
 import numpy as np
 
 from jaxdyn.native._arrays import UnsupportedError, objects
-from jaxdyn.native._graph import Graph, Node, Scalar, live
+from jaxdyn.native._graph import Graph, Node, Scalar, live, nan_operands, spoiling_operands
 from jaxdyn.native._interpreter import Interpreter, traced
 
 
@@ -158,9 +158,9 @@ def _number(x) -> Scalar:
 
 
 def _with_lost_nans(graph: Graph, outputs):
-    """Add to the outputs the terms `0 x` for inputs `x` that they lost when products with zero were folded: they are
-    zero, or NaN where the input is not finite."""
-    dropped = [node for node in live(graph.dropped, graph.nodes) if node.op == "input"]
+    """Add to the outputs the terms that they lost when products with zero were folded. Each belongs to an input, and is
+    zero, or NaN where the input would have made such a product NaN: where it is NaN, or not finite."""
+    dropped = [node for node in live(graph.dropped, graph.nodes, nan_operands) if node.op == "input"]
     if not dropped:
         return outputs
     bit = {node.number: 1 << k for k, node in enumerate(dropped)}
@@ -182,7 +182,14 @@ def _with_lost_nans(graph: Graph, outputs):
         return outputs
     # Terms of uniform inputs first, because their sum is computed once. A product and a sum are one instruction.
     dropped.sort(key=lambda node: not node.uniform)
-    nan = functools.reduce(lambda a, b: graph.node("add", a, b), (graph.node("mul", x, 0.0) for x in dropped))
+    spoiling = {node.number for node in live(graph.dropped, graph.nodes, spoiling_operands)}
+
+    def term(x: Node) -> Node:
+        if x.number in spoiling:
+            return graph.node("mul", x, 0.0)
+        return graph.node("select", graph.node("ne", x, x), 0.0, x)
+
+    nan = functools.reduce(lambda a, b: graph.node("add", a, b), map(term, dropped))
 
     def complete(x: Scalar) -> Scalar:
         if type(x) is not Node:
