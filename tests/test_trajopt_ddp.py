@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.optimize
+from numpy.testing import assert_allclose
 from optimality import assert_optimal
 from trajopt_problems import acrobot, cartpole, double_pendulum, kinova, of_dtype
 
@@ -200,20 +201,6 @@ def test_optimum_is_that_of_a_general_solver():
     assert (of_speed >= 0).all()
 
 
-def test_batches_are_single_solves_and_what_has_ended_stays():
-    problem = pendulum()
-    starts = problem.x0 + jnp.array([[0.0, 0.0], [0.1, 0.2], [-0.05, 0.1]])
-    batch = jax.jit(jax.vmap(lambda x0: ddp(problem.starting_at(x0), options=TIGHT)))(starts)
-    assert batch.success.all(), batch.message
-    # The element with the fewest iterations waits for the others and equals its single solve.
-    for start, xs, n in zip(starts, batch.xs, batch.iterations, strict=True):
-        single = ddp(problem.starting_at(start), options=TIGHT)
-        np.testing.assert_allclose(xs, single.xs, atol=1e-10)
-        assert n == single.iterations
-        assert_optimal(problem.starting_at(start), single)
-    assert len(set(batch.iterations.tolist())) > 1
-
-
 def two_steps(**constraints) -> Problem:
     """Return a problem that compiles quickly and is not linear-quadratic, so that it takes several iterations."""
     return Problem(
@@ -226,7 +213,22 @@ def two_steps(**constraints) -> Problem:
     )
 
 
-@pytest.mark.parametrize("constrained", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.parametrize("make", [pytest.param(pendulum, marks=pytest.mark.slow), two_steps])
+def test_batches_are_single_solves_and_what_has_ended_stays(make):
+    problem = make()
+    starts = problem.x0 + jnp.array([[0.0, 0.0], [0.1, 0.2], [-0.05, 0.1]])[:, : problem.dynamics.nx]
+    batch = jax.jit(jax.vmap(lambda x0: ddp(problem.starting_at(x0), options=TIGHT)))(starts)
+    assert batch.success.all(), batch.message
+    # The element with the fewest iterations waits for the others and equals its single solve.
+    for start, xs, n in zip(starts, batch.xs, batch.iterations, strict=True):
+        single = ddp(problem.starting_at(start), options=TIGHT)
+        np.testing.assert_allclose(xs, single.xs, atol=1e-10)
+        assert n == single.iterations
+        assert_optimal(problem.starting_at(start), single)
+    assert len(set(batch.iterations.tolist())) > 1
+
+
+@pytest.mark.parametrize("constrained", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_history_and_progress_have_every_iteration(constrained):
     limit = {"terminal_constraints": [Constraint(StateResidual(), -np.inf, 1.0)]} if constrained else {}
     problem, seen = two_steps(**limit), []
@@ -252,6 +254,55 @@ def test_history_and_progress_have_every_iteration(constrained):
     assert [int(status) for *_, status in seen] == [Status.RUNNING] * (n - 1) + [Status.CONVERGED]
 
 
+def test_whole_steps_of_the_linear_model_leave_gaps():
+    goal = QuadraticCost(StateResidual(np.array([2.0, 0.0])), 10.0)
+    swing = Problem(
+        ContinuousDynamics(pendulum_rate, 2, 1, jnp.asarray(2.0), dt=0.1),
+        np.zeros(2),
+        20,
+        stage_costs=[QuadraticCost(ControlResidual(), 0.1)],
+        terminal_costs=[goal],
+        control_lower=-2.5,
+        control_upper=2.5,
+    )
+    us, xs = np.zeros((20, 1)), np.linspace([0.0, 0.0], [2.0, 0.0], 21)
+    found = ddp(swing, us, xs, options=DDPOptions(history=100))
+    gap, step = found.history.gap[: found.iterations], found.history.step_length
+    assert found.success
+    assert step[0] == 1  # A roll-out with this length would have closed the gap.
+    assert 0 < gap[1] < 0.5 * gap[0]
+    assert gap[-1] <= 1e-14
+    # A roll-out has no gaps, and its steps leave none.
+    known = ddp(swing, us, swing.rollout(us), options=DDPOptions(history=100))
+    assert known.success
+    assert (known.history.gap[: known.iterations] == 0).all()
+    assert_allclose(known.cost, found.cost, rtol=1e-9)
+
+
+def test_where_steps_of_the_linear_model_end_roll_outs_begin_at_the_guess():
+    # The linear model leads to a control of about one, where the cost is high and its derivative NaN.
+    def cost(x, u, t, params):
+        away = u[0] - 1
+        bad = jnp.abs(away) < 0.1
+        root = jnp.sqrt(jnp.where(bad, jnp.maximum(-(away**2), 0.0), 1.0))
+        return 1e-2 * u[0] ** 2 + jnp.where(bad, 1e3, 0.0) + root
+
+    problem = Problem(
+        DiscreteDynamics(lambda x, u, t, params: u + u**2 / 2, 1, 1),
+        np.zeros(1),
+        1,
+        stage_costs=[FunctionCost(cost)],
+        terminal_costs=[QuadraticCost(StateResidual(np.ones(1)), 100.0)],
+    )
+    found = ddp(problem, xs=np.array([[0.0], [5.0]]), options=DDPOptions(history=100))
+    gap = np.asarray(found.history.gap)[: found.iterations]
+    assert found.success
+    assert gap[1] < gap[0]
+    assert (gap[2:] == gap[0]).any()
+    assert_allclose(found.us[0, 0], np.sqrt(3) - 1, rtol=1e-3)
+
+
+@pytest.mark.slow
 def test_history_is_bounded():
     s = ddp(two_steps(), options=DDPOptions(history=2))
     assert s.history is not None
@@ -445,6 +496,7 @@ def linear_quadratic() -> Expansion:
     return jax.tree.map(jnp.asarray, Expansion(A, B, gaps, stage, end))
 
 
+@pytest.mark.slow
 def test_associative_scan_is_the_recursion():
     e = linear_quadratic()
     for recursive, associative in zip(jax.jit(backward)(e, 1e-2), jax.jit(backward_associative)(e, 1e-2), strict=True):
@@ -503,7 +555,8 @@ def test_step_in_a_box_is_that_of_a_general_solver():
     np.testing.assert_allclose(us.ravel(), best.x, atol=1e-6)
 
 
-@pytest.mark.parametrize("disturbed", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.slow
+@pytest.mark.parametrize("disturbed", [False, True])
 def test_analytic_derivatives_of_steps_are_those_on_the_manifold(disturbed):
     model = samples.random_tree(jax.random.key(3), 2, ("ball", "revolute"))
     matrix = np.random.default_rng(2).normal(size=(model.nv, 2))
@@ -524,6 +577,7 @@ def test_analytic_derivatives_of_steps_are_those_on_the_manifold(disturbed):
         np.testing.assert_allclose(analytic, general, atol=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("actuator", [np.asarray, Transmission])
 def test_costates_are_pulled_back_by_the_derivatives_of_steps(actuator):
     model = samples.random_tree(jax.random.key(3), 2, ("ball", "revolute"))
@@ -543,6 +597,7 @@ def test_costates_are_pulled_back_by_the_derivatives_of_steps(actuator):
         np.testing.assert_allclose(row, expected, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_derivatives_of_residuals_on_a_manifold():
     """Those of a state's displacement from a target, and of a function of the coordinates, are those along
     displacements."""
@@ -645,6 +700,7 @@ def pushed_pendulum(f_ext) -> Problem:
     return Problem(dynamics, np.array([0.1, 0.2, 0.0, 0.3]), 4, stage_costs=[effort], terminal_costs=[up])
 
 
+@pytest.mark.slow
 def test_external_wrenches_act_on_the_robot():
     """Zero wrenches change nothing, each row acts in its own stage, and gradients equal central differences."""
     rng = np.random.default_rng(0)

@@ -33,9 +33,11 @@ def ddp(
     Without constraints, FDDP of Mastalli et al. (Crocoddyl: An efficient and versatile framework for multi-contact
     optimal control, ICRA 2020): each iteration expands costs and dynamics about the trajectory, solves the
     linear-quadratic problem by a Riccati recursion, and rolls its policy out with the largest step length that
-    decreases the cost enough. If the guess `xs` is not a roll-out, its gaps close over the iterations. Bounds on
-    controls hold in every iterate (Mastalli et al., A feasibility-driven approach to control-limited DDP, 2022), by
-    Newton steps on an active set of the whole horizon.
+    decreases the cost enough. If the states are not a roll-out, an iteration first tries the whole step of the linear
+    model, as in direct multiple shooting (Giftthaler et al., A family of iterative Gauss-Newton shooting methods for
+    nonlinear optimal control, IROS 2018), so gaps close over the iterations. Bounds on controls hold in every iterate
+    (Mastalli et al., A feasibility-driven approach to control-limited DDP, 2022), by Newton steps on an active set of
+    the whole horizon.
 
     With constraints, a primal-dual barrier method on the same recursion. States, controls and multipliers take one
     Newton step, with the dynamics as constraints of their own, and a filter of infeasibility and cost decides how much

@@ -1,4 +1,9 @@
-"""The iterations for problems without constraints: differential dynamic programming, with bounds on controls."""
+"""The iterations for problems without constraints: differential dynamic programming, with bounds on controls.
+
+While the states are not the controls' roll-out, a step of the linear model is tried first, and a roll-out of the policy
+where that is not good enough. Where such steps have led to an iterate that no step improves, the solve begins again at
+the guess, with roll-outs only.
+"""
 
 import functools
 from typing import NamedTuple
@@ -10,12 +15,17 @@ from jax import lax
 from jaxdyn._types import Array
 from jaxdyn.trajopt._history import History, IterationRecord, report_iteration
 from jaxdyn.trajopt._solution import Gains, Multipliers, Residuals, Solution, Status
+from jaxdyn.trajopt.ddp._batches import where_needed
 from jaxdyn.trajopt.ddp._ddp_options import DDPOptions
 from jaxdyn.trajopt.ddp._differences import differenced_costs
 from jaxdyn.trajopt.ddp._expansion import Expansion, Stationarity, costates, expand, second_order_costs
-from jaxdyn.trajopt.ddp._line_search import Iterate, search
+from jaxdyn.trajopt.ddp._line_search import Iterate, linear_step, no_step, search
 from jaxdyn.trajopt.ddp._riccati import Policy, backward, backward_associative, backward_in_box
 from jaxdyn.trajopt.problem import Problem, bound_excess
+
+SMALL = 0.25
+"""Power of the rounding unit that is the largest size of gaps, relative to that of the states, that a roll-out closes
+without a trial of the linear model, whose step would leave their squares."""
 
 
 class DDPState(NamedTuple):
@@ -24,6 +34,8 @@ class DDPState(NamedTuple):
     iterate: Iterate
     feasible: Array
     """Whether the states are the controls' roll-out."""
+    linear_steps: Array
+    """Number of steps of the linear model; -1 where none is tried any more."""
     regularization: Array
     policy: Policy
     toward: Array
@@ -41,7 +53,7 @@ class DDPState(NamedTuple):
 def run_unconstrained(problem: Problem, us, xs, options: DDPOptions, near: bool) -> Solution:
     """Solve a problem without constraints, but for bounds on controls, from a guess."""
     start = _initial_state(problem, options, us, xs, near)
-    iterate = functools.partial(_iterate, problem, options)
+    iterate = functools.partial(_iterate, problem, options, start)
     return _solution(problem, lax.while_loop(lambda s: s.status == Status.RUNNING, iterate, start))
 
 
@@ -53,6 +65,7 @@ def _initial_state(problem: Problem, options: DDPOptions, us, xs, near: bool) ->
     return DDPState(
         iterate=Iterate(xs, us, gaps, infinity),
         feasible=_is_rounding(gaps, xs),
+        linear_steps=zero,
         regularization=options.regularization,
         policy=Policy.zeros(problem.horizon, problem.dynamics.ndx, problem.dynamics.nu, dtype),
         toward=jnp.zeros_like(gaps),
@@ -66,13 +79,18 @@ def _initial_state(problem: Problem, options: DDPOptions, us, xs, near: bool) ->
     )
 
 
+def _within(share, gaps, xs):
+    """Whether all gaps are at most this share of the size of the states."""
+    return jnp.abs(gaps).max() <= share * (1 + jnp.abs(xs).max())
+
+
 def _is_rounding(gaps, xs):
     """Whether all gaps are as small as rounding."""
-    return jnp.abs(gaps).max() <= 100 * jnp.finfo(gaps.dtype).eps * (1 + jnp.abs(xs).max())
+    return _within(100 * jnp.finfo(gaps.dtype).eps, gaps, xs)
 
 
-def _iterate(problem: Problem, options: DDPOptions, s: DDPState) -> DDPState:
-    """One backward pass and one line search."""
+def _iterate(problem: Problem, options: DDPOptions, guess: DDPState, s: DDPState) -> DDPState:
+    """One backward pass and one line search; `guess` is the first state."""
     xs, us, gaps, _ = s.iterate
     e, _ = expand(problem, xs, us, gaps)
     station, toward = Stationarity.of(e, e.stage.x, (e.stage.u,), e.terminal.x)
@@ -82,18 +100,24 @@ def _iterate(problem: Problem, options: DDPOptions, s: DDPState) -> DDPState:
     # Regularization hides a part of the decrease, which counts, too.
     promised = jnp.abs(policy.slope + 0.5 * policy.curvature) / jnp.maximum(policy.undamped, 1e-12)
     promised = jnp.where(policy.ok, promised, jnp.inf)
-    trial = search(problem, options, s.iterate._replace(cost=value), policy)
+    here = s.iterate._replace(cost=value)
+    eps = jnp.finfo(problem.dtype).eps
+    tried = (s.linear_steps >= 0) & ~_within(eps**SMALL, gaps, xs)
+    linear = where_needed(tried, lambda: linear_step(problem, here, e, policy), no_step(here))
+    trial = search(problem, options, here, policy, linear)
+    linear_steps = s.linear_steps + linear.accepted
     next_regularization, stuck = _next_regularization(options, regularization, trial)
     first_size = jnp.where(s.iterations == 0, station.size, s.first_size)
     station = station._replace(slopes=_free_slopes(problem, us, station.slopes))
     stationarity = station.relative_to(first_size)
     # Where no decrease above rounding is left, more iterations would not make the slopes smaller.
-    eps = jnp.finfo(problem.dtype).eps
     attainable = jnp.where(promised < 10 * eps * scale, jnp.maximum(options.tolerance, eps**0.4), options.tolerance)
     solved = s.feasible & (promised < options.decrease_tolerance * scale) & (stationarity <= attainable)
     diverged = ~jnp.isfinite(value) | ~jnp.isfinite(xs).all() | ~jnp.isfinite(e.A).all()
+    last = s.iterations + 1 >= options.max_iterations
+    again = stuck & (linear_steps > 0) & ~solved & ~diverged & ~last
     status = jnp.select(
-        [diverged, solved, stuck, s.iterations + 1 >= options.max_iterations],
+        [diverged, solved, stuck & ~again, last],
         [Status.DIVERGED, Status.CONVERGED, Status.STALLED, Status.OUT_OF_ITERATIONS],
         Status.RUNNING,
     ).astype(jnp.int32)
@@ -106,11 +130,11 @@ def _iterate(problem: Problem, options: DDPOptions, s: DDPState) -> DDPState:
         regularization=regularization,
     )
     report_iteration(options.progress, s.iterations, record, status)
-    kept = s.iterate._replace(cost=value)
-    return DDPState(
+    after = DDPState(
         # The iterate that meets the tolerances is the solution, not the one after it.
-        iterate=jax.tree.map(lambda a, b: jnp.where(solved, a, b), kept, trial.iterate),
-        feasible=s.feasible | (trial.accepted & (trial.alpha == 1)),
+        iterate=jax.tree.map(lambda a, b: jnp.where(solved, a, b), here, trial.iterate),
+        feasible=s.feasible | (trial.accepted & _is_rounding(trial.iterate.gaps, trial.iterate.xs)),
+        linear_steps=linear_steps,
         regularization=next_regularization,
         policy=policy,
         toward=toward,
@@ -121,6 +145,13 @@ def _iterate(problem: Problem, options: DDPOptions, s: DDPState) -> DDPState:
         iterations=s.iterations + 1,
         history=None if s.history is None else s.history.stored(s.iterations, record),
     )
+    begun = guess._replace(
+        linear_steps=jnp.full_like(linear_steps, -1),
+        first_size=first_size,
+        iterations=after.iterations,
+        history=after.history,
+    )
+    return jax.tree.map(lambda a, b: jnp.where(again, a, b), begun, after)
 
 
 def _free_slopes(problem: Problem, us, slopes):

@@ -1,4 +1,5 @@
-"""The forward pass: a roll-out of the policy that closes gaps by the step length, and the search over step lengths."""
+"""The forward pass: a roll-out of the policy that closes gaps by the step length, with the search over step lengths; or
+the step of the linear model, whose gaps are what the model leaves."""
 
 from typing import NamedTuple
 
@@ -8,8 +9,12 @@ from jax import lax
 
 from jaxdyn._types import Array, Float
 from jaxdyn.trajopt.ddp._ddp_options import DDPOptions
-from jaxdyn.trajopt.ddp._riccati import Policy
+from jaxdyn.trajopt.ddp._expansion import Expansion, matvec
+from jaxdyn.trajopt.ddp._riccati import Policy, linear_roll_out
 from jaxdyn.trajopt.problem import Problem
+
+FEWER = 0.9
+"""A step of the linear model that leaves at most this part of the gaps is taken whatever it costs."""
 
 
 class Iterate(NamedTuple):
@@ -55,9 +60,32 @@ def roll_out(problem: Problem, iterate: Iterate, policy: Policy, alpha, box):
     return jnp.concatenate([new_xs, x[None]]), new_us, jnp.concatenate([dxs, dx[None]])
 
 
-def search(problem: Problem, options: DDPOptions, iterate: Iterate, policy: Policy) -> Trial:
-    """Search for the first of the step lengths that is good enough; a group is tried at once, and the next group where
-    none of it is. Nothing is tried unless the policy is `ok`.
+def no_step(iterate: Iterate) -> Trial:
+    """The trial that stays at the iterate."""
+    return Trial(jnp.array(False), jnp.zeros_like(iterate.cost), iterate)
+
+
+def linear_step(problem: Problem, iterate: Iterate, e: Expansion, policy: Policy) -> Trial:
+    """The whole step of the linear model, as in direct multiple shooting (Giftthaler et al., IROS 2018, algorithm 1).
+
+    It is accepted if it lessens the gaps, or else the cost and what the gaps cost at the costates that the step leads
+    to, an exact penalty on absolute values (Nocedal & Wright, Numerical Optimization, 2006, section 15.4)."""
+    xs, us, gaps, value = iterate
+    dxs, dus = linear_roll_out(e, policy)
+    new_xs = jax.vmap(problem.dynamics.integrate)(xs, dxs)
+    new_us = jnp.clip(us + dus, *problem.control_box)
+    new_gaps, new_value = problem.gaps(new_xs, new_us), problem.total_cost(new_xs, new_us)
+    price = jnp.abs(policy.Vx + matvec(policy.Vxx, dxs - gaps))
+    size, new_size = jnp.abs(gaps), jnp.abs(new_gaps)
+    good = new_value + (price * new_size).sum() < value + (price * size).sum()
+    good = policy.ok & (good | (new_size.sum() <= FEWER * size.sum()))
+    finite = jnp.isfinite(new_value) & jnp.isfinite(new_xs).all() & jnp.isfinite(new_gaps).all()
+    return Trial(good & finite, jnp.ones_like(value), Iterate(new_xs, new_us, new_gaps, new_value))
+
+
+def search(problem: Problem, options: DDPOptions, iterate: Iterate, policy: Policy, first: Trial) -> Trial:
+    """Search for the first of the step lengths that is good enough, unless the `first` trial is accepted; a group is
+    tried at once, and the next group where none of it is. Nothing is tried unless the policy is `ok`.
 
     Good enough is the part `sufficient_decrease` of the expected decrease `alpha (d0 + alpha d1 / 2)`, in which what
     gaps add depends on the trial; where an increase is expected, because gaps close, at most twice that (Mastalli et
@@ -85,8 +113,8 @@ def search(problem: Problem, options: DDPOptions, iterate: Iterate, policy: Poli
         best = jnp.argmax(trials.accepted)
         return jax.tree.map(lambda a: a[best], trials), g + 1
 
-    no_step = Trial(~policy.ok, jnp.zeros_like(value), iterate)
-    trial, _ = lax.while_loop(lambda s: ~s[0].accepted & (s[1] < len(alphas)), attempt_group, (no_step, 0))
+    first = first._replace(accepted=first.accepted | ~policy.ok)
+    trial, _ = lax.while_loop(lambda s: ~s[0].accepted & (s[1] < len(alphas)), attempt_group, (first, 0))
     accepted = trial.accepted & policy.ok
-    no_step = no_step._replace(accepted=accepted)
-    return jax.tree.map(lambda new, old: jnp.where(accepted, new, old), trial, no_step)
+    none = no_step(iterate)._replace(accepted=accepted)
+    return jax.tree.map(lambda new, old: jnp.where(accepted, new, old), trial, none)
