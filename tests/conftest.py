@@ -37,12 +37,10 @@ jax.config.update("jax_traceback_filtering", "off")
 gc.set_threshold(200_000, 20, 50)
 
 LONG_FILES = (
-    "test_native", "test_trajopt_ddp", "test_batching", "test_trajopt_terms", "test_contact", "test_contact_pairs",
-    "test_geometry", "test_trajopt_textbook", "test_rotations", "test_loop_inverse_dynamics", "test_command_line",
-    "test_manifold", "test_geometry_pairs", "test_mpc", "test_contact_fit", "test_loop_dynamics", "test_rollout_fit",
-    "test_identification", "test_identify_files", "test_loop_formulations", "test_integrators",
-    "test_scene_height_fields", "test_collocation", "test_loop_rows", "test_loop_derivatives", "test_scene_sensors",
-    "test_inverse_kinematics",
+    "test_trajopt_ddp", "test_batching", "test_rotations", "test_mpc", "test_trajopt_terms", "test_contact",
+    "test_rollout_fit", "test_native", "test_geometry", "test_manifold", "test_formulations", "test_scene_collisions",
+    "test_loop_derivatives", "test_integrators", "test_parametrization", "test_actuators", "test_geometry_pairs",
+    "test_recording_checks", "test_urdf_fuzz", "test_trajopt_guesses", "test_natively", "test_scene_forces",
 )  # fmt: skip
 """The files that took longest, from the table at the end of a run. They run first, so that the processes of a run end
 together: pytest-xdist starts with the files that have most tests, and would leave some of these for the end."""

@@ -385,6 +385,7 @@ def test_new_gains_do_not_recompile_and_batches_agree(run):
     np.testing.assert_allclose(final(model, many, commands, states), one_by_one, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_single_precision_follows_the_state(run):
     final, _ = run
     model = slider(-0.5, 0.5)

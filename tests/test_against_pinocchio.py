@@ -26,7 +26,7 @@ ROBOTS = {
     "anymal": True,
     "talos_reduced": True,
 }
-NAMES = ("tree", "arm", *(pytest.param(name, marks=pytest.mark.slow) for name in ("quadruped", "chain", *ROBOTS)))
+NAMES = ("tree", *(pytest.param(name, marks=pytest.mark.slow) for name in ("arm", "quadruped", "chain", *ROBOTS)))
 """Of the floating quadruped, MuJoCo's answers are compared by default."""
 REFERENCES = {
     "local": pin.LOCAL,

@@ -89,6 +89,7 @@ def test_steps_with_other_numbers_share_functions(precision, modules):
         np.testing.assert_allclose(a, b, rtol=0, atol=PRECISIONS[precision])
 
 
+@pytest.mark.slow
 def test_gradients_that_are_sums_over_the_batch(modules):
     """By the arrays of a model, with the legs of a robot."""
     model = samples.quadruped().astype("float64")

@@ -82,6 +82,7 @@ def test_resume_measures_only_what_is_missing(small, capsys):
     assert len(after.splitlines()) == len(before.splitlines()) + 1
 
 
+@pytest.mark.slow
 def test_two_checkouts_side_by_side(tmp_path, capsys):
     """The other checkout is a folder with a link to this package; its process must import `jaxdyn` from there."""
     other = tmp_path / "other"

@@ -62,6 +62,7 @@ def test_special_positions(first, second, distance, dtype):
     assert nearest.first.dtype == dtype
 
 
+@pytest.mark.slow
 def test_derivatives_and_order(dynamics):
     """Analytic derivatives of distances to the world's obstacles and to the robot's own parts equal JAX's."""
     obstacles = [Capsule.sphere((0.3, 0.3, 0.4), 0.1), ("upper", Capsule((0.1, 0, -0.1), (0, 0, 0), 0.02))]

@@ -75,6 +75,7 @@ def test_derivatives_are_those_of_the_whole(problem):
     assert program.jacobian(z).nnz < 0.2 * program.rows * program.size
 
 
+@pytest.mark.slow
 def test_the_optimum_is_that_of_shooting(problem):
     """Hermite-Simpson and Runge-Kutta are of the same order, so optima and trajectories agree to about `dt^4`."""
     solution = collocation(problem, 2.0)

@@ -251,6 +251,7 @@ def test_check_of_an_mjcf_file(folder, capsys):
     assert all(0 < error < 1e-12 for error in out["errors"].values())
 
 
+@pytest.mark.slow
 def test_a_benchmark_sets_compilation_apart(folder, capsys, monkeypatch):
     monkeypatch.setattr(programs, "without_compilation_cache", lambda: None)
     quick = ["--seconds", "1e-3", "--steps", "3"]
@@ -299,6 +300,7 @@ def test_pinocchio_is_timed_beside_it(folder):
     assert _benchmark.pinocchio_entry(jaxdyn.samples.arm(), _benchmark.Options()) == "it is measured for URDF files"
 
 
+@pytest.mark.slow
 def test_identify_from_files_of_the_working_directory(folder, capsys):
     model = jaxdyn.samples.chain(2).with_joint_friction(damping=0.2, friction=0.1, friction_velocity=0.05)
     own = '<!-- calibrated by hand --><gazebo reference="link0"><mu1>0.3</mu1></gazebo>'
@@ -342,6 +344,7 @@ def test_optimize_as_json(folder, capsys):
     assert out["config"]["horizon"] == 40
 
 
+@pytest.mark.slow
 def test_view_writes_a_page_or_serves_one(folder, capsys, monkeypatch):
     pytest.importorskip("viser")
     pytest.importorskip("embreex")

@@ -178,6 +178,7 @@ def test_batches_of_states_models_and_laws():
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y[1], rtol=1e-9, atol=1e-9), single, batch)
 
 
+@pytest.mark.slow
 def test_xla_gives_the_steps_of_native_code():
     """For a robot that XLA compiles quickly, with a floor at another height for each state."""
     model = jaxdyn.samples.random_tree(jax.random.key(1), 2, ("free", "revolute"))
@@ -243,6 +244,7 @@ def test_reverse_mode_through_a_rollout_with_segments():
     np.testing.assert_allclose((ends[0] - ends[1]) / 2e-6, (whole[0] * direction).sum(), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_single_precision_reaches_its_tolerance():
     model, contacts = (jax.tree.map(lambda x: x.astype(np.float32), tree) for tree in quadruped())
     q, v, tau = (jnp.stack(x).astype(np.float32) for x in zip(*map(situation, SITUATIONS), strict=True))
@@ -280,6 +282,7 @@ def test_wrong_arguments_are_named(text):
     assert text in str(error.value)
 
 
+@pytest.mark.slow
 def test_optimal_control_with_contact():
     """A block is pushed over a rough floor to a place, where it stops. Derivatives of its steps are those of JAX."""
     builder, parent = jaxdyn.ModelBuilder(), "world"
@@ -308,6 +311,7 @@ def test_optimal_control_with_contact():
     assert float(solution.us.max()) > 4.9
 
 
+@pytest.mark.slow
 def test_joints_rest_at_their_stops():
     """Joints that are pushed against their limits sink into them by torque over stiffness, in a step that differs from
     none only there; derivatives by all arrays are those of differences."""

@@ -343,6 +343,7 @@ def test_collision_elements_of_urdf():
     assert load_contact_shapes(model, wrong, links=["tool"]).names == ("tool[0]", "tool[1]")
 
 
+@pytest.mark.slow
 def test_pairs_of_urdf_files_are_those_that_can_part():
     def link(name, *shapes):
         inertial = INERTIAL if name.startswith("arm") or name == "ball" else ""
@@ -397,7 +398,8 @@ def test_pairs_of_urdf_files_are_those_that_can_part():
     assert kinds(plain)["shapes on links that are fixed in the world"] == ("'table'", "'foot'")
 
 
-@pytest.mark.parametrize("name", ["solo12", slow("panda"), slow("talos_reduced")])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["solo12", "panda", "talos_reduced"])
 def test_shapes_of_robots_are_the_hulls_of_their_meshes(name):
     """The lowest point of each link, at a random configuration, is that of its collision geometry as pictures have
     it."""

@@ -104,6 +104,7 @@ def numbers(robot: Robot) -> jax.Array:
 EXPECTED = np.array([*TRUE.values(), HEIGHT])
 
 
+@pytest.mark.slow
 def test_the_law_and_the_height_of_the_plane_are_recovered():
     recording = recorded(scene(HEIGHT))
     out = fit(recording)
@@ -118,6 +119,7 @@ def test_the_law_and_the_height_of_the_plane_are_recovered():
     assert errors[1] < 1e-5 < 1e-2 < errors[0]
 
 
+@pytest.mark.slow
 def test_intervals_contain_the_truth():
     inside = []
     for seed in range(8):
@@ -129,6 +131,7 @@ def test_intervals_contain_the_truth():
     np.testing.assert_allclose(out.position_noise, POSITION, rtol=0.2)
 
 
+@pytest.mark.slow
 def test_a_flight_says_nothing_of_contacts():
     out = fit(recorded(scene(HEIGHT), above=50.0))
     assert out.undetermined == free().names

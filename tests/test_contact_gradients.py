@@ -57,6 +57,7 @@ def problem():
     return after, vectors
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", range(4), ids=CASES)
 def test_forward_reverse_and_differences_agree(case):
     vectors = problem()[1]

@@ -95,6 +95,7 @@ def weighted_derivatives(inputs, direction, weights):
     return *jax.jvp(weighted, (arrays,), (direction,)), jax.grad(weighted)(arrays)
 
 
+@pytest.mark.slow
 def test_a_step_solves_its_equations():
     """The forces of contact and of the other torques balance what the loops and the mimicking joint leave free."""
     inputs = model, contacts, q, v, tau, dt = pressed()
@@ -159,6 +160,7 @@ def test_derivatives_by_all_arrays():
     np.testing.assert_allclose((8 * near - far) / 12e-5, forward, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_hand_lifts_a_cube_from_a_table():
     """Fingers, one of which mimics the other, hold the cube by friction; a linkage beside them keeps its rod."""
     model, contacts = workbench(ContactOptions())
@@ -269,6 +271,7 @@ def test_a_stack_of_boxes_stands():
         np.testing.assert_allclose(abs(total), 9.81 * weight, rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_what_couples_branches_and_what_does_not_are_one_problem():
     """A pair that never touches makes the equations a matrix, and changes nothing."""
     model = jaxdyn.samples.quadruped()

@@ -40,6 +40,7 @@ def moved(contacts, model, q, v, dt, steps):
     return jaxdyn.rollout(model, start, np.zeros((steps, model.nv)), dt, contacts=contacts)
 
 
+@pytest.mark.slow
 def test_what_rests_sinks_by_its_weight_over_the_stiffness():
     stiffness = np.array([1e3, 1e4, 1e6])
     contacts = block_contacts(ContactLaw(stiffness=stiffness, dissipation=1.0))
@@ -76,6 +77,7 @@ def bounced(dt, speed, dissipation):
     return np.asarray(moved(block_contacts(law), weightless, np.zeros_like(v), v, dt, round(0.08 / dt)).v[:, -1, 2])
 
 
+@pytest.mark.slow
 def test_impacts_lose_what_hunt_and_crossley_say_to_first_order_in_the_step():
     speed, dissipation = np.array([0.1, 0.5, 1.0, 1.0]), np.array([0.5, 0.5, 0.5, 0.0])
 
@@ -169,7 +171,8 @@ def tumbling():
     return builder.add_body("cube", parent, Joint("ball"), inertia=BodyInertia.box(1.0, (0.1,) * 3)).build()
 
 
-@pytest.mark.parametrize("joints", [pytest.param("slides", marks=pytest.mark.slow), "free"])
+@pytest.mark.slow
+@pytest.mark.parametrize("joints", ["slides", "free"])
 def test_energy_never_rises_where_cubes_tumble(joints):
     q, v, law = random_tosses(np.random.default_rng(2), 100)
     model, half = ball("free") if joints == "free" else tumbling(), 0.05
@@ -188,6 +191,7 @@ def test_energy_never_rises_where_cubes_tumble(joints):
     assert (stored[:, -1] < stored[:, 0] - 0.1).mean() > 0.8
 
 
+@pytest.mark.slow
 def test_a_hopper_comes_to_rest_on_its_spring():
     model = jaxdyn.samples.hopper()
     contacts = Contacts(model, jaxdyn.samples.hopper_shapes(), law=ContactLaw(stiffness=1e4))

@@ -53,6 +53,7 @@ def forces_of(n: int) -> ContactForces:
     return ContactForces(gap, 0 * force, point, force)
 
 
+@pytest.mark.slow
 def test_shapes_are_where_contacts_have_them():
     contacts = Contacts(CUBE, SHAPES)
     drawing = drawing_of(CUBE, None, (), False, {}, contacts)

@@ -61,7 +61,7 @@ def require_solution(name: str) -> None:
     assert judged.gap < 1e-8
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", [SMALL[0], *(pytest.param(name, marks=pytest.mark.slow) for name in SMALL[1:])])
 def test_solutions_of_ipopt_are_optimal(name):
     require_solution(name)
 
@@ -165,7 +165,9 @@ def test_warm_starts(name):
     assert ratio <= WARM[name]
 
 
-@pytest.mark.parametrize(("name", "weight"), [("double_integrator", 2.0), ("car_past_circle", 2.0)])
+@pytest.mark.parametrize(
+    ("name", "weight"), [("double_integrator", 2.0), pytest.param("car_past_circle", 2.0, marks=pytest.mark.slow)]
+)
 def test_feasible_trajectories_that_are_not_optimal_are_told(name, weight):
     """The solution for another weight of the first control is feasible, but not optimal."""
     problem = problem_of(name)

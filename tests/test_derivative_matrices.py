@@ -24,7 +24,6 @@ from jaxdyn.native import _target
 STATES = 3
 TOLERANCE = 1e-10
 ROBOTS = {"ur5": False, "solo12": True, "panda": False, "kinova": False, "anymal": True, "talos_reduced": True}
-QUICK = ("ur5",)
 JOINTS = ("free", "ball", "planar", "helical", "universal")
 
 
@@ -139,7 +138,8 @@ def check_against_pinocchio(name: str, computed, joint_friction: bool) -> None:
         np.testing.assert_allclose(symmetric, np.swapaxes(symmetric, -1, -2), atol=1e-12 * np.abs(symmetric).max())
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in ROBOTS])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ROBOTS)
 def test_robots_without_friction(name):
     check_against_pinocchio(name, computed(name, False), False)
 
@@ -256,6 +256,7 @@ def jacobians():
     return run(evaluate, *state)
 
 
+@pytest.mark.slow
 def test_jacobians_are_the_matrices():
     """The Jacobians by the coordinates `q`, restricted to the tangent space, are the analytic matrices."""
     model, state = one_state()
@@ -299,6 +300,7 @@ def test_gradients_of_inverse_dynamics_are_the_generic_ones():
         assert relative_error((bar @ J)[None], x[None]) < 1e-9
 
 
+@pytest.mark.slow
 def test_reverse_gradients_by_the_pullback():
     """Reverse gradients of both functions, and one by the velocity alone, equal products with the Jacobians."""
     model, state = one_state()

@@ -65,7 +65,7 @@ def compiled(function: str, name: str):
 
 
 @pytest.mark.parametrize("name", ["tree", pytest.param("arm", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize("function", [pytest.param(x, marks=[pytest.mark.slow] * (x != "aba")) for x in FUNCTIONS])
 def test_forward_reverse_and_central_differences(function, name):
     values = jax.tree.map(np.asarray, arguments(*state(name)))
     derivatives = compiled(function, name)
@@ -98,6 +98,7 @@ def test_forward_reverse_and_central_differences(function, name):
             assert np.abs(reverse[argument]).max() > 1e-6, argument
 
 
+@pytest.mark.slow
 def test_gradient_at_mass_first_moment_and_rotational_inertia():
     """Inverse dynamics is linear in the parameters, so its derivative is the regressor."""
     model, q, v, a, _ = state("tree")

@@ -664,8 +664,8 @@ EDITS = {
 }
 
 
-QUICK = ("lock", "attach", "scale")
-LONG = ("payload", "named payload", "link", "merged link", "friction", "armature")
+QUICK = ("scale",)
+LONG = ("lock", "attach", "payload", "named payload", "link", "merged link", "friction", "armature")
 
 
 @pytest.mark.parametrize("name", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in LONG)])

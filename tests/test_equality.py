@@ -74,6 +74,7 @@ class Springs(MujocoOracle):
         return a, 1 / resistance[resistance > 1e-9 * resistance.max()]
 
 
+@pytest.mark.slow
 @each_robot
 def test_springs_approach_the_constraints(name):
     """MuJoCo's constraint forces solve `(A + R) f = b`, `A = J M^-1 J^T`, with `R` proportional to `e = (1 - d) / d`

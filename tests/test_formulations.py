@@ -147,6 +147,7 @@ def test_articulated_inertias_against_pinocchio():
     assert (difference < TOLERANCE * np.abs(IA).max(axis=(-1, -2))).all()
 
 
+@pytest.mark.slow
 def test_loops_of_the_books():
     """Our results equal Featherstone's and Bae and Haug's, with a free, a moving and a fixed base."""
     _, ours, loops = values()

@@ -80,6 +80,7 @@ def test_shards_obey_the_equations_of_motion(whole):
         np.testing.assert_allclose(tau, x["tau"][:, k], atol=1e-8)
 
 
+@pytest.mark.slow
 def test_inertias_are_physical_and_ranges_hold():
     config = read_config(generate_dataset.Config, generate_dataset.DEFAULT_CONFIG).population
     arm = jaxdyn.samples.arm()

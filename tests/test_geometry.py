@@ -132,7 +132,7 @@ def test_witnesses_have_native_programs(name):
     assert specialize(jax.jacrev(outputs, argnums=(0, 1, 2, 3)), args, [False] * 4, 64).nodes
 
 
-CHEAP = [("box", "plane"), ("sphere", "terrain"), ("ellipsoid", "ball")]
+CHEAP = [("ellipsoid", "plane"), ("sphere", "ball")]
 REST = [pair for pair in itertools.product(SHAPES, SURFACES) if pair not in CHEAP]
 
 
@@ -148,6 +148,7 @@ def test_derivatives(name, surface):
     compare_derivatives(outputs, [rows(shape, 2), random_poses(2), *numbers])
 
 
+@pytest.mark.slow
 def test_a_cylinder_stands_and_its_forces_do_not_depend_on_the_places_on_the_rim():
     """Upright, and tilted by less and by more than the angle below which the places are fixed to the body: values and
     derivatives are finite, and springs at the places have the same force and torque to first order in the tilt."""

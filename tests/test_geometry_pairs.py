@@ -111,6 +111,7 @@ def test_distances_by_mujoco(kinds):
     np.testing.assert_allclose(np.linalg.norm(out[..., 1:4], axis=-1), 1, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kinds", [("sphere", "box")], ids="-".join)
 def test_derivatives_are_finite_at_singular_places(kinds):
     check_singular(kinds, np.float64)
@@ -180,6 +181,7 @@ def test_the_other_order_has_the_opposite_normals():
     np.testing.assert_allclose(out * [1, -1, -1, -1, 1, 1, 1], other, atol=1e-14)
 
 
+@pytest.mark.slow
 def test_batch_axes_are_those_of_vmap():
     one, two = SHAPES["capsule"], SHAPES["box"]
     poses = np.stack([random_poses(6), random_poses(6)]).reshape(2, 2, 3, 7)
@@ -197,6 +199,7 @@ def test_batch_axes_are_those_of_vmap():
     np.testing.assert_allclose(batched, jax.jit(jax.vmap(witnesses, 1, 1))(*poses), atol=1e-13)
 
 
+@pytest.mark.slow
 def test_boxes_on_each_other_touch_all_around():
     """Boxes of one size, exactly aligned or shifted, touch with their faces, at places around the middle."""
     depth = 1e-3

@@ -90,6 +90,7 @@ def test_the_low_pass_is_the_same_in_parts_and_at_once(monkeypatch):
     np.testing.assert_allclose(whole[..., -1], np.concatenate(by_hand), atol=1e-12)
 
 
+@pytest.mark.slow
 def test_the_covariance_of_scores_is_that_of_repeated_noise():
     """Noise with a known spectrum, drawn many times: the covariance of X^T r against its estimate from one draw."""
     truth = _arm().with_joint_friction(**FRICTION)
@@ -171,6 +172,7 @@ def test_residuals_of_a_block_without_leverage_have_the_covariance_of_the_noise(
     np.testing.assert_allclose(enlarged @ left @ enlarged.T, np.eye(10), atol=1e-12)
 
 
+@pytest.mark.slow
 def test_identify_finds_what_is_there_and_nothing_else():
     truth = _arm().with_joint_friction(**FRICTION)
     found = sysid.identify(_arm().scaled(mass=1.2), _recording(truth, offset=0.3), friction_velocity=0.05)
@@ -210,6 +212,7 @@ def test_an_unknown_width_of_the_sign_is_not_taken_for_stribeck_friction():
         assert table.upper[at] - table.lower[at] < 0.1 * true
 
 
+@pytest.mark.slow
 def test_intervals_know_that_a_width_was_searched_for():
     """Over 12 recordings: the intervals of friction, offsets and of the width itself."""
     inside = []

@@ -216,6 +216,7 @@ OTHER_UNITS = (
 )
 
 
+@pytest.mark.slow
 def test_files_of_other_units_with_currents_and_without_names(data, monkeypatch):
     seen = written(data, monkeypatch)
     for name in ("run_1", "run_2", "test"):

@@ -63,6 +63,7 @@ def test_friction_dissipates():
     assert float(jax.jacfwd(energy)(0.0)) == pytest.approx(-float(friction @ v), rel=1e-9)
 
 
+@pytest.mark.slow
 def test_momentum_of_a_floating_robot_is_constant():
     """Without gravity the momentum about a fixed point is constant over a roll-out, to the order of the integrator."""
     model = jaxdyn.samples.quadruped()

@@ -41,6 +41,7 @@ def test_the_error_offers_it():
     assert jaxdyn.from_dh([[1, 0, 0, 0]], convention="standard", kinematics_only=True).topology.missing_inertias
 
 
+@pytest.mark.slow
 def test_kinematics_are_those_of_the_whole_robot(whole, bare):
     q, v, a = (whole.random_configuration(jax.random.key(k)) for k in range(3))
     for function, arguments in (
@@ -175,6 +176,7 @@ def test_the_summary_says_it(bare):
     assert "kinematics only" in repr(bare)
 
 
+@pytest.mark.slow
 def test_pictures(bare, tmp_path):
     text = re.sub(r"<inertial>.*?</inertial>", "", PATH.read_text(), flags=re.DOTALL)
     jaxdyn.viz.save_html(tmp_path / "model.html", bare)
@@ -209,6 +211,7 @@ MASSLESS = """<mujoco><compiler angle="radian"/><worldbody>
 LEG = '<inertial pos="0 0 -0.2" mass="2" diaginertia="0.1 0.1 0.02"/>'
 
 
+@pytest.mark.slow
 def test_mjcf_files_with_massless_moving_bodies():
     text = MASSLESS.format(leg=LEG)
     with pytest.raises(RobotFileError, match=r"mass and inertia of moving bodies.*kinematics_only=True"):
@@ -238,6 +241,7 @@ def test_mjcf_files_with_massless_moving_bodies():
     np.testing.assert_array_equal(model.link_parameters("leg"), whole.link_parameters("leg"))
 
 
+@pytest.mark.slow
 def test_mjcf_files_on_the_disk_with_includes(tmp_path, capsys):
     (tmp_path / "parts").mkdir()
     (tmp_path / "parts" / "leg.xml").write_text(f"<mujocoinclude>{LEG}</mujocoinclude>")

@@ -78,6 +78,7 @@ def test_random_coordinates_are_physical():
         assert moments[0] + moments[1] > moments[2] * (1 - 1e-9)
 
 
+@pytest.mark.slow
 def test_single_precision():
     theta = random_theta(5, 100, 0.5).astype(np.float32)
     parameters = inertial_parameters_from_log_cholesky(theta)

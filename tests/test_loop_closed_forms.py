@@ -109,6 +109,7 @@ def peaucellier() -> tuple[jaxdyn.Model, np.ndarray, float]:
     return builder.build(), np.concatenate([[0.0], angles, -angles]), far
 
 
+@pytest.mark.slow
 def test_pen_of_peaucellier_stays_on_its_line():
     """While the crank turns to and fro: `x = (arm^2 - side^2) / (2 crank)`, at the height that the inversion gives."""
     model, q, line = peaucellier()

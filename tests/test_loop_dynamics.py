@@ -91,7 +91,7 @@ class Pinocchio:
         return a[o.v_rows].copy(), data.lambda_c.copy()
 
 
-@pytest.mark.parametrize("robot", [four_bars, standing])
+@pytest.mark.parametrize("robot", [four_bars, pytest.param(standing, marks=pytest.mark.slow)])
 def test_accelerations_and_forces_are_those_of_pinocchio(robot):
     model, q, v, tau = robot()
     a = np.asarray(jaxdyn.aba(model, q, v, tau))
@@ -137,6 +137,7 @@ def test_forces_of_nearly_straight_legs():
         np.testing.assert_allclose(-f[k], expected[18:], rtol=0, atol=1e-8 * np.abs(expected[18:]).max())
 
 
+@pytest.mark.slow
 def test_forces_across_the_plane_of_a_mechanism_are_no_rounding_errors():
     """A four-bar whose plane is oblique, with gravity turned along, has the forces of the upright one."""
     model, q, v, tau = four_bars()
@@ -225,6 +226,7 @@ def test_squeezer():
     np.testing.assert_allclose(multipliers, andrews.FORCES0, atol=1e-9 * andrews.FORCES0[0])
 
 
+@pytest.mark.slow
 def test_followers_and_loops_together():
     """A four-bar whose coupler follows its crank and a rod: the model, and its spanning tree with a coupling."""
     builder, inertia = jaxdyn.ModelBuilder(), jaxdyn.BodyInertia.box(1.0, (0.1, 0.2, 0.3))
@@ -245,6 +247,7 @@ def test_followers_and_loops_together():
     np.testing.assert_allclose(jaxdyn.constraint_forces(model, q, v, tau), forces[:1], atol=1e-10)
 
 
+@pytest.mark.slow
 def test_native_code_honors_loops():
     from jaxdyn.native import disabled, enabled
 
@@ -256,6 +259,7 @@ def test_native_code_honors_loops():
     assert ("jaxdyn_" in text) == enabled()
 
 
+@pytest.mark.slow
 def test_single_precision():
     for robot in (four_bars, standing):
         model, q, v, tau = robot()

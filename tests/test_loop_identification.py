@@ -46,6 +46,7 @@ def under(model: jaxdyn.Model, load: float = 0.0) -> Recording:
     return dataclasses.replace(recording, tau=tau)
 
 
+@pytest.mark.slow
 def test_a_payload_is_identified():
     """What moves in the plane, from exact torques with friction that grows with the load."""
     model, payload = five_bar(), jaxdyn.BodyInertia(0.7, (0.02, -0.01, 0.06), np.diag([4e-3, 5e-3, 2e-3]))
@@ -60,6 +61,7 @@ def test_a_payload_is_identified():
     np.testing.assert_array_equal(fit.unconstrained[[2, 4, 5, 7, 8, 9]], 0)
 
 
+@pytest.mark.slow
 def test_causes_of_residuals_are_named():
     """A bar that is 4 mm longer than in the model, from its elbow to the pin, and a mount that is tilted."""
     model = five_bar()
@@ -82,6 +84,7 @@ def test_causes_of_residuals_are_named():
     np.testing.assert_allclose(tilt.parameters, [-g[0], 0], atol=0.02)
 
 
+@pytest.mark.slow
 def test_passive_joints_follow_from_the_loop():
     """At every sample; velocities and accelerations are the rates of positions and velocities."""
     model, measured = five_bar(), recorded()

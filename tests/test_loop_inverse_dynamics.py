@@ -61,10 +61,12 @@ def test_four_bar():
     round_trip(four_bar("revolute"), close_four_bar(0.7), ("a",))
 
 
+@pytest.mark.slow
 def test_five_bar():
     round_trip(five_bar(), np.zeros(4), DRIVES)
 
 
+@pytest.mark.slow
 def test_a_plane_that_is_oblique():
     """The equation across the plane has rows of rounding errors there, which are not to become motion."""
     model, turn = five_bar(), np.array([0.5, -0.3, 0.7, 0.2])
@@ -119,6 +121,7 @@ def test_too_many_and_too_few_actuated_joints():
     np.testing.assert_allclose(other[0].residual, off, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_derivatives_of_redundant_torques():
     """By the state, the accelerations and a leaf of the model: forward, reverse, and differences."""
     model = five_bar()
@@ -146,6 +149,7 @@ def test_derivatives_of_redundant_torques():
     np.testing.assert_allclose(forward, differences, atol=1e-6 * np.abs(forward).max())
 
 
+@pytest.mark.slow
 def test_controls_that_hold_a_closed_loop():
     """A guess for optimal control has the torques of the driven joints, not those of the tree."""
     model, drives = five_bar(), DRIVES
@@ -208,6 +212,7 @@ def projected_inverse(model: jaxdyn.Model, q) -> np.ndarray:
     return np.linalg.inv(M) - Y @ np.linalg.pinv(J @ Y, rcond=1e-10) @ Y.T
 
 
+@pytest.mark.slow
 def test_operational_space_inertia_of_a_constrained_body():
     model = tethered()
     q = np.asarray(jaxdyn.project_configuration(model, model.random_configuration(jax.random.key(0))).q)
@@ -218,6 +223,7 @@ def test_operational_space_inertia_of_a_constrained_body():
     assert np.abs(np.asarray(found) - np.asarray(free)).max() > 0.1
 
 
+@pytest.mark.slow
 def test_kept_joints_stay_where_they_are():
     model = four_bar()
     guess = np.stack([close_four_bar(x) for x in (0.4, 1.1)])

@@ -73,6 +73,7 @@ def test_derivatives_of_the_projection():
     np.testing.assert_allclose(forward, (up - down).T / (2 * h), atol=1e-7)
 
 
+@pytest.mark.slow
 def test_what_fits_to_rollouts_say_about_loops():
     recording, model = swinging(), coupled_pendulums()
     free = Parametrization(model, Positive("damping"))

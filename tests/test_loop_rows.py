@@ -20,6 +20,7 @@ def state():
     return model, q, v, a
 
 
+@pytest.mark.slow
 def test_rows_are_derivatives_of_the_errors():
     """In a forest of all joint types, for all kinds of loops within a tree, between trees and to the world. The errors
     along `integrate` are differentiated by central differences of the sixth order."""

@@ -415,6 +415,7 @@ def gradients_and_hessians(f, x, *arguments):
     return np.asarray(gradients)[::k], np.asarray(hessians).reshape(n, k, k)
 
 
+@pytest.mark.slow
 def test_second_derivatives_are_right_at_zero():
     """`difference(q, integrate(q, x)) = x`, so the gradient is the weights and the Hessian vanishes."""
     model, q = MODELS["free"], states("free", 5, 15)[0]
@@ -584,6 +585,7 @@ def test_checked_under_vmap_and_for_zero_quaternions():
         jax.block_until_ready(checked(q))
 
 
+@pytest.mark.slow
 def test_quaternions_whose_squares_single_precision_does_not_have():
     """A quaternion stands for its direction, whatever its length: here the squares are infinite or zero."""
     with jax.enable_x64(False):

@@ -227,6 +227,7 @@ def sprung():
     return model, q, v, x
 
 
+@pytest.mark.slow
 def test_spring_torque_is_the_gradient_of_the_energy():
     model, q, *_ = sprung()
     energy = program("potential_energy")
@@ -257,6 +258,7 @@ def test_springs_in_the_dynamics_and_their_derivatives():
     matches("aba", model, q, v, x)
 
 
+@pytest.mark.slow
 def test_following_is_a_coupling_of_the_first_degree():
     """A joint that mimics, and the same joint with a coordinate that a linear coupling holds: accelerations, and their
     derivatives by the state and the torques of the joints that both models have."""

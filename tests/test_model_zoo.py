@@ -32,8 +32,8 @@ PART = "<mujoco><worldbody><geom size='1'/></worldbody></mujoco>"
 
 
 @pytest.fixture(scope="module")
-def zoo(tmp_path_factory):
-    """Return the folder and the exit code of a run over files with all outcomes."""
+def files(tmp_path_factory):
+    """Return a folder with files of all outcomes."""
     folder = tmp_path_factory.mktemp("zoo")
     (folder / "urdf").mkdir()
     (folder / "mjcf").mkdir()
@@ -45,7 +45,13 @@ def zoo(tmp_path_factory):
     (folder / "mjcf" / "sticky.xml").write_text(STICKY)
     (folder / "mjcf" / "part.xml").write_text(PART)
     (folder / "mjcf" / "other.xml").write_text("<sdf/>")
-    return folder, model_zoo.main(options(folder))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def zoo(files):
+    """Return the folder and the exit code of a run over its files."""
+    return files, model_zoo.main(options(files))
 
 
 def options(folder, *more: str) -> list[str]:
@@ -131,8 +137,8 @@ def test_a_gradient_that_is_not_finite_is_a_difference(zoo, monkeypatch, capsys)
         (["--states", "0"], "states is 0"),
     ],
 )
-def test_mistakes_are_named(zoo, more, message, capsys):
-    assert model_zoo.main(options(zoo[0], *more)) == 2
+def test_mistakes_are_named(files, more, message, capsys):
+    assert model_zoo.main(options(files, *more)) == 2
     assert message in capsys.readouterr().err
 
 

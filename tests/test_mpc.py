@@ -154,6 +154,7 @@ def at_time(p: Problem, t) -> Problem:
 SAMPLES = PredictiveSamplingOptions(samples=16, max_iterations=2, sigma=2.0, knots=4)
 
 
+@pytest.mark.slow
 def test_leaves_move_by_a_function_of_time_or_by_another_problem():
     x = np.array([0.2, 0.1])
     moving, fixed = MPC(problem(), SAMPLES, at_time=at_time), MPC(problem(), SAMPLES)
@@ -165,6 +166,7 @@ def test_leaves_move_by_a_function_of_time_or_by_another_problem():
     assert abs(float(solution.cost - before.cost)) > 1e-5
 
 
+@pytest.mark.slow
 def test_a_wrong_mass_is_made_up_for(mpc):
     """Estimating the disturbance more than halves the error when the plant is 30 % heavier than the model."""
     t = DT * np.arange(81)

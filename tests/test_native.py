@@ -150,7 +150,15 @@ def small():
     return jaxdyn.samples.random_tree(jax.random.key(1), 2, ("ball", "revolute"))
 
 
-@pytest.mark.parametrize("name", sorted(set(ALGORITHMS) - SECOND - OF_LOOPS))
+NATIVELY = sorted(set(ALGORITHMS) - SECOND - OF_LOOPS)
+OFTEN = {
+    "aba", "aba_derivatives", "center_of_mass", "centroidal_momentum", "constraint_forces", "coriolis_matrix", "crba",
+    "frame_jacobian", "inverse_mass_matrix", "rnea", "torque_regressor",
+}  # fmt: skip
+"""Algorithms of all kinds, whose programs every run of the tests makes."""
+
+
+@pytest.mark.parametrize("name", [pytest.param(x, marks=[pytest.mark.slow] * (x not in OFTEN)) for x in NATIVELY])
 def test_every_algorithm_runs_natively(name, programs):
     """With the model as an argument. Other tests compare the results with those of other libraries."""
     function, places = ALGORITHMS[name]
@@ -189,19 +197,20 @@ def test_every_gradient_runs_natively(name, precision, programs):
 @pytest.mark.parametrize("precision", [pytest.param("float32", marks=pytest.mark.slow), "float64"])
 def test_a_known_model_is_folded(precision, programs):
     """A model that the user's function closes over is part of the program, one that is an argument is not."""
-    model = small().astype(precision)
-    q, v, tau, f_ext = states(model, 33)
+    model = samples.double_pendulum().astype(precision)
+    q, v, a, f_ext = states(model, 33)
 
-    def accelerate(model, q, v, tau, f_ext):
-        return jaxdyn.aba(model, q, v, tau, f_ext)
+    def torques(model, q, v, a, f_ext):
+        return jaxdyn.rnea(model, q, v, a, f_ext)
 
-    agree(lambda *x: accelerate(model, *x), q, v, tau, f_ext, rtol=PRECISIONS[precision])
-    agree(accelerate, model, q, v, tau, f_ext, rtol=PRECISIONS[precision])
+    agree(lambda *x: torques(model, *x), q, v, a, f_ext, rtol=PRECISIONS[precision])
+    agree(torques, model, q, v, a, f_ext, rtol=PRECISIONS[precision])
     closed, argument = programs
     assert len(closed.uniform) == 4
     assert sum(argument.uniform) == len(argument.uniform) - 4 > 5
 
 
+@pytest.mark.slow
 def test_manifold_of_a_floating_base():
     model = jaxdyn.samples.random_tree(jax.random.key(1), 4, ("free", "ball", "revolute"))
     q, v, x, _ = states(model, 19)
@@ -212,7 +221,7 @@ def test_manifold_of_a_floating_base():
 
 
 @pytest.mark.parametrize("size", [0, 1, 2, 7, 8, 9, 16, 17, 31, 33])
-@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("precision", [pytest.param("float32", marks=pytest.mark.slow), "float64"])
 def test_batches_of_all_sizes_have_the_same_rows(size, precision):
     """A row does not depend on its neighbors, nor on its place in a vector."""
     model = jaxdyn.samples.random_tree(jax.random.key(0), 5).astype(precision)
@@ -268,15 +277,10 @@ def test_powers(exponent):
     np.testing.assert_allclose(out, x.astype(np.longdouble) ** p, rtol=2e-7)
 
 
-AXES = [
-    ((3, 1), (4,), ()),
-    *(
-        pytest.param(x, marks=pytest.mark.slow)
-        for x in (((), (), ()), ((2, 3), (1, 3), (2, 1)), ((1,), (6,), (6,)), ((0, 2), (2,), ()))
-    ),
-]
+AXES = [((3, 1), (4,), ()), ((), (), ()), ((2, 3), (1, 3), (2, 1)), ((1,), (6,), (6,)), ((0, 2), (2,), ())]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("axes", AXES, ids=str)
 def test_batch_axes_broadcast(axes):
     model = small()
@@ -285,6 +289,7 @@ def test_batch_axes_broadcast(axes):
     agree(lambda *x: (jaxdyn.aba(model, *x), gradient(*x)), q, v, tau, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_a_batch_of_models():
     models = [small().scaled(length=s, mass=2 * s) for s in (0.8, 1.0, 1.3)]
     many = jax.tree.map(lambda *x: jnp.stack(x), *models)
@@ -304,7 +309,7 @@ TRANSFORMS = {
 }
 
 
-# The gradient and the map of one model are also in `test_batch_axes_broadcast` and `test_a_batch_of_models`.
+# Gradients and maps of native programs are also in `test_batching.py`.
 LONG = ("Hessian", "checkpoint", "forward", "reverse", "gradient", "vmap")
 
 
@@ -336,7 +341,9 @@ def test_numbers_that_are_not_finite_show():
             np.testing.assert_array_equal(np.delete(out, 7, 0), np.delete(expected, 7, 0))
 
 
-@pytest.mark.parametrize(("precision", "turn"), [("float32", 1e30), ("float64", 1e12)])
+@pytest.mark.parametrize(
+    ("precision", "turn"), [pytest.param("float32", 1e30, marks=pytest.mark.slow), ("float64", 1e12)]
+)
 def test_very_large_angles(precision, turn):
     """The sine of a very large angle is as exact as XLA's; all other rows keep their values."""
     model = jaxdyn.samples.arm().astype(precision)
@@ -394,13 +401,15 @@ np.testing.assert_array_equal(parts, whole)
 """
 
 
-@pytest.mark.parametrize("devices", [pytest.param(1, marks=pytest.mark.slow), 3])
+@pytest.mark.slow
+@pytest.mark.parametrize("devices", [1, 3])
 def test_results_do_not_depend_on_threads(devices):
     """A large batch is shared between the threads: each element has the value that it has in a small batch."""
     flags = {"XLA_FLAGS": f"--xla_cpu_parallel_codegen_split_count=1 --xla_force_host_platform_device_count={devices}"}
     subprocess.run([sys.executable, "-c", THREADS], env=os.environ | flags, check=True)
 
 
+@pytest.mark.slow
 def test_optimized_programs_give_the_results_of_quick_ones(tmp_path):
     """The tests compile without optimizations, users with them."""
     file = tmp_path / "results.npz"
@@ -427,6 +436,7 @@ print(repr(np.asarray(jax.jit(lambda q: jaxdyn.aba(model, q, q, q))(q)).tobytes(
 """
 
 
+@pytest.mark.slow
 def test_programs_are_kept_on_disk(tmp_path):
     """Another process reads JAX's compiled program and the machine code that it calls from the cache."""
     printed, kept = [], []
@@ -591,7 +601,8 @@ def test_two_thousand_random_trees(block):
 
 
 @pytest.mark.parametrize(
-    ("batch", "save_every", "substeps"), [((), 1, 1), ((3,), 2, 3), pytest.param((2, 9), 3, 1, marks=pytest.mark.slow)]
+    ("batch", "save_every", "substeps"),
+    [((), 1, 1), *(pytest.param(*x, marks=pytest.mark.slow) for x in (((3,), 2, 3), ((2, 9), 3, 1)))],
 )
 def test_a_roll_out_is_one_program(batch, save_every, substeps, programs):
     """The steps of a roll-out run in one native program with a loop over them, and give what the loop of XLA gives."""
@@ -617,6 +628,7 @@ def test_a_roll_out_is_one_program(batch, save_every, substeps, programs):
         assert len(programs[-1].uniform) == 6
 
 
+@pytest.mark.slow
 def test_mapped_time_steps_and_derivatives_of_a_roll_out(programs):
     model = samples.double_pendulum().astype(jnp.float64)
     q, tau = 0.1 * np.arange(model.nv), np.ones((4, model.nv))

@@ -114,9 +114,8 @@ def states(model: jaxdyn.Model, *batch: int):
     return single(draws.states(model, 3, *batch)[:3])
 
 
-@pytest.mark.parametrize(
-    "name", ["arm", *(pytest.param(name, marks=pytest.mark.slow) for name in ("tree", "quadruped"))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["arm", "tree", "quadruped"])
 def test_results_of_kernels_with_the_model_as_argument(name, launches):
     model = programs.model_named(name)
     inputs = programs.states_of(model)

@@ -157,7 +157,9 @@ def test_which_functions_have_a_native_program(function):
     assert ("@jaxdyn_" in text) == (function is not no_program)
 
 
-@pytest.mark.parametrize("function", [*NATIVE, no_program])
+@pytest.mark.parametrize(
+    "function", [*(pytest.param(f, marks=[pytest.mark.slow] * (f not in (rows, loops))) for f in NATIVE), no_program]
+)
 def test_derivatives_of_both_modes(function, lowering):
     """By what is mapped, and by what the function closes over."""
     x, u, _, params = arguments()
@@ -302,6 +304,7 @@ def test_numbers_that_are_not_finite_reach_what_they_reach_by_jax(function, give
         assert_allclose(out[1], slopes, rtol=1e-14)
 
 
+@pytest.mark.slow
 def test_a_soft_constraint_without_one_of_its_bounds():
     def solved():
         bound = SoftConstraintCost(StateResidual(), [-jnp.inf, -0.6], [jnp.inf, 0.6], weight=100.0)
@@ -365,6 +368,7 @@ def pendulum(gain) -> Problem:
     )
 
 
+@pytest.mark.slow
 def test_a_solve_and_its_derivative_do_not_depend_on_native_code():
     def first_control(gain):
         return ddp(pendulum(gain)).us[0, 0]

@@ -52,7 +52,7 @@ def start(model, precision: str, steps: int = 3):
     return [x.astype(precision) for x in (q, v, np.stack([x] * steps))]
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("precision", [pytest.param("float32", marks=pytest.mark.slow), "float64"])
 @pytest.mark.parametrize("seed", [0, *(pytest.param(k, marks=pytest.mark.slow) for k in range(1, 20))])
 def test_one_roll_out_of_a_random_tree(seed, precision):
     model = tree(seed).astype(precision)
@@ -60,6 +60,7 @@ def test_one_roll_out_of_a_random_tree(seed, precision):
         np.testing.assert_allclose(alone, among, rtol=0, atol=PRECISIONS[precision] * np.abs(among).max())
 
 
+@pytest.mark.slow
 def test_values_that_cross_from_one_function_to_the_next(monkeypatch):
     monkeypatch.setattr("jaxdyn.native._order.PART", 300)
     model = tree(100)
@@ -67,6 +68,7 @@ def test_values_that_cross_from_one_function_to_the_next(monkeypatch):
         np.testing.assert_allclose(alone, among, rtol=0, atol=1e-10 * np.abs(among).max())
 
 
+@pytest.mark.slow
 def test_very_large_angles_in_some_lanes():
     model = samples.quadruped().astype("float64")
     q, v, tau = start(model, "float64")
@@ -85,7 +87,15 @@ def test_what_is_not_finite_shows_where_it_does_in_batches():
         assert np.isnan(alone[2:, 3:]).any()
 
 
-@pytest.mark.parametrize("model", [samples.quadruped(), two_arms(), tree(3)], ids=["quadruped", "two arms", "tree"])
+@pytest.mark.parametrize(
+    "model",
+    [
+        pytest.param(samples.quadruped(), marks=pytest.mark.slow),
+        two_arms(),
+        pytest.param(tree(3), marks=pytest.mark.slow),
+    ],
+    ids=["quadruped", "two arms", "tree"],
+)
 def test_packs_can_be_ordered(model):
     """Operations of a pack are of one kind, each is in one pack, and packs do not wait for each other."""
     shapes = [jax.ShapeDtypeStruct(shape, "float32") for shape in ((model.nq,), (model.nv,), (model.nv,))]

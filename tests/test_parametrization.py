@@ -83,6 +83,7 @@ def test_every_free_number_gives_a_physical_model(p):
     np.testing.assert_allclose(jnp.linalg.norm(models.joint_placement[..., 3:], axis=-1), 1, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_steps_are_about_the_present_model(p):
     x, step = numbers(p, 2), numbers(p, 3, 0.2)
     moved = eqx.filter_jit(lambda x, step: p.model(p.moved(x, step)))(x, step)
@@ -185,6 +186,7 @@ def mirrored_pair():
     return builder.build()
 
 
+@pytest.mark.slow
 def test_mirrored_bodies_share_their_numbers():
     model = mirrored_pair()
     p = Parametrization(model, Symmetric([("left", "right")], [LogCholesky(), Positive("damping")]))
@@ -219,6 +221,7 @@ def test_vmap_over_references():
     np.testing.assert_allclose(out, np.exp(0.1) * 0.1 * np.array([[1], [2], [3]]) * np.ones(4), rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_single_precision():
     p = everything()
     p = p.about(p.reference.astype(jnp.float32))

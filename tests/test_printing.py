@@ -95,7 +95,9 @@ RESULTS = {
 }
 
 
-@pytest.mark.parametrize("name", RESULTS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(x, marks=[pytest.mark.slow] * (x in ("ClosedLoop", "IKSolution"))) for x in RESULTS]
+)
 def test_results_print_what_a_person_asks_first(name):
     make, first, content = RESULTS[name]
     result = make()
@@ -135,6 +137,7 @@ def test_results_without_values_print_too(name):
         assert repr(batch) == f"{name}(3 of 3 converged)"
 
 
+@pytest.mark.slow
 def test_statuses_of_batches_are_counted():
     result = eqx.filter_vmap(lambda x0: trajopt.ddp(problem().starting_at(x0)))(jnp.array([[0.0, 0.0], [0.1, 0.0]]))
     assert repr(result) == "Solution(2 of 2 converged)"

@@ -232,7 +232,7 @@ def outcomes(readers: Readers, count: int, seed: int) -> dict[str, dict[str, int
 
 
 def test_damaged_checkpoints_are_set_aside(readers):
-    ends = outcomes(readers, 300, 0)
+    ends = outcomes(readers, 180, 0)
     for name in readers.all:
         # Most damage changes the content; what is not part of it, such as spaces, may change.
         assert ends[name].get("set aside", 0) > 20, ends[name]
@@ -329,6 +329,7 @@ def test_ctrl_c_leaves_a_process_that_only_calls_a_program(monkeypatch):
     assert programs.exit_code(interrupted) == 130
 
 
+@pytest.mark.slow
 def test_importing_computes_nothing():
     """Processes must be connected before the first computation."""
     code = """

@@ -344,7 +344,7 @@ def exchange(recording: Recording, arrays: tuple[str, ...], joints: tuple[int, i
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("arrays", list(COLUMNS))
+@pytest.mark.parametrize("arrays", [("tau",), *(pytest.param(x, marks=pytest.mark.slow) for x in list(COLUMNS)[1:])])
 def test_columns_of_other_joints(seed, arrays):
     r = recorded(seed)
     for joints in ((1, 3), (0, 1), (4, 6)):
@@ -439,7 +439,8 @@ def test_real_recordings_are_well_aligned():
 
 @pytest.mark.skipif(not os.environ.get("JAXDYN_DATA"), reason="JAXDYN_DATA does not name the recorded data")
 @pytest.mark.filterwarnings("ignore::jaxdyn.io.RobotFileWarning")
-@pytest.mark.parametrize("name", ["panda", pytest.param("kuka", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["panda", "kuka"])
 def test_mistakes_in_real_recordings_are_named(name):
     model, r = real(name)
     wrong = {"sign", "scale", "order", "clock", "degrees", "rates"}

@@ -34,6 +34,7 @@ def compare(a, b, tolerance: float) -> None:
         np.testing.assert_allclose(x, y, rtol=0, atol=tolerance * (1e-30 + np.abs(y).max()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("held", [False, True])
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_native_program_is_equal_to_xla(dtype, held):

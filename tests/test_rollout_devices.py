@@ -177,10 +177,8 @@ def finish(process: subprocess.Popen) -> str:
     return out
 
 
-SLOW = [pytest.param(body, marks=pytest.mark.slow) for body in (REST, CONTACTS)]
-
-
-@pytest.mark.parametrize("body", [ROLLOUTS, *SLOW], ids=["roll-outs", "rest", "contacts"])
+@pytest.mark.slow
+@pytest.mark.parametrize("body", [ROLLOUTS, REST, CONTACTS], ids=["roll-outs", "rest", "contacts"])
 def test_eight_devices_do_what_one_does_and_exchange_nothing(body):
     out = finish(start(MESH + body, 8))
     assert out.strip().endswith("passed"), out[-4000:]

@@ -150,6 +150,7 @@ def test_gravity_length_and_friction_are_recovered(fit, parametrization):
     assert out.before.gravity[2] == parametrization.reference.gravity[2]
 
 
+@pytest.mark.slow
 def test_intervals_by_name_and_by_bootstrap(fit, parametrization):
     out, _ = fit
     table = out.intervals()
@@ -308,7 +309,7 @@ def random_rows(seed: int, S: int, m: int, n: int, P: int, k: int) -> ArrowSyste
     )
 
 
-@pytest.mark.parametrize("m", [2, 12])
+@pytest.mark.parametrize("m", [pytest.param(2, marks=pytest.mark.slow), 12])
 def test_elimination_is_least_squares(m):
     S, n, P, k = 6, 3, 4, 5
     rows = random_rows(m, S, m, n, P, k)

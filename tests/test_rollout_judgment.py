@@ -42,6 +42,7 @@ def median(errors: RolloutErrors) -> float:
     return float(np.median(errors.rmse()))
 
 
+@pytest.mark.slow
 def test_zeros_are_estimated_from_the_first_part_alone(truth, recording):
     judged = judge_rollouts(truth, recording, 0.5, **SETTINGS, options=OPTIONS)
     assert judged.status == Status.CONVERGED

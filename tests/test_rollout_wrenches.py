@@ -34,7 +34,7 @@ def gripper():
     return builder.add_body("b", joint=mirrored, inertia=finger).build()
 
 
-@pytest.mark.parametrize("integrator", ["midpoint", "rk4"])
+@pytest.mark.parametrize("integrator", [pytest.param("midpoint", marks=pytest.mark.slow), "rk4"])
 def test_a_constant_force_on_a_falling_ball(integrator):
     """The force keeps its world axes while the ball turns: `x = t^2 f / 2m + g t^2 / 2`, `angle = t^2 n / 2I`."""
     model, t = ball(), 0.2
@@ -61,6 +61,7 @@ def test_the_euler_step_is_aba():
         np.testing.assert_allclose(of_time(1.0, start).v, a, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_the_midpoint_step_with_joints_that_mimic_others():
     """For constant force and mass `v1 = v0 + dt f / m`, `x1 = x0 + dt (v0 + v1) / 2`; `f` acts on both fingers."""
     f_ext = jnp.zeros((2, 6)).at[:, 0].set(jnp.array([3.0, -1.5]))
@@ -101,7 +102,9 @@ def test_constant_wrenches_and_functions():
     np.testing.assert_allclose(windy.final.q, state.q, rtol=1e-12)
 
 
-@pytest.mark.parametrize("integrator", INTEGRATORS)
+@pytest.mark.parametrize(
+    "integrator", [pytest.param(x, marks=[pytest.mark.slow] * (x in ("midpoint", "rk4"))) for x in INTEGRATORS]
+)
 def test_gradient_by_the_wrenches(integrator):
     model, start = jaxdyn.samples.pendulum(), State(jnp.array([0.4]), jnp.array([0.5]))
 

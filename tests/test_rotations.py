@@ -591,10 +591,12 @@ BEFORE_HALF_TURN = LENGTHS < 3.14
 AT_HALF_TURN = np.concatenate([half_turn(AXES), Rotation.from_rotvec(VECTORS[~BEFORE_HALF_TURN]).as_matrix()])
 
 
+@pytest.mark.slow
 def test_derivatives_of_exp():
     Derivatives(rotation_and_quaternion_exp, np.concatenate([EVERY, np.pi * AXES])).check()
 
 
+@pytest.mark.slow
 def test_second_derivatives_of_exp_at_zero():
     """The derivatives are those of `exp(w) = 1 + [w x] + [w x]^2 / 2 + ...`."""
     first, second = Derivatives(rotation_and_quaternion_exp, np.zeros((1, 3))).check()
@@ -608,6 +610,7 @@ def test_second_derivatives_of_exp_at_zero():
     np.testing.assert_allclose(second[0, 10:], 0, atol=1e-15)
 
 
+@pytest.mark.slow
 def test_derivatives_of_left_jacobians():
     w = np.concatenate([EVERY, np.pi * AXES])
     Derivatives(left_jacobians, np.concatenate([w, np.random.default_rng(1).normal(size=w.shape)], axis=-1)).check()
@@ -663,6 +666,7 @@ def test_derivatives_are_continuous_across_the_thresholds():
             np.testing.assert_allclose(d[::2], d[1::2], rtol=0, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_gradient_of_the_se3_round_trip():
     """`log(exp(x)) = x`, so every gradient equals the weights, at zero and up to half a turn."""
     weights = np.random.default_rng(12).normal(size=TWISTS.shape)
@@ -694,6 +698,7 @@ def test_single_precision_half_turns():
     np.testing.assert_allclose(exp(w), half_turn(AXES), rtol=0, atol=10 * EPS)
 
 
+@pytest.mark.slow
 def test_single_precision_se3():
     x = TWISTS.astype(np.float32)
     back = se3_round_trip(x)
@@ -721,6 +726,7 @@ def test_single_precision_derivatives_match_double(f, x):
         np.testing.assert_allclose(s, d, rtol=0, atol=3e-5 * (1 + np.abs(d).max()), err_msg=derivative)
 
 
+@pytest.mark.slow
 def test_single_precision_derivatives_are_finite_at_half_turns():
     q = np.concatenate([np.zeros((len(AXES), 1)), AXES], axis=-1)
     for f, x in ((log_of_matrix, columns_first(AT_HALF_TURN)), (quaternion_functions, np.concatenate([q, -q]))):

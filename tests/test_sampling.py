@@ -68,7 +68,9 @@ def optimum(p: Problem) -> float:
     return float(cost(us))
 
 
-@pytest.mark.parametrize("name", SOLVERS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(x, marks=[pytest.mark.slow] * (x == "predictive_sampling")) for x in SOLVERS]
+)
 def test_near_the_optimum_and_within_bounds(name):
     solve, options = SOLVERS[name]
     p = problem()
@@ -86,7 +88,7 @@ def test_near_the_optimum_and_within_bounds(name):
     np.testing.assert_array_equal(same.us, solution.us)
 
 
-@pytest.mark.parametrize("name", SOLVERS)
+@pytest.mark.parametrize("name", [pytest.param(x, marks=[pytest.mark.slow] * (x != "cem")) for x in SOLVERS])
 def test_batches_are_the_single_solves(name):
     """Elements of a `vmap` over starts and keys equal single solves: an element that has ended does not change."""
     solve, options = SOLVERS[name]
@@ -114,6 +116,7 @@ def test_statuses_are_true():
     assert "diverged" in diverged.message
 
 
+@pytest.mark.slow
 def test_a_constraint_that_can_be_met_is():
     away = [Constraint(Selected(StateResidual(), [0]), 0.4, np.inf)]
     free, held = (
@@ -141,6 +144,7 @@ def test_numbers_do_not_compile_again():
             assert traces == before
 
 
+@pytest.mark.slow
 def test_single_precision():
     p = problem(dtype=jnp.float32)
     solution = mppi(p, options=SOLVERS["mppi"][1])

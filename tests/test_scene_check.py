@@ -35,6 +35,7 @@ def test_models_of_mujoco_leave_its_warnings_to_whoever_heard_them(tmp_path):
         mujoco.set_mju_user_warning(None)
 
 
+@pytest.mark.slow
 def test_a_scene_is_equal_by_itself_and_names_what_is_changed(tmp_path, capsys):
     path = tmp_path / "scene.xml"
     path.write_text(TEXT)

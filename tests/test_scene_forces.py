@@ -96,6 +96,7 @@ def test_all_kinds_of_forces_are_mujocos():
     check(m, size=5.0)
 
 
+@pytest.mark.slow
 def test_fluids_are_mujocos():
     check(mujoco.MjModel.from_xml_string(FLUID))
 
@@ -107,7 +108,15 @@ def test_forces_are_mujocos_at_all_speeds(xml, size):
     check(mujoco.MjModel.from_xml_string(xml), 40, size)
 
 
-@pytest.mark.parametrize("flag", ["spring", "damper", "gravity", "actuation", "clampctrl", "spring damper"])
+@pytest.mark.parametrize(
+    "flag",
+    [
+        "gravity",
+        "clampctrl",
+        "spring damper",
+        *(pytest.param(x, marks=pytest.mark.slow) for x in ("spring", "damper", "actuation")),
+    ],
+)
 def test_disabled_features_do_nothing(flag):
     xml = """<mujoco><option density="2" gravity="0 0 -9"><flag FLAG/></option><worldbody>
       <body gravcomp="1"><joint name="j" axis="0 1 0" stiffness="2" damping="3"/><geom size=".1" pos=".3 0 0"/></body>

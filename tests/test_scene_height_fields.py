@@ -151,6 +151,7 @@ def test_scene_on_a_height_field_is_mujocos(kind):
     assert found.equal, found
 
 
+@pytest.mark.slow
 def test_what_leaves_the_window_is_not_silent():
     """A geom that grows may be over more of the grid than the candidates have."""
     scene = load_scene(scene_text("sphere"))

@@ -52,7 +52,7 @@ def small(cone: str = "elliptic"):
     return m, load_scene(m), random_states(m, 8)
 
 
-@pytest.mark.parametrize("cone", ["pyramidal", "elliptic"])
+@pytest.mark.parametrize("cone", [pytest.param("pyramidal", marks=pytest.mark.slow), "elliptic"])
 def test_accelerations_are_mujocos(cone):
     _, scene, (qpos, qvel, act, control, qacc, *_) = small(cone)
     state = state_of(scene, qpos, qvel, act)

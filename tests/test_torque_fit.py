@@ -273,6 +273,7 @@ def test_what_the_prior_decides_is_told():
     assert "prior" in fit.intervals().table()
 
 
+@pytest.mark.slow
 def test_cross_validation_trusts_a_prior_that_is_right():
     truth, wrong, offset = truth_and_prior()
     few = motion(truth, 18, n=40, offset=offset)

@@ -60,6 +60,7 @@ def active(problem: Problem, s: Solution) -> np.ndarray:
     return np.concatenate([at_bound, np.abs(s.multipliers.stage[:, 1]) > 0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("move", "most"), [(0.0, 2), (0.002, 3), (0.2, 3), (-0.2, 3)])
 def test_few_steps_lead_to_the_solution_of_a_moved_start(move, most):
     problem = pendulum().starting_at(pendulum().x0 + move)
@@ -89,6 +90,7 @@ def warm_solve(problem, us, xs, multipliers, hessian: Literal["adaptive", "full"
     return ddp(problem, us, xs, multipliers=multipliers, options=DDPOptions(history=60, hessian=hessian))
 
 
+@pytest.mark.slow
 def test_gauss_newton_leads_on_where_second_derivatives_have_no_active_set():
     """The wrong multipliers make the second derivatives of the Lagrangian indefinite."""
     solved = warm_solve(pendulum(), solution().us, solution().xs, wrong_multipliers())
@@ -97,6 +99,7 @@ def test_gauss_newton_leads_on_where_second_derivatives_have_no_active_set():
     assert solved.iterations <= 5
 
 
+@pytest.mark.slow
 def test_the_barrier_method_takes_over_where_no_active_set_helps():
     """Without Gauss-Newton's curvatures none is found for the wrong multipliers."""
     solved = warm_solve(pendulum(), solution().us, solution().xs, wrong_multipliers(), hessian="full")
@@ -109,6 +112,7 @@ def test_the_barrier_method_takes_over_where_no_active_set_helps():
     assert solved.history.cost[first] == solved.history.cost[0]
 
 
+@pytest.mark.slow
 def test_single_precision_and_batches():
     problem, s = of_dtype((pendulum(), solution()), jnp.float32)
     starts = problem.x0 + jnp.array([[0.0], [0.002], [0.05]], jnp.float32)
@@ -135,6 +139,7 @@ def test_a_step_that_is_not_possible_fails_at_once():
     assert next_active_set(progress, jnp.asarray(1.0), jnp.array(False))[1]
 
 
+@pytest.mark.slow
 def test_multipliers_of_the_guess_stay_where_no_iterations_are_left():
     """No active set is found, and in the last iteration no barrier begins."""
     wrong, options = wrong_multipliers(), DDPOptions(max_iterations=1, hessian="full")

@@ -78,6 +78,7 @@ def begun() -> ConstrainedState:
     return s._replace(xs=xs, us=CONTROLS, gaps=jnp.zeros_like(s.gaps), tolerance=jnp.asarray(1e-30))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("regularized", [False, True])
 def test_a_decrease_made_small_by_regularization_solves_no_barrier_problem(regularized):
     before = begun()._replace(promised=jnp.asarray(0.0), regularized=jnp.asarray(regularized))
@@ -91,6 +92,7 @@ def test_a_decrease_made_small_by_regularization_solves_no_barrier_problem(regul
         assert after.barrier < before.barrier
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("times", "after_times"), [(100.0, 10.0), (5.0, 1.0), (0.5, 0.5)])
 def test_penalties_of_violated_inequalities_stop_growing(times, after_times):
     """`delta` is the inverse of the penalty, here in multiples of the least one that a violation leads to."""
@@ -144,6 +146,7 @@ def test_rounding_is_not_the_size_of_a_constraint():
     np.testing.assert_allclose(second, FAR * first)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("last", [False, True])
 def test_no_solve_begins_anew_in_its_last_iteration(last):
     """Steps have been so short that a solve with iterations left begins anew."""
@@ -157,6 +160,7 @@ def test_no_solve_begins_anew_in_its_last_iteration(last):
     assert (after.xs[1:] == 0).all() != last
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("violated", [False, True])
 def test_tiny_steps_far_from_feasible_points_count_as_none(violated):
     """A step is tiny beside a displacement of 1e6 before it. Two controls of 0.9 violate the limit of the state, and
@@ -199,6 +203,7 @@ def test_the_scale_of_the_cost_is_not_that_of_an_unstable_motion(growth, control
     np.testing.assert_allclose(scale, expected, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_second_derivatives_of_functions_after_many_iterations_with_one_barrier():
     def policy(waited: int):
         before = begun()._replace(promised=jnp.asarray(jnp.inf), waited=jnp.asarray(waited, jnp.int32))
@@ -210,6 +215,7 @@ def test_second_derivatives_of_functions_after_many_iterations_with_one_barrier(
     assert jnp.abs(policy(LONG_PATIENCE - 1).Quu - gauss_newton.Quu).max() > 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("distance", "multiplier", "moved"), [(1e-8, 1e-3, True), (1e-3, 2e-3, False)])
 def test_controls_far_from_their_bounds_stay_where_they_are(distance, multiplier, moved):
     """A multiplier that is as small as a control's distance from its bound does not say that the control is there;
@@ -291,6 +297,7 @@ def test_batches_compute_only_what_one_of_them_needs():
     assert calls
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("steps", "infeasibility", "outcome"),
     [(1, 0.2, "goes on"), (1, 0.01, "improves"), (WATCHED - 1, 0.2, "goes back"), (-1, 0.2, "has ended")],

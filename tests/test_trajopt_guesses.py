@@ -90,6 +90,7 @@ def test_controls_that_hold_a_robot():
     np.testing.assert_allclose(static_guess(limited).us, np.clip(guess.us, -1, 1), atol=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bound", [None, 2.0])
 def test_controls_of_an_underactuated_robot_are_least_squares(bound):
     """They equal SciPy's bounded least squares through the actuation matrix."""
@@ -109,6 +110,7 @@ def test_controls_of_an_underactuated_robot_are_least_squares(bound):
         np.testing.assert_allclose(us, np.broadcast_to(best, us.shape), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_controls_that_hold_function_dynamics():
     """The control balances gravity and a force that is known at each time."""
 
@@ -170,6 +172,7 @@ def test_guesses_under_transformations():
     np.testing.assert_allclose(moving.xs[1], interpolated_guess(problem(ARM, x0[1]), jnp.ones(ARM.model.nq)).xs)
 
 
+@pytest.mark.slow
 def test_a_controller_with_the_control_before_in_its_state():
     """The time of the plan reaches the inner dynamics, and the plan starts from the control before."""
     inner = ContinuousDynamics(lambda x, u, t, p: u + t, 1, 1, dt=0.1)

@@ -149,8 +149,8 @@ def test_functions_get_the_nominal_time():
         ("free time", StepLengthResidual(0.2)),
         ("both", InnerResidual(InnerResidual(StateResidual(jnp.array([1.0, 2.0]))))),
         ("memory of a robot", FramePoseResidual(TIP, SE3.identity())),
-        ("memory of a robot", FrameVelocityResidual(TIP)),
-        ("memory of a robot", InnerResidual(StateResidual())),
+        pytest.param("memory of a robot", FrameVelocityResidual(TIP), marks=pytest.mark.slow),
+        pytest.param("memory of a robot", InnerResidual(StateResidual()), marks=pytest.mark.slow),
     ],
 )
 def test_residuals_of_wrapped_dynamics(name, residual):
@@ -168,6 +168,7 @@ def test_the_rate_of_controls_has_the_true_step():
     np.testing.assert_allclose(residual(displaced, x, u, 0), [0.3 / 0.04])
 
 
+@pytest.mark.slow
 def test_controls_change_no_faster_than_allowed():
     dynamics = PreviousControlDynamics(ContinuousDynamics(double_integrator, 2, 1, dt=0.1))
     problem = Problem(
@@ -186,6 +187,7 @@ def test_controls_change_no_faster_than_allowed():
     np.testing.assert_allclose(solution.xs[1:, 2], solution.us[:, 0], atol=1e-7)
 
 
+@pytest.mark.slow
 def test_minimum_time_of_a_double_integrator():
     """From rest to rest over the distance d with the acceleration a, the shortest time is 2 sqrt(d/a)."""
     horizon, d, a = 20, 1.0, 2.0
@@ -244,6 +246,7 @@ def test_soft_constraints_of_each_stage():
         assert rows.at(k).value(PENDULUM, jnp.array([3.0, 0.0]), None, k) == (3.0 - k) ** 2
 
 
+@pytest.mark.slow
 def test_an_exact_penalty_keeps_the_bound():
     """With a slope above the multiplier of the hard constraint, the violation stays within the width."""
     dynamics = ContinuousDynamics(double_integrator, 2, 1, dt=0.1)

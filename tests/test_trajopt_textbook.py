@@ -249,13 +249,14 @@ def solutions(make, guess):
     return found, ipopt(us, xs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "guess"),
     [
         (largest_orbit, 0.0),
         (largest_orbit, 1.0),
         (unstable_regulator, 0.0),
-        pytest.param(least_time, (0.5, 0.3), marks=pytest.mark.slow),
+        (least_time, (0.5, 0.3)),
     ],
 )
 def test_optimum_is_that_of_ipopt(make, guess):

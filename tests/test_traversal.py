@@ -158,7 +158,7 @@ ROWS = {
 }
 
 
-@pytest.mark.parametrize("max_pieces", [0, 8, 100])
+@pytest.mark.parametrize("max_pieces", [8, *(pytest.param(x, marks=pytest.mark.slow) for x in (0, 100))])
 def test_take_rows(max_pieces, monkeypatch):
     """Rows taken by slices or by a gather are right for any number of batch axes, and so is the transpose."""
     monkeypatch.setattr(_walks, "MAX_PIECES", max_pieces)
@@ -272,7 +272,7 @@ def check(actual, expected, shape) -> None:
             np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-12, err_msg=key)
 
 
-QUICK = ("one node", "roots only", "two roots", "limbs", "comb", "forest")
+QUICK = ("one node", "two roots", "comb", "forest")
 
 
 @pytest.mark.parametrize("name", [pytest.param(x, marks=[pytest.mark.slow] * (x not in QUICK)) for x in TREES])
@@ -283,7 +283,9 @@ def test_walks(name):
     check(actual, expected_walks(tree, *values), (tree.size, *batch))
 
 
-@pytest.mark.parametrize("batch", [(), (1,), (20,), (2, 5)], ids=str)
+@pytest.mark.parametrize(
+    "batch", [(), (2, 5), *(pytest.param(x, marks=pytest.mark.slow) for x in ((1,), (20,)))], ids=str
+)
 def test_walks_in_batches(batch):
     tree = TREES["forest"]
     values = data(tree, batch)
@@ -291,6 +293,7 @@ def test_walks_in_batches(batch):
     check(actual, expected_walks(tree, *values), (tree.size, *batch))
 
 
+@pytest.mark.slow
 def test_scans_of_many_forests():
     """Scans are right for many kinds of small forests, in which several nodes share a place; one program runs all."""
     trees = [tree for tree in MANY if 2 < tree.size < 20]
@@ -331,7 +334,9 @@ def test_single_precision_stays_single(name):
 # Derivatives
 
 
-@pytest.mark.parametrize("name", ["one node", "chain", "roots only", "two roots", "forest"])
+@pytest.mark.parametrize(
+    "name", ["one node", pytest.param("chain", marks=pytest.mark.slow), "roots only", "two roots", "forest"]
+)
 def test_sums_are_linear_and_each_others_transposes(name):
     """The matrices of the sums by forward mode, reverse mode, and one and two transpositions are all right."""
     tree = TREES[name]
@@ -378,7 +383,7 @@ def test_gradients_through_the_sums():
     np.testing.assert_allclose(turned, second, atol=1e-12)
 
 
-@pytest.mark.parametrize("axis", [0, 1, 2])
+@pytest.mark.parametrize("axis", [1, *(pytest.param(x, marks=pytest.mark.slow) for x in (0, 2))])
 def test_sums_and_poses_under_vmap(axis):
     """`vmap` over any axis, and over two axes one after the other, gives the right results."""
     tree = TREES["two roots"]

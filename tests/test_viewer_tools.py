@@ -152,6 +152,7 @@ def test_collision_geoms_of_mjcf():
     assert felt.color[3] < 1
 
 
+@pytest.mark.slow
 def test_a_handle_pulls_a_frame():
     start, goal = np.array([0.2, 0.5, 0.1]), np.array([0.6, 0.9, 0.3])
     with Viewer(ARM, q=start) as viewer:
@@ -181,6 +182,7 @@ def test_a_handle_pulls_a_frame():
             viewer.pull("base")
 
 
+@pytest.mark.slow
 def test_paths_moments_films_and_notebooks(tmp_path):
     t = 2.0 + np.linspace(0, 0.4, 9)
     q = np.stack([np.sin(t), 0.5 * t - 1, 0.1 * t], axis=1)
@@ -218,6 +220,7 @@ def test_paths_moments_films_and_notebooks(tmp_path):
     assert np.abs(film[0].astype(int) - film[-1]).max() > 50
 
 
+@pytest.mark.slow
 def test_films_as_files(tmp_path):
     t = np.linspace(0, 0.2, 5)
     # Neighboring pictures that are equal would be one in the file.

@@ -233,6 +233,7 @@ def test_ellipsoids_have_the_inertia_of_their_bodies():
     assert not np.array_equal(ellipsoids[0].color, ellipsoids[1].color)
 
 
+@pytest.mark.slow
 def test_axes_are_those_about_which_joints_turn():
     kinds = ("revolute", "prismatic", "helical", "cylindrical", "universal", "planar", "ball", "free", "continuous")
     builder = ModelBuilder()
@@ -268,6 +269,7 @@ def test_axes_are_those_about_which_joints_turn():
         assert abs(direction @ axis) / np.linalg.norm(axis) == pytest.approx(1.0, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_loops_have_balls_at_their_ends_and_a_line_where_they_are_apart(tmp_path):
     model = four_bar().with_loop("stay", "distance", "world", "coupler", (0.2, 0, 0.5), (0.5, 0, 0), length=0.8)
     drawing = drawing_of(model, None, (), False, {})
