@@ -66,10 +66,10 @@ def no_step(iterate: Iterate) -> Trial:
 
 
 def linear_step(problem: Problem, iterate: Iterate, e: Expansion, policy: Policy) -> Trial:
-    """The whole step of the linear model, as in direct multiple shooting (Giftthaler et al., IROS 2018, algorithm 1).
+    """The whole step of the linear model, as in direct multiple shooting (Giftthaler et al., IROS 2018).
 
-    It is accepted if it lessens the gaps, or else the cost and what the gaps cost at the costates that the step leads
-    to, an exact penalty on absolute values (Nocedal & Wright, Numerical Optimization, 2006, section 15.4)."""
+    It is accepted if it lessens the gaps, or else the cost and the price of the gaps: their absolute values, weighted
+    by the costates that the step leads to (Nocedal & Wright, Numerical Optimization, 2006, section 15.4)."""
     xs, us, gaps, value = iterate
     dxs, dus = linear_roll_out(e, policy)
     new_xs = jax.vmap(problem.dynamics.integrate)(xs, dxs)
