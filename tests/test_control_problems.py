@@ -131,7 +131,7 @@ WARM = {
     "car_past_circle": 0.2,
     "cartpole": 0.3,
     "parallel_park": 0.3,
-    "pendulum_on_cart": 0.6,
+    "pendulum_on_cart": 0.3,
     "point_mass": 0.3,
     "three_obstacles": 0.2,
     "van_der_pol": 0.3,

@@ -520,39 +520,61 @@ def test_an_active_set_is_known_to_have_settled(sweeps, enough):
     np.testing.assert_array_equal(active, dxs[:, 0] > 0)
 
 
-def test_step_in_a_box_is_that_of_a_general_solver():
-    e = linear_quadratic()
-    width = np.random.default_rng(2).uniform(0.3, 3.0, size=(2, T, M))
-    width[0, 2], width[:, 4, 0], width[1, 5] = 0.0, 0.0, np.inf
-    lower, upper = -width[0], width[1]
-    policy = jax.jit(backward_in_box, static_argnums=4)(e, 0.0, lower, upper, 20)
-    dx, controls = np.asarray(e.gaps[0]), []
-    for k in range(T):
-        controls.append(policy.k[k] + policy.K[k] @ dx)
-        dx = e.A[k] @ dx + e.B[k] @ controls[-1] + e.gaps[k + 1]
+def cost_of_steps(e: Expansion):
+    """Return a function that gives the cost of steps `[horizon * nu]` of the controls."""
 
     @jax.jit
     def cost(us):
         total, dx = 0.0, e.gaps[0]
-        for k, u in enumerate(us.reshape(T, M)):
+        for k, u in enumerate(us.reshape(e.B.shape[0], -1)):
             l = jax.tree.map(lambda a, k=k: a[k], e.stage)
             total += l.x @ dx + l.u @ u + 0.5 * (dx @ l.xx @ dx + u @ l.uu @ u) + u @ l.ux @ dx
             dx = e.A[k] @ dx + e.B[k] @ u + e.gaps[k + 1]
         return total + e.terminal.x @ dx + 0.5 * dx @ e.terminal.xx @ dx
 
-    slope = jax.jit(jax.grad(cost))
+    return cost
+
+
+def test_step_in_a_box_is_that_of_a_general_solver():
+    e = linear_quadratic()
+    width = np.random.default_rng(2).uniform(0.3, 3.0, size=(2, T, M))
+    width[0, 2], width[:, 4, 0], width[1, 5] = 0.0, 0.0, np.inf
+    lower, upper = -width[0], width[1]
+    _, us = linear_roll_out(e, jax.jit(backward_in_box)(e, 0.0, lower, upper))
+    cost = cost_of_steps(e)
     best = scipy.optimize.minimize(
         cost,
         np.zeros(T * M),
-        jac=slope,
+        jac=jax.jit(jax.grad(cost)),
         method="L-BFGS-B",
         bounds=list(zip(lower.ravel(), upper.ravel(), strict=True)),
         options={"ftol": 1e-15, "gtol": 1e-10, "maxiter": 2000},
     )
-    us = np.stack(controls)
     held = (us == lower) | (us == upper)
     assert 3 < held.sum() < T * M - 3
     np.testing.assert_allclose(us.ravel(), best.x, atol=1e-6)
+
+
+@pytest.mark.parametrize(("growth", "seed"), [(1.2, 30), (1.6, 42)])
+def test_active_sets_of_an_unstable_motion_do_not_cycle(growth, seed):
+    """Sets that change at all stages at once cycle in both cases."""
+    rng, (horizon, n, m, bound) = np.random.default_rng(seed), (10, 3, 2, 0.3)
+    A, B = growth * rng.normal(size=(horizon, n, n)) / np.sqrt(n), rng.normal(size=(horizon, n, m))
+    zeros = (np.zeros((horizon, *shape)) for shape in ((), (n,), (m,), (n, n), (m, n)))
+    stage = Quadratic(*zeros, np.broadcast_to(1e-2 * np.eye(m), (horizon, m, m)))
+    end = Quadratic(np.zeros(()), rng.normal(size=n), np.zeros(0), np.eye(n), np.zeros((0, n)), np.zeros((0, 0)))
+    gaps = np.zeros((horizon + 1, n))
+    gaps[0] = rng.normal(size=n)
+    e = jax.tree.map(jnp.asarray, Expansion(A, B, gaps, stage, end))
+    box = jnp.full((horizon, m), bound)
+    _, us = linear_roll_out(e, jax.jit(backward_in_box)(e, 0.0, -box, box))
+    slopes = jax.grad(cost_of_steps(e))(us.ravel()).reshape(us.shape)
+    low, high = us <= -bound, us >= bound
+    assert (low | high).any()
+    assert (jnp.abs(us) <= bound * (1 + 1e-12)).all()
+    assert (jnp.where(low, slopes, 1.0) >= 0).all()
+    assert (jnp.where(high, slopes, -1.0) <= 0).all()
+    assert (jnp.where(low | high, 0.0, jnp.abs(slopes)) <= 1e-8 * jnp.abs(slopes).max()).all()
 
 
 @pytest.mark.slow

@@ -21,8 +21,6 @@ from jaxdyn.trajopt.ddp._expansion import Expansion, Rows
 from jaxdyn.trajopt.ddp._riccati import Policy, backward_with_active_set, control_slopes
 from jaxdyn.trajopt.problem import Problem
 
-SWEEPS = 20
-"""Most changes of the active set in one iteration."""
 AT_BOUND = 2e-5
 """Distance from a bound, relative to its size and range, up to which a control may be held there at first. It is larger
 than the distance to which a guess's controls are moved."""
@@ -89,7 +87,7 @@ def active_set_policy(problem: Problem, s: ConstrainedState, e: Expansion, rows:
     held = (s.box.lower > 0) | (low == high), s.box.upper > 0
     start = held, Sides(*(multiplier > 0 for multiplier in s.rows.shift))
     box, zero = (low - s.us, high - s.us), jnp.zeros((), e.A.dtype)
-    policy, active, settled = backward_with_active_set(system, next_active, zero, box, start, SWEEPS)
+    policy, active, settled = backward_with_active_set(system, next_active, zero, box, start)
     return policy._replace(ok=policy.ok & settled), active
 
 

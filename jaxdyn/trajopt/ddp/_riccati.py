@@ -22,8 +22,8 @@ from jaxdyn.trajopt.problem import Quadratic
 
 # From this length of displacements on, the problems of a batch are faster one after the other than side by side.
 _LARGE = 8
-SWEEPS = 4
-"""Changes of the active set in one backward pass; the next iteration goes on with a set that still changes."""
+SWEEPS = 20
+"""Most changes of the active set in one backward pass."""
 
 
 class Policy(NamedTuple):
@@ -203,21 +203,19 @@ def backward_in_box(
     regularization,
     lower: Float[Array, "horizon nu"],
     upper: Float[Array, "horizon nu"],
-    sweeps: int = SWEEPS,
 ) -> Policy:
     """`backward` with bounds on the step of the controls, at the states that the step reaches.
 
     Controls are held and freed by `backward_with_active_set`. Bounds at each state alone (Tassa, Mansard & Todorov,
     ICRA 2014) would ignore that the states before move, too. Only the curvature in free controls must be positive."""
     # Controls at a bound are held first; equal bounds leave no choice.
-    held = lower >= 0, (upper <= 0) & (lower < 0)
-    return backward_with_active_set(
-        lambda _: e, lambda _dxs, _dus, _: (), regularization, (lower, upper), (held, ()), sweeps
-    )[0]
+    start = (lower >= 0, (upper <= 0) & (lower < 0)), ()
+    box = lower, upper
+    return backward_with_active_set(lambda _: e, lambda _dxs, _dus, _: (), regularization, box, start)[0]
 
 
 def backward_with_active_set(
-    system: Callable, next_active: Callable, regularization, step_box, start: tuple[Any, Any], sweeps: int
+    system: Callable, next_active: Callable, regularization, step_box, start: tuple[Any, Any], sweeps: int = SWEEPS
 ) -> tuple[Policy, Any, Array]:
     """The policy of a linear-quadratic problem with inequalities, the active set, and whether it has settled.
 
@@ -225,6 +223,10 @@ def backward_with_active_set(
     method, SIAM J. Optim. 13, 2002) on the whole horizon: controls that are held at a bound make the problem one
     without bounds; in its solution those that leave the box are held next, and those that the cost pulls inwards are
     freed, until nothing changes or `sweeps` sweeps are done.
+
+    Where the motion is unstable, a control that is held moves all later states far, and sets in which all controls
+    change at once may cycle. So where the changes are not fewer than ever before, only the controls of the first stage
+    with a change are held or freed.
 
     - `system(active)`: the `Expansion` with the constraints of an active set, a tree of Booleans;
       `next_active(dxs, dus, active)`: the set after a solution.
@@ -235,7 +237,7 @@ def backward_with_active_set(
     rounding = jnp.where(jnp.isfinite(rounding), rounding, 0.0)
 
     def sweep(state):
-        ((low, high), active), _, _, sweeps_done = state
+        ((low, high), active), _, _, sweeps_done, fewest = state
         e = system(active)
         free = ~(low | high)
         step = jnp.where(free, 0, jnp.where(low, lower, upper))
@@ -244,15 +246,19 @@ def backward_with_active_set(
         slopes = control_slopes(policy, dxs, dus)
         next_low = jnp.where(free, dus < lower - rounding, low & (slopes >= 0))
         next_high = jnp.where(free, dus > upper + rounding, high & (slopes <= 0))
-        after = (next_low, next_high), next_active(dxs, dus, active)
-        pairs = zip(jax.tree.leaves(after), jax.tree.leaves(state[0]), strict=True)
-        settled = jnp.stack([(new == old).all() for new, old in pairs]).all()
-        return after, policy, settled, sweeps_done + 1
+        next_rows = next_active(dxs, dus, active)
+        pairs = zip(jax.tree.leaves((next_low, next_high, next_rows)), jax.tree.leaves(state[0]), strict=True)
+        changes = sum(((new != old).sum(dtype=jnp.int32) for new, old in pairs), jnp.zeros((), jnp.int32))
+        changed = ((next_low != low) | (next_high != high)).any(axis=1)
+        made = ((changes < fewest) | (jnp.arange(len(lower)) == jnp.argmax(changed)))[:, None]
+        after = (jnp.where(made, next_low, low), jnp.where(made, next_high, high)), next_rows
+        return after, policy, changes == 0, sweeps_done + 1, jnp.minimum(fewest, changes)
 
     e = jax.eval_shape(system, start[1])
     policy = Policy.zeros(len(lower), e.A.shape[-1], lower.shape[-1], lower.dtype)._replace(ok=jnp.array(True))
-    state = start, policy, jnp.array(False), jnp.zeros((), jnp.int32)
-    (_, active), policy, settled, _ = lax.while_loop(lambda s: ~s[2] & s[1].ok & (s[3] < sweeps), sweep, state)
+    all_changes = jnp.asarray(jnp.iinfo(jnp.int32).max)
+    state = start, policy, jnp.array(False), jnp.zeros((), jnp.int32), all_changes
+    (_, active), policy, settled, *_ = lax.while_loop(lambda s: ~s[2] & s[1].ok & (s[3] < sweeps), sweep, state)
     return policy, active, settled
 
 
