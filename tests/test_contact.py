@@ -148,6 +148,7 @@ def test_second_derivatives():
         np.testing.assert_allclose((after - before) / 2e-6, found, atol=1e-5 * scale + 1e-12)
 
 
+@pytest.mark.slow
 def test_batches_of_states_models_and_laws():
     """A batch is its elements, also of models, laws, sizes and surfaces; under `vmap`."""
     model, _ = quadruped()

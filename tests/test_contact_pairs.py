@@ -216,6 +216,7 @@ def test_balls_keep_their_momentum():
     assert np.abs(np.asarray(motion.v[-1] - motion.v[0]))[[0, 3, 4, 5, 6]].min() > 1e-3
 
 
+@pytest.mark.slow
 def test_gradients_through_a_collision_of_two_balls():
     """A ball strikes one at rest. By the time of impact, and not only by the momentum, the end depends on the start:
     derivatives by the gap are what penalties on discrete steps get wrong (Zhong, Han & Brikis 2022).

@@ -211,7 +211,7 @@ def test_round_shapes_on_curved_surfaces(name, surface):
     np.testing.assert_allclose(out[near, 0], at_point[near], atol=tolerance)
 
 
-@pytest.mark.parametrize("interpolation", ["cubic", "linear"])
+@pytest.mark.parametrize("interpolation", [pytest.param("cubic", marks=pytest.mark.slow), "linear"])
 def test_a_height_field_passes_through_its_nodes_and_is_exact_for_a_slope(interpolation):
     x, y = np.meshgrid(0.5 * np.arange(6) - 1.2, 0.25 * np.arange(7) - 1.4, indexing="ij")
     field = jaxdyn.HeightField(GRID, (0.5, 0.25), (-1.2, -1.4, 0.1), interpolation)

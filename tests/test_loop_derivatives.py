@@ -40,7 +40,8 @@ def weighted(weights):
     return f
 
 
-@pytest.mark.parametrize("kind", ["connect", pytest.param("revolute", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["connect", "revolute"])
 def test_forward_reverse_and_differences(kind):
     """By the state, the torques and all arrays; also where equations say the same twice. In the plane, in which such
     equations keep doing so when values change."""

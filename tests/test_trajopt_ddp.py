@@ -79,6 +79,7 @@ def solved_pendulum():
     return ddp(pendulum(), options=TIGHT)
 
 
+@pytest.mark.slow
 def test_double_pendulum_as_crocoddyl_solves_it():
     problem = double_pendulum()
     s = ddp(problem, np.zeros((100, 1)), np.zeros((101, 4)))

@@ -148,7 +148,7 @@ def test_functions_get_the_nominal_time():
         ("free time", InnerResidual(ControlResidual(jnp.array([0.4])))),
         ("free time", StepLengthResidual(0.2)),
         ("both", InnerResidual(InnerResidual(StateResidual(jnp.array([1.0, 2.0]))))),
-        ("memory of a robot", FramePoseResidual(TIP, SE3.identity())),
+        pytest.param("memory of a robot", FramePoseResidual(TIP, SE3.identity()), marks=pytest.mark.slow),
         pytest.param("memory of a robot", FrameVelocityResidual(TIP), marks=pytest.mark.slow),
         pytest.param("memory of a robot", InnerResidual(StateResidual()), marks=pytest.mark.slow),
     ],
