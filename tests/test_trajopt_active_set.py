@@ -79,10 +79,10 @@ def test_few_steps_lead_to_the_solution_of_a_moved_start(move, most):
 
 
 def wrong_multipliers() -> Multipliers:
-    """Return multipliers of the opposite limit of the speed, a thousand times too large."""
+    """Return multipliers of the opposite limit of the speed, a hundred thousand times too large."""
     right = solution().multipliers
     assert right.stage is not None
-    return Multipliers(right.dynamics, -1e3 * right.stage, right.terminal)
+    return Multipliers(right.dynamics, -1e5 * right.stage, right.terminal)
 
 
 @functools.partial(jax.jit, static_argnames="hessian")
