@@ -256,8 +256,8 @@ def backward_with_active_set(
 
     e = jax.eval_shape(system, start[1])
     policy = Policy.zeros(len(lower), e.A.shape[-1], lower.shape[-1], lower.dtype)._replace(ok=jnp.array(True))
-    all_changes = jnp.asarray(jnp.iinfo(jnp.int32).max)
-    state = start, policy, jnp.array(False), jnp.zeros((), jnp.int32), all_changes
+    zero, most = jnp.zeros((), jnp.int32), jnp.asarray(jnp.iinfo(jnp.int32).max)
+    state = start, policy, jnp.array(False), zero, most
     (_, active), policy, settled, *_ = lax.while_loop(lambda s: ~s[2] & s[1].ok & (s[3] < sweeps), sweep, state)
     return policy, active, settled
 
