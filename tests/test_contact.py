@@ -202,6 +202,7 @@ def test_xla_gives_the_steps_of_native_code():
     np.testing.assert_array_equal(touched, gap < 0)
 
 
+@pytest.mark.slow
 def test_rollouts_report_how_contacts_were_solved():
     model, contacts = quadruped()
     q = model.neutral().at[2].set(0.36)

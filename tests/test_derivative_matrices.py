@@ -144,7 +144,6 @@ def test_robots_without_friction(name):
     check_against_pinocchio(name, computed(name, False), False)
 
 
-@pytest.mark.slow
 def test_a_tree_with_friction():
     check_against_pinocchio("tree", computed("tree", True), True)
 

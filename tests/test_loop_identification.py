@@ -118,6 +118,7 @@ def test_base_parameters_are_recovered_from_exact_torques():
     np.testing.assert_array_equal(fit.predict(recording)[:, [1, 3]], 0)
 
 
+@pytest.mark.slow
 def test_what_identification_says_about_loops():
     model, recording = five_bar(), recorded()
     plain = dataclasses.replace(recording, joints=None, assembly=None)

@@ -56,6 +56,7 @@ def test_projected_velocity_is_the_nearest_in_the_metric_of_the_mass_matrix():
     np.testing.assert_array_equal(jaxdyn.project_configuration(tree, q).q, q)
 
 
+@pytest.mark.slow
 def test_derivatives_of_the_assembly():
     """By the guess and the place of the pin, against differences."""
     model, q = four_bar(), close_four_bar(0.7)

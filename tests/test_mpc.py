@@ -178,6 +178,7 @@ def test_a_wrong_mass_is_made_up_for(mpc):
     assert errors[1] < 0.5 * errors[0]
 
 
+@pytest.mark.slow
 def test_steps_under_scan_and_vmap():
     """A closed loop that runs as one program for a batch of plants equals the loop on the host."""
     masses = jnp.array([0.9, 1.3])

@@ -169,6 +169,7 @@ def test_single_precision_stays_where_double_precision_is_enabled():
     }
 
 
+@pytest.mark.slow
 def test_optimum_is_that_of_a_general_solver():
     problem, s = pendulum(), solved_pendulum()
     assert_optimal(problem, s)
