@@ -219,6 +219,7 @@ def bracket(x, y):
     return np.concatenate([np.cross(x[3:], y[:3]) + np.cross(x[:3], y[3:]), np.cross(x[3:], y[3:])])
 
 
+@pytest.mark.slow
 def test_coriolis_and_centrifugal_matrices():
     model, _, v, *_ = case("chain")
     B, C = computed("chain")["BC"]

@@ -204,7 +204,14 @@ def named(recording: Recording, kind: str, model=ARM) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"payload": 5.0}, {"friction": 1.0}, {"noise": 0.5}, {"friction": 0.0, "noise": 0.0}]
+    "options",
+    [
+        {"payload": 5.0},
+        *(
+            pytest.param(options, marks=pytest.mark.slow)
+            for options in ({}, {"friction": 1.0}, {"noise": 0.5}, {"friction": 0.0, "noise": 0.0})
+        ),
+    ],
 )
 def test_a_rough_model_causes_no_finding(options):
     for seed in range(6):

@@ -74,11 +74,6 @@ def pendulum() -> Problem:
     )
 
 
-@functools.cache
-def solved_pendulum():
-    return ddp(pendulum(), options=TIGHT)
-
-
 @pytest.mark.slow
 def test_double_pendulum_as_crocoddyl_solves_it():
     problem = double_pendulum()
@@ -171,7 +166,8 @@ def test_single_precision_stays_where_double_precision_is_enabled():
 
 @pytest.mark.slow
 def test_optimum_is_that_of_a_general_solver():
-    problem, s = pendulum(), solved_pendulum()
+    problem = pendulum()
+    s = ddp(problem, options=TIGHT)
     assert_optimal(problem, s)
 
     @jax.jit
@@ -330,12 +326,11 @@ def problem_with(parameters):
 
 
 def test_derivatives_of_a_solution_are_central_differences():
-    us, multipliers = solved_pendulum().us, solved_pendulum().multipliers
     rng = np.random.default_rng(0)
     by_x, by_u = rng.normal(size=(16, 2)), rng.normal(size=(15, 1))
 
     def outcome(parameters):
-        s = ddp(problem_with(parameters), us, multipliers=multipliers, options=TIGHT)
+        s = ddp(problem_with(parameters), options=TIGHT)
         return (by_x * s.xs).sum() + (by_u * s.us).sum() + s.cost
 
     both = jax.jit(jax.value_and_grad(outcome))
