@@ -151,7 +151,6 @@ def many_shapes() -> Robot:
     return Robot(model, contacts=Contacts(model, shapes, Plane((0.3, 0.0, 1.0), 0.1)))
 
 
-@pytest.mark.slow
 def test_free_numbers_and_contacts_determine_each_other():
     choices = ContactNumbers(), ContactSizes(), ContactPlacement(rotation=True), ContactPlane()
     p = Parametrization(many_shapes(), *choices)

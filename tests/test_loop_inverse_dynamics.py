@@ -90,7 +90,6 @@ def test_stewart_platform():
     np.testing.assert_allclose(matrix, np.linalg.inv(J @ Minv @ J.T), rtol=1e-9)
 
 
-@pytest.mark.slow
 def test_too_many_and_too_few_actuated_joints():
     """Three joints of a five-bar have torques of least norm; one leaves a residual, and accelerations that the loops do
     not allow are replaced by the nearest."""

@@ -90,7 +90,6 @@ def test_what_fits_to_rollouts_say_about_loops():
         fit_fleet(free, *arrays, 0.01, **options, velocity_noise=0.01)
 
 
-@pytest.mark.slow
 def test_passive_joints_have_the_noise_that_follows_from_the_measured_ones():
     model, recording = coupled_pendulums(), swinging()
     measured = Measured.of(model, (recording,))

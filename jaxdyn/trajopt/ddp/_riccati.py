@@ -226,7 +226,7 @@ def backward_with_active_set(
 
     Where the motion is unstable, a control that is held moves all later states far, and sets in which all controls
     change at once may cycle. So where the changes are not fewer than ever before, only the controls of the first stage
-    with a change are held or freed.
+    with a change are held or freed; the set of `next_active` always changes as a whole.
 
     - `system(active)`: the `Expansion` with the constraints of an active set, a tree of Booleans;
       `next_active(dxs, dus, active)`: the set after a solution.
