@@ -6,9 +6,9 @@ state. XLA calls it like one of its own operations. Where there is no such progr
 Recursions over matrices are written as loops instead of traced (`MatrixProgram`).
 """
 
-from jaxdyn.native._interpreter import expand, expansion
+from jaxdyn.native._interpreter import expand, expansion, scan_counts
 from jaxdyn.native._kernel import Kernel, kernel
 from jaxdyn.native._matrix_loops import Matrix, MatrixLoops, Number
 from jaxdyn.native._matrix_module import MatrixProgram
 from jaxdyn.native._specialize import Repetition, specializing
-from jaxdyn.native._target import NativeStatus, Target, disabled, enabled, status, target, wanted
+from jaxdyn.native._target import NativeStatus, Target, array_target, disabled, enabled, status, target, wanted

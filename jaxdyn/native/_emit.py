@@ -212,6 +212,30 @@ class Body:
         bias, digits = (127, 23) if self.kind.bits == 32 else (1023, 52)
         return self.from_bits(self.integer("shl", self.integer("add", integer, bias), digits))
 
+    def logarithm(self, x: str) -> str:
+        """The natural logarithm, as in FDLIBM: of `m 2^k` with `m` between the roots of 1/2 and 2, from
+        `log m = 2 artanh(s)` with `s = (m - 1) / (m + 1)`."""
+        kind = self.kind
+        bits, digits = self.bits(x), 23 if kind.bits == 32 else 52
+        # The bits of the root of 1/2 are taken off, so that the exponent changes where `m` would be larger.
+        root = self.bits(kind.constant(kind.rounded(math.sqrt(0.5))))
+        shifted = self.integers("sub", bits, root)
+        number = self.integer("ashr", shifted, digits)
+        m = self.from_bits(self.integers("sub", bits, self.integer("shl", number, digits)))
+        k = self.value(f"sitofp {kind.int} {number} to {kind.float}")
+        f = self.exact("fsub", m, kind.constant(1.0))
+        s = self.exact("fdiv", f, self.exact("fadd", f, kind.constant(2.0)))
+        square = self.exact("fmul", s, s)
+        rest = self.exact("fmul", square, self.polynomial(square, LOG[kind.bits]))
+        half = self.exact("fmul", self.exact("fmul", kind.constant(0.5), f), f)
+        high, low = LOG_2[kind.bits]
+        small = self.fma(s, self.exact("fadd", half, rest), self.exact("fmul", k, kind.constant(low)))
+        out = self.fma(k, kind.constant(high), self.exact("fsub", f, self.exact("fsub", half, small)))
+        # Of zero (as which XLA takes numbers with fewer digits, too), negative numbers, infinity and NaN.
+        out = self.select(self.compare("olt", x, kind.constant(math.inf)), out, x)
+        out = self.select(self.compare("olt", x, kind.constant(0.0)), kind.constant(math.nan), out)
+        return self.select(self.compare("oeq", x, kind.constant(0.0)), kind.constant(-math.inf), out)
+
     def hyperbolic_tangent(self, x: str) -> str:
         kind = self.kind
         square = self.exact("fmul", x, x)
@@ -329,6 +353,19 @@ TANH = {
 }
 # The natural logarithm of 2 in two parts, the first with few digits, so that its products with integers are exact.
 LOG_2 = {32: (0.693359375, -2.12194440e-4), 64: (6.93145751953125e-1, 1.42860682030941723212e-6)}
+# log m = f - (f^2 / 2 - s (f^2 / 2 + s^2 P(s^2))) with f = m - 1 and s = f / (2 + f), from FDLIBM 5.3.
+LOG = {
+    32: [0.24279078841, 0.28498786688, 0.40000972152, 0.66666662693],
+    64: [
+        1.479819860511658591e-01,
+        1.531383769920937332e-01,
+        1.818357216161805012e-01,
+        2.222219843214978396e-01,
+        2.857142874366239149e-01,
+        3.999999999940941908e-01,
+        6.666666666666735130e-01,
+    ],
+}
 
 LARGEST_ANGLE = {32: 1e5, 64: 1e9}
 """The largest angle for which the reduction by multiples of pi keeps its digits."""

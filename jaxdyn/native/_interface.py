@@ -80,6 +80,14 @@ class Interface:
         ]
         return "\n".join([thread_functions(piece, self.offset), *(prepare if common else []), *lines])
 
+    def plain_handler(self, function: str, operands: int, results: int, arguments: Iterable[str]) -> str:
+        """Return the text of the handler that calls a function with the addresses of operands and results, which are
+        `%operand0_data` and so on."""
+        lines = [*self._begin("handler", 1), *_pointers("operand", [None] * operands)]
+        lines += _pointers("result", [None] * results)
+        lines.append(f"  call void @{function}({', '.join(f'ptr {x}' for x in arguments)})")
+        return "\n".join([*lines, "  ret ptr null", "}"])
+
     def _begin(self, name: str, slots: int) -> list[str]:
         """The head of a handler, which says what it is when asked, and the record of a call."""
         return [

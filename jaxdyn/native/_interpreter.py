@@ -143,11 +143,8 @@ class Interpreter(DataMovement):
     def _scan(self, eqn, xs):
         params, (body, consts) = eqn.params, parts_of(eqn.params["jaxpr"])
         length = params["length"]
-        # What a scan carries has the body's shape; what it scans over has one axis more.
-        mapped = [x.ndim > v.aval.ndim for x, v in zip(xs, body.invars, strict=True)]
-        stacked = [v.aval.ndim > w.aval.ndim for v, w in zip(eqn.outvars, body.outvars, strict=True)]
-        carried = stacked.index(True) if True in stacked else len(stacked)
-        fixed = (mapped.index(True) if True in mapped else len(mapped)) - carried
+        shapes = ([v.aval.shape for v in variables] for variables in (body.invars, eqn.outvars, body.outvars))
+        fixed, carried = scan_counts([x.shape for x in xs], *shapes)
         first, carry, rows = xs[:fixed], xs[fixed : fixed + carried], xs[fixed + carried :]
         out: list[Any] = [None] * length
         for i in reversed(range(length)) if params["reverse"] else range(length):
@@ -246,6 +243,16 @@ def _scalar(x):
 def _arrays(nodes: Sequence[Node], shapes: Sequence[tuple[int, ...]]) -> list[np.ndarray]:
     given = iter(nodes)
     return [objects([next(given) for _ in range(math.prod(s))], s) for s in shapes]
+
+
+def scan_counts(given: Sequence, of_round: Sequence, results: Sequence, results_of_round: Sequence) -> tuple[int, int]:
+    """Return how many operands of a scan are the same in each round, and how many it carries, from the shapes of its
+    operands and results, and those of a round."""
+    # What a scan carries has the shape of a round's; what it scans over has one axis more.
+    mapped = [len(a) > len(b) for a, b in zip(given, of_round, strict=True)]
+    stacked = [len(a) > len(b) for a, b in zip(results, results_of_round, strict=True)]
+    carried = stacked.index(True) if True in stacked else len(stacked)
+    return (mapped.index(True) if True in mapped else len(mapped)) - carried, carried
 
 
 def parts_of(closed) -> tuple[Any, Any]:

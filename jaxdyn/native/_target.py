@@ -19,6 +19,7 @@ import numpy as np
 from jaxdyn.native._arrays import UnsupportedError
 from jaxdyn.native._interface import interface
 from jaxdyn.native._specialize import specialize
+from jaxdyn.native.arrays._program import ArrayProgram
 
 
 class Target(NamedTuple):
@@ -170,7 +171,7 @@ def cached_target(function: Callable, shapes, uniform, bits: int, short: bool, o
     """Return the program of `target`, made once in a process for each precision and length of vectors, and for `one`
     element of the batch. Functions of users are new ones each time that a program with them is traced, so the oldest
     are forgotten."""
-    from jaxdyn.native._compiler import host, load_functions
+    from jaxdyn.native._compiler import host
     from jaxdyn.native._matrix_module import matrix_module
     from jaxdyn.native._module import module_of
 
@@ -189,21 +190,52 @@ def cached_target(function: Callable, shapes, uniform, bits: int, short: bool, o
                 module, summed = module_of(program, bits, lanes, interface()), program.summed
         except UnsupportedError:
             return None
+    name = _registered_name(module.text, ["handler", "prepare_handler"] if module.common else ["handler"])
+    return Target(name, uniform, module.common, summed, module.piece, module.piece_row)
+
+
+def _registered_name(text: str, handlers: Sequence[str]) -> str:
+    """Compile a module, register its handlers with XLA, and return the name of the first."""
+    from jaxdyn.native._compiler import host, load_functions
+
+    here = host()
     # The name is the program's, so that a compiled XLA program from JAX's cache on disk finds it in another process.
-    parts = module.text, here.cpu, here.features, str(here.optimization)
+    parts = text, here.cpu, here.features, str(here.optimization)
     name = f"jaxdyn_{hashlib.sha256('|'.join(parts).encode()).hexdigest()[:32]}"
-    made = Target(name, uniform, module.common, summed, module.piece, module.piece_row)
     if name not in _registered:
-        functions = {"handler": name, "prepare_handler": f"{name}_common"} if module.common else {"handler": name}
         capsule = ctypes.pythonapi.PyCapsule_New
         capsule.restype, capsule.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-        for registered, address in zip(
-            functions.values(), load_functions(name, module.text, list(functions)), strict=True
-        ):
+        names = [name, f"{name}_common"]
+        for registered, address in zip(names, load_functions(name, text, handlers), strict=False):
             handler = capsule(address, b"xla._CUSTOM_CALL_TARGET", None)
             jax.ffi.register_ffi_target(registered, handler, platform="cpu", api_version=1)
         _registered.add(name)
-    return made
+    return name
+
+
+class ArrayTarget(NamedTuple):
+    """An array program that is registered with XLA."""
+
+    name: str
+    memory: int
+    """The bytes of memory that it needs."""
+
+    def __call__(self, types: Sequence[jax.ShapeDtypeStruct], *operands) -> Sequence[jax.Array]:
+        """Call the program; the results have the given types."""
+        memory = jax.ShapeDtypeStruct((self.memory,), np.uint8)
+        return jax.ffi.ffi_call(self.name, [*types, memory])(*operands)[:-1]
+
+
+def array_target(program: ArrayProgram) -> ArrayTarget | None:
+    """Return an array program, registered with XLA, or None where native code is turned off."""
+    if not enabled():
+        return None
+    from jaxdyn.native._compiler import host
+    from jaxdyn.native.arrays._module import array_module
+
+    with _lock, _without_garbage_collection():
+        text, memory = array_module(program, host().vector_bits, interface())
+        return ArrayTarget(_registered_name(text, ["handler"]), memory)
 
 
 _registered: set[str] = set()

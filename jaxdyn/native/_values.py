@@ -78,6 +78,8 @@ class Values:
             return body.hyperbolic_tangent(*args)
         if kind.lanes > 1 and op == "exp":
             return body.exponential(*args)
+        if kind.lanes > 1 and op == "log":
+            return body.logarithm(*args)
         return body.library(op, *args)
 
     def _sine_or_cosine(self, node: Node, paired: Container[int]) -> str:
@@ -126,6 +128,7 @@ class Values:
 
 
 INTRINSICS = {"sqrt": "sqrt", "abs": "fabs", "max": "maximum", "min": "minimum", "floor": "floor", "ceil": "ceil"}
+INTRINSICS |= {name: name for name in ("round", "roundeven")}
 
 
 def any_lane(body: Body, condition: str) -> str:

@@ -7,13 +7,15 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jaxdyn._array_programs import with_array_programs
+
 
 def one_by_one_on_cpu(function: Callable) -> Callable:
     """The function of arrays, with a batching rule that on a CPU calls it for one element of a batch after the other.
 
     There a product of small matrices takes half as long as its share of a product of batches, and a solve ends when it
     has converged, not when the slowest of the batch has. Elsewhere the elements go in lock step."""
-    single = jax.custom_batching.custom_vmap(function)
+    single = jax.custom_batching.custom_vmap(with_array_programs(function))
 
     @single.def_vmap
     def batching_rule(size, batched, *args):

@@ -1,0 +1,255 @@
+"""Functions of arrays whose operations run as native loops on a CPU.
+
+XLA takes about as long for each loop that it compiles, however short it is, and a solver's algebra has hundreds of
+them. Here, operations that follow each other become one native program, also across calls of functions. Loops and
+branches that call what has no such program, such as a robot's dynamics, remain XLA's, with programs inside.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.extend import core
+from jax.interpreters import mlir
+
+from jaxdyn import native
+from jaxdyn.native.arrays import CHEAP, FREE, ArrayProgram, Atom, Constant, Operation, Variable, array_program, has_rule
+
+
+def with_array_programs(function: Callable) -> Callable:
+    """The function of pytrees of arrays, with its operations in native programs where it is traced for a CPU.
+
+    Derivatives and `jax.vmap` of it are not defined: give it to what defines them."""
+
+    @functools.wraps(function)
+    def called(*args):
+        if not native.enabled():
+            return function(*args)
+        leaves, structure = jax.tree.flatten(args)
+        results = []
+
+        def flat(*leaves):
+            out, of_results = jax.tree.flatten(function(*jax.tree.unflatten(structure, leaves)))
+            results.append(of_results)
+            return out
+
+        closed = jax.make_jaxpr(flat)(*leaves)
+        return jax.tree.unflatten(results[-1], _evaluate(closed, leaves))
+
+    return called
+
+
+def _evaluate(closed: core.ClosedJaxpr, args: Sequence) -> list:
+    """Evaluate a jaxpr with its operations in programs."""
+    jaxpr = closed.jaxpr
+    program = array_program(jaxpr.replace(constvars=[], invars=[*jaxpr.constvars, *jaxpr.invars]))
+    values: dict[Atom, Any] = dict(zip(program.inputs, [*closed.consts, *args], strict=True))
+
+    def value(atom: Atom):
+        if isinstance(atom, Constant):
+            return jnp.asarray(atom.value, atom.dtype)
+        if atom not in values:
+            # What XLA does without copying is done outside of programs.
+            (operation,) = (o for o in program.operations if atom in o.outputs)
+            values.update(zip(operation.outputs, _bound(operation, map(value, operation.inputs)), strict=True))
+        return values[atom]
+
+    for step in _steps(program):
+        if isinstance(step, Operation):
+            values.update(zip(step.outputs, _with_programs(step, [*map(value, step.inputs)]), strict=True))
+        else:
+            values.update(zip(step.outputs, _program_p.bind(*map(value, step.inputs), program=step), strict=True))
+    return [value(atom) for atom in program.outputs]
+
+
+def _bound(operation: Operation, args: Iterable) -> Sequence:
+    """The results of one operation."""
+    out = operation.primitive.bind(*args, **operation.params)
+    return out if operation.primitive.multiple_results else [out]
+
+
+def _steps(program: ArrayProgram) -> list[Operation | ArrayProgram]:
+    """The steps of a program: operations without a rule, and programs of the others between them."""
+    available = set(program.inputs)
+    groups: list[list[Operation] | Operation] = []
+    waiting = list(program.operations)
+    ruled = {id(o): has_rule(o) for o in waiting}
+
+    def ready(operation: Operation) -> bool:
+        return all(isinstance(a, Constant) or a in available for a in operation.inputs)
+
+    while waiting:
+        group, later = [], []
+        for operation in waiting:
+            if ruled[id(operation)] and ready(operation):
+                group.append(operation)
+                available.update(operation.outputs)
+            else:
+                later.append(operation)
+        groups += [group] if group else []
+        calls, waiting, in_order = [], [], True
+        for operation in later:
+            has_effects = bool(_effects(operation))
+            if not ruled[id(operation)] and ready(operation) and (in_order or not has_effects):
+                calls.append(operation)
+            else:
+                waiting.append(operation)
+                in_order = in_order and not has_effects
+        for operation in calls:
+            available.update(operation.outputs)
+        groups += calls
+    return _programs(program, groups)
+
+
+def _effects(operation: Operation) -> Any:
+    jaxprs = [x for p in operation.params.values() for x in (p if isinstance(p, tuple | list) else (p,))]
+    inner = [x.effects for x in jaxprs if isinstance(x, core.ClosedJaxpr)]
+    return any(inner) or operation.params.get("effect") or "callback" in operation.name
+
+
+def _programs(program: ArrayProgram, groups: Sequence[list[Operation] | Operation]) -> list[Operation | ArrayProgram]:
+    """The programs of groups of operations. Cheap operations are repeated in each program that needs them, and free
+    ones are done outside of programs."""
+    made_by = {v: o for o in program.operations for v in o.outputs}
+    group_of = {v: k for k, g in enumerate(groups) if isinstance(g, list) for o in g for v in o.outputs}
+
+    def outside(atoms: Iterable[Atom]) -> set[Variable]:
+        """The variables that are needed outside of programs."""
+        found = set()
+        for a in atoms:
+            while isinstance(a, Variable) and a in group_of and made_by[a].name in FREE:
+                a = made_by[a].inputs[made_by[a].outputs.index(a)]
+            if isinstance(a, Variable):
+                found.add(a)
+        return found
+
+    needed = outside(program.outputs)
+    for group in groups:
+        if isinstance(group, Operation):
+            needed |= outside(group.inputs)
+    # The operations of each group, from the last one back, with cheap ones of earlier groups.
+    steps: list[Operation | ArrayProgram] = []
+    for k in reversed(range(len(groups))):
+        group = groups[k]
+        if isinstance(group, Operation):
+            steps.append(group)
+            continue
+        own = {v for o in group for v in o.outputs}
+        outputs = [v for o in group for v in o.outputs if v in needed]
+        chosen: dict[int, Operation] = {}
+        stack, inputs = list(outputs), {}
+        while stack:
+            v = stack.pop()
+            operation = made_by.get(v) if v in group_of else None
+            if operation is None or not (v in own or operation.name in CHEAP):
+                inputs[v] = None
+                continue
+            if id(operation) not in chosen:
+                chosen[id(operation)] = operation
+                stack += [a for a in operation.inputs if isinstance(a, Variable)]
+        if not outputs:
+            continue
+        needed |= set(inputs)
+        ordered = [o for o in program.operations if id(o) in chosen]
+        steps.append(_program_of(list(inputs), ordered, outputs))
+    return steps[::-1]
+
+
+def _program_of(inputs: Sequence[Variable], operations: Sequence[Operation], outputs: Sequence[Variable]) -> ArrayProgram:
+    """A program without empty arrays among its operands and results."""
+    return ArrayProgram(inputs, operations, outputs)
+
+
+def _with_programs(operation: Operation, args: list) -> Sequence:
+    """The results of an operation of XLA's, with programs in its loops and branches."""
+    params = dict(operation.params)
+    match operation.name:
+        case "while":
+            params |= {name: _traced(params[name]) for name in ("cond_jaxpr", "body_jaxpr")}
+        case "cond":
+            params["branches"] = tuple(_traced(branch) for branch in params["branches"])
+        case "scan":
+            return _scan(operation, args)
+    return _bound(operation._replace(params=params), args)
+
+
+def _traced(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
+    return jax.make_jaxpr(lambda *args: _evaluate(closed, args))(*_shapes(closed.jaxpr.invars))
+
+
+def _shapes(variables: Iterable) -> list[jax.ShapeDtypeStruct]:
+    return [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype, weak_type=v.aval.weak_type) for v in variables]
+
+
+def _scan(operation: Operation, args: list) -> list:
+    """The results of a scan, whose programs take the rows of each round from the arrays that it scans over."""
+    params, body = operation.params, operation.params["jaxpr"]
+    inside = ([v.aval.shape for v in variables] for variables in (body.jaxpr.invars, body.jaxpr.outvars))
+    of_round, results_of_round = inside
+    given, results = ([a.shape for a in atoms] for atoms in (operation.inputs, operation.outputs))
+    fixed, carried = native.scan_counts(given, of_round, results, results_of_round)
+    first, start, arrays = args[:fixed], args[fixed : fixed + carried], args[fixed + carried :]
+    length, last = params["length"], params["length"] - 1
+
+    def rows(i, *arrays):
+        at = last - i if params["reverse"] else i
+        return [lax.dynamic_index_in_dim(x, at, keepdims=False) for x in arrays]
+
+    def step(carry, _):
+        i, *carry = carry
+
+        def once(first, i, carry, arrays):
+            out = core.jaxpr_as_fun(body)(*first, *carry, *rows(i, *arrays))  # pyright: ignore
+            return [i + 1, *out[:carried]], out[carried:]
+
+        return with_array_programs(once)(first, i, carry, arrays)
+
+    (_, *end), stacks = lax.scan(
+        step, [jnp.zeros((), jnp.int32), *start], None, length, reverse=params["reverse"], unroll=params["unroll"]
+    )
+    return [*end, *stacks]
+
+
+_program_p = core.Primitive("jaxdyn_array_program")
+_program_p.multiple_results = True
+
+
+@_program_p.def_impl
+def _evaluated(*args, program: ArrayProgram):
+    return jax.jit(functools.partial(_program_p.bind, program=program))(*args)
+
+
+@_program_p.def_abstract_eval
+def _results(*_, program: ArrayProgram):
+    return [jax.core.ShapedArray(v.shape, v.dtype) for v in program.outputs]
+
+
+def _by_xla(*args, program: ArrayProgram) -> list:
+    """The results of a program, operation by operation."""
+    values: dict[Atom, Any] = dict(zip(program.inputs, args, strict=True))
+
+    def value(atom: Atom):
+        return jnp.asarray(atom.value, atom.dtype) if isinstance(atom, Constant) else values[atom]
+
+    for operation in program.operations:
+        values.update(zip(operation.outputs, _bound(operation, map(value, operation.inputs)), strict=True))
+    return [value(atom) for atom in program.outputs]
+
+
+def _lowered_on_cpu(context, *operands, program: ArrayProgram):
+    target = None if context.module_context.lowering_parameters.for_export else native.array_target(program)
+    if target is None:
+        return mlir.lower_fun(functools.partial(_by_xla, program=program), multiple_results=True)(context, *operands)
+    types = [jax.ShapeDtypeStruct(v.shape, v.dtype) for v in program.outputs]
+    return mlir.lower_fun(lambda *args: target(types, *args), multiple_results=True)(context, *operands)
+
+
+mlir.register_lowering(_program_p, mlir.lower_fun(_by_xla, multiple_results=True))
+mlir.register_lowering(_program_p, _lowered_on_cpu, platform="cpu")

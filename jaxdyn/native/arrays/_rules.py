@@ -1,0 +1,95 @@
+"""What array programs can do: the operations, and the conditions under which they have a rule."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from jax import lax
+from jax.extend import core
+
+from jaxdyn.native.arrays._program import Operation, array_program
+from jaxdyn.native.arrays._text import TYPES
+
+FLOATS_ONLY = {
+    *("sqrt", "rsqrt", "exp", "log", "log1p", "expm1", "sin", "cos", "tan", "tanh", "atan2", "floor", "ceil"),
+    *("round", "is_finite", "pow"),
+}
+ELEMENTWISE = {
+    *("add", "add_any", "sub", "mul", "div", "max", "min", "neg", "abs", "sign", "square", "clamp", "integer_pow", "rem"),
+    *("lt", "le", "gt", "ge", "eq", "ne", "and", "or", "xor", "not", "select_n", "convert_element_type"),
+    *FLOATS_ONLY,
+}
+IDENTITIES = {"copy", "stop_gradient", "optimization_barrier"}
+RESHAPES = {"reshape", "squeeze", "expand_dims"}
+VIEWS = {*RESHAPES, *IDENTITIES, "broadcast_in_dim", "transpose", "slice", "dynamic_slice", "unstack", "split", "rev"}
+REDUCTIONS = {"reduce_sum", "reduce_max", "reduce_min", "reduce_and", "reduce_or", "reduce_prod"}
+JOINS = {"concatenate", "stack", "pad"}
+CHEAP = VIEWS | {"iota"}
+"""The operations that compute nothing."""
+FREE = RESHAPES | IDENTITIES
+"""The operations that XLA does without copying."""
+CONTROL = {"while", "scan", "cond"}
+OTHERS = {"iota", "dot_general", "gather", "scatter", "dynamic_update_slice", "argmax"}
+KNOWN = ELEMENTWISE | VIEWS | REDUCTIONS | JOINS | OTHERS
+
+
+def has_rule(operation: Operation) -> bool:
+    """Return whether an operation can be a part of an array program."""
+    name, params, inputs = operation.name, operation.params, operation.inputs
+    if name in CONTROL:
+        return not any(getattr(p, "effects", None) for p in _jaxprs(params)) and all(
+            has_rule(o) for p in _jaxprs(params) for o in array_program(p).operations
+        )
+    types = [str(np.dtype(a.dtype)) if _is_array_type(a.dtype) else "" for a in (*inputs, *operation.outputs)]
+    if name not in KNOWN or not set(types) <= set(TYPES):
+        return False
+    kinds = {np.dtype(a.dtype).kind for a in inputs}
+    if name in FLOATS_ONLY and name != "pow":
+        return kinds == {"f"}
+    match name:
+        case "pow":
+            return np.dtype(inputs[0].dtype).kind == "f"
+        case "integer_pow":
+            return kinds == {"f"} or params["y"] >= 0
+        case "select_n":
+            return np.dtype(inputs[0].dtype) == bool and len(inputs) == 3
+        case "pad":
+            return all(low >= 0 and high >= 0 and not inner for low, high, inner in params["padding_config"])
+        case "dot_general":
+            return kinds == {"f"} and len({a.dtype for a in (*inputs, *operation.outputs)}) == 1
+        case "argmax":
+            return len(inputs[0].shape) == 1 and "f" not in kinds
+        case "scatter":
+            return _sets_a_row(operation)
+        case "gather":
+            return str(params["mode"]) in map(str, (lax.GatherScatterMode.CLIP, *_WITHOUT_CLIP))
+        case "reduce_sum" | "reduce_prod":
+            return "b" not in kinds
+    return True
+
+
+_WITHOUT_CLIP = lax.GatherScatterMode.PROMISE_IN_BOUNDS, lax.GatherScatterMode.FILL_OR_DROP
+
+
+def _is_array_type(dtype: Any) -> bool:
+    return isinstance(dtype, np.dtype)
+
+
+def _jaxprs(params: Any) -> list[core.ClosedJaxpr]:
+    """The jaxprs among the parameters of an operation."""
+    values = [x for p in params.values() for x in (p if isinstance(p, tuple | list) else (p,))]
+    return [x for x in values if isinstance(x, core.ClosedJaxpr)]
+
+
+def _sets_a_row(operation: Operation) -> bool:
+    """Whether a scatter writes one row of an array."""
+    array, indices, update = operation.inputs
+    d = operation.params["dimension_numbers"]
+    return (
+        indices.shape == (1,)
+        and update.shape == array.shape[1:]
+        and tuple(d.update_window_dims) == tuple(range(len(update.shape)))
+        and tuple(d.inserted_window_dims) == tuple(d.scatter_dims_to_operand_dims) == (0,)
+        and not d.operand_batching_dims
+    )

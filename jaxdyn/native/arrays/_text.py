@@ -1,0 +1,268 @@
+"""LLVM text of loops over arrays of several types."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from jaxdyn.native._emit import Kind
+from jaxdyn.native._matrix_loops import MatrixLoops, Number
+from jaxdyn.native._values import COMPARISONS, Values
+
+INTEGERS = {"add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or", "xor": "xor"}
+INTEGER_COMPARISONS = {"lt": "slt", "le": "sle", "gt": "sgt", "ge": "sge", "eq": "eq", "ne": "ne"}
+TYPES = {"float64": "double", "float32": "float", "int32": "i32", "int64": "i64", "bool": "i1"}
+"""The types of numbers in a program."""
+
+
+def in_memory(dtype) -> str:
+    """The type of a number in memory."""
+    return "i8" if dtype == bool else TYPES[np.dtype(dtype).name]
+
+
+def type_of(dtype, lanes: int = 1) -> str:
+    """The type of a number, or of a vector of numbers."""
+    name = TYPES[np.dtype(dtype).name]
+    return name if lanes == 1 else f"<{lanes} x {name}>"
+
+
+def is_float(dtype) -> bool:
+    return np.dtype(dtype).kind == "f"
+
+
+class ArrayText(MatrixLoops):
+    """The text of a function's body with loops over arrays. Numbers have a dtype and a number of lanes."""
+
+    def __init__(self, lanes: int, declared: set[str]):
+        super().__init__(64, lanes, declared)
+        self.lanes = lanes
+        self._operations = Values(self, lambda node: "")
+
+    @contextlib.contextmanager
+    def floats(self, dtype, lanes: int) -> Iterator[None]:
+        """Let the methods for floats append operations on vectors of this type."""
+        before, self.kind = self.kind, Kind(8 * np.dtype(dtype).itemsize, lanes)
+        try:
+            yield
+        finally:
+            self.kind = before
+
+    def splat(self, x: str, dtype, lanes: int) -> str:
+        """Return a vector that has a number in all lanes."""
+        if lanes == 1:
+            return x
+        whole = type_of(dtype, lanes)
+        first = self.value(f"insertelement {whole} poison, {type_of(dtype)} {x}, i64 0")
+        return self.value(f"shufflevector {whole} {first}, {whole} poison, <{lanes} x i32> zeroinitializer")
+
+    def lane(self, x: str, dtype, lanes: int, k: int) -> str:
+        """Return the number in a lane of a vector."""
+        return self.value(f"extractelement {type_of(dtype, lanes)} {x}, i64 {k}")
+
+    def literal(self, value, dtype, lanes: int = 1) -> str:
+        """Return the text of a number in all lanes."""
+        dtype = np.dtype(dtype)
+        if dtype.kind == "f":
+            return Kind(8 * dtype.itemsize, lanes).constant(float(value))
+        text = ("true" if value else "false") if dtype == bool else str(int(value))
+        return text if lanes == 1 else f"splat ({type_of(dtype)} {text})"
+
+    def stored_literal(self, value, dtype) -> str:
+        """Return the text of a number in memory."""
+        return str(int(value)) if dtype == bool else self.literal(value, dtype)
+
+    def place(self, start: str, offset: Number, dtype) -> str:
+        """Return the address of a number, so many numbers behind `start`."""
+        return start if offset == 0 else self.value(f"getelementptr {in_memory(dtype)}, ptr {start}, i64 {offset}")
+
+    def load(self, start: str, offset: Number, dtype, lanes: int = 1) -> str:
+        """Return the number, or the vector, behind an address."""
+        address, name = self.place(start, offset, dtype), in_memory(dtype)
+        whole = name if lanes == 1 else f"<{lanes} x {name}>"
+        x = self.value(f"load {whole}, ptr {address}, align {self.alignment(dtype)}")
+        if dtype != bool:
+            return x
+        return self.value(f"icmp ne {whole} {x}, {'0' if lanes == 1 else 'zeroinitializer'}")
+
+    def store(self, x: str, start: str, offset: Number, dtype, lanes: int = 1) -> None:
+        """Append the storing of a number, or of a vector, behind an address."""
+        address, name = self.place(start, offset, dtype), in_memory(dtype)
+        whole = name if lanes == 1 else f"<{lanes} x {name}>"
+        if dtype == bool:
+            x = self.value(f"zext {type_of(dtype, lanes)} {x} to {whole}")
+        self.line(f"store {whole} {x}, ptr {address}, align {self.alignment(dtype)}")
+
+    def alignment(self, dtype) -> int:
+        return np.dtype(dtype).itemsize
+
+    def integer_of(self, x: str, dtype) -> str:
+        """Return an integer as an index."""
+        return x if np.dtype(dtype).itemsize == 8 else self.value(f"sext {type_of(dtype)} {x} to i64")
+
+    def between(self, x: Number, low: Number, high: Number) -> Number:
+        """Return an index, or the nearest one between two others."""
+        if isinstance(x, int) and isinstance(low, int) and isinstance(high, int):
+            return min(max(x, low), high)
+        return self.least(self._index_choice("sgt", x, low), high)
+
+    def least(self, a: Number, b: Number) -> Number:
+        """Return the smaller of two indices."""
+        return min(a, b) if isinstance(a, int) and isinstance(b, int) else self._index_choice("slt", a, b)
+
+    def _index_choice(self, relation: str, a: Number, b: Number) -> str:
+        first = self.value(f"icmp {relation} i64 {a}, {b}")
+        return self.value(f"select i1 {first}, i64 {a}, i64 {b}")
+
+    def choose(self, condition: str, then: str, otherwise: str, dtype, lanes: int, scalar: bool = False) -> str:
+        """Return one of two values; with a `scalar` condition, for all lanes."""
+        whole, of_condition = type_of(dtype, lanes), type_of(bool, 1 if scalar else lanes)
+        return self.value(f"select {of_condition} {condition}, {whole} {then}, {whole} {otherwise}")
+
+    def operate(self, name: str, args: Sequence[str], dtype, lanes: int) -> str:
+        """Return the result of an elementwise operation on values of one type, with the name of JAX's primitive."""
+        if is_float(dtype):
+            with self.floats(dtype, lanes):
+                return self._of_floats(name, args)
+        return self._of_integers(name, args, dtype, lanes)
+
+    def _of_floats(self, name: str, args: Sequence[str]) -> str:
+        kind = self.kind
+        if name == "sign":
+            (x,) = args
+            up = self.select(self.compare("ogt", x, kind.constant(0.0)), kind.constant(1.0), x)
+            return self.select(self.compare("olt", x, kind.constant(0.0)), kind.constant(-1.0), up)
+        if name == "square":
+            return self.binary("fmul", args[0], args[0])
+        if name == "rsqrt":
+            return self.binary("fdiv", kind.constant(1.0), self.intrinsic("sqrt", args[0]))
+        if name == "rem":
+            return self.exact("frem", *args)
+        if name == "clamp":
+            low, x, high = args
+            return self.intrinsic("minimum", self.intrinsic("maximum", x, low), high)
+        return self._operations.operation("add" if name == "add_any" else name, args)
+
+    def _of_integers(self, name: str, args: Sequence[str], dtype, lanes: int) -> str:
+        whole = type_of(dtype, lanes)
+        zero = self.literal(0, dtype, lanes)
+        if dtype == bool:
+            name = {"max": "or", "min": "and", "add": "or", "mul": "and"}.get(name, name)
+        if name in INTEGERS:
+            return self.value(f"{INTEGERS[name]} {whole} {args[0]}, {args[1]}")
+        if name in COMPARISONS:
+            # Of truth values, true is the larger one.
+            relation = INTEGER_COMPARISONS[name]
+            relation = relation.replace("s", "u") if dtype == bool else relation
+            return self.value(f"icmp {relation} {whole} {args[0]}, {args[1]}")
+        if name == "not":
+            return self.value(f"xor {whole} {args[0]}, {self.literal(dtype == bool or -1, dtype, lanes)}")
+        if name in ("max", "min"):
+            return self._larger_or_smaller(name, *args, dtype, lanes)
+        if name == "clamp":
+            low, x, high = args
+            return self._larger_or_smaller("min", self._larger_or_smaller("max", x, low, dtype, lanes), high, dtype, lanes)
+        if name == "neg":
+            return self.value(f"sub {whole} {zero}, {args[0]}")
+        if name == "abs":
+            return self._larger_or_smaller("max", args[0], self.value(f"sub {whole} {zero}, {args[0]}"), dtype, lanes)
+        if name == "square":
+            return self.value(f"mul {whole} {args[0]}, {args[0]}")
+        if name == "sign":
+            one, less = (self.literal(n, dtype, lanes) for n in (1, -1))
+            up = self.value(f"icmp sgt {whole} {args[0]}, {zero}")
+            down = self.value(f"icmp slt {whole} {args[0]}, {zero}")
+            return self.choose(down, less, self.choose(up, one, zero, dtype, lanes), dtype, lanes)
+        return self._quotient_or_rest(name, *args, dtype, lanes)
+
+    def _quotient_or_rest(self, name: str, a: str, b: str, dtype, lanes: int) -> str:
+        """Return a quotient or a remainder of integers; by zero, those are -1 and `a` in XLA."""
+        whole, no = type_of(dtype, lanes), self.literal(0, dtype, lanes)
+        one, less = (self.literal(n, dtype, lanes) for n in (1, -1))
+        by_zero, by_less = (self.value(f"icmp eq {whole} {b}, {x}") for x in (no, less))
+        # The processor traps where the quotient has no value, or is too large by one.
+        b = self.choose(by_zero, one, self.choose(by_less, one, b, dtype, lanes), dtype, lanes)
+        if name == "rem":
+            return self.choose(by_zero, a, self.value(f"srem {whole} {a}, {b}"), dtype, lanes)
+        quotient, negative = self.value(f"sdiv {whole} {a}, {b}"), self.value(f"sub {whole} {no}, {a}")
+        return self.choose(by_zero, less, self.choose(by_less, negative, quotient, dtype, lanes), dtype, lanes)
+
+    def _larger_or_smaller(self, name: str, a: str, b: str, dtype, lanes: int) -> str:
+        relation = "sgt" if name == "max" else "slt"
+        first = self.value(f"icmp {relation} {type_of(dtype, lanes)} {a}, {b}")
+        return self.choose(first, a, b, dtype, lanes)
+
+    def power(self, x: str, exponent: int, dtype, lanes: int) -> str:
+        """Return an integer power."""
+        one = self.literal(1, dtype, lanes)
+        out, n = "", abs(exponent)
+        while n:
+            if n & 1:
+                out = self.operate("mul", [out, x], dtype, lanes) if out else x
+            n >>= 1
+            x = self.operate("mul", [x, x], dtype, lanes) if n else x
+        return self.operate("div", [one, out or one], dtype, lanes) if exponent < 0 else out or one
+
+    def convert(self, x: str, source, target, lanes: int) -> str:
+        """Return a value of another type."""
+        source, target = np.dtype(source), np.dtype(target)
+        if source == target:
+            return x
+        a, b = type_of(source, lanes), type_of(target, lanes)
+        if target == bool:
+            relation, zero = ("fcmp une" if is_float(source) else "icmp ne"), self.literal(0, source, lanes)
+            return self.value(f"{relation} {a} {x}, {zero}")
+        if is_float(source) and not is_float(target):
+            suffix = f"{_suffix(target, lanes)}.{_suffix(source, lanes)}"
+            self.declared.add(f"declare {b} @llvm.fptosi.sat.{suffix}({a})")
+            return self.value(f"call {b} @llvm.fptosi.sat.{suffix}({a} {x})")
+        if is_float(target) and not is_float(source):
+            return self.value(f"{'uitofp' if source == bool else 'sitofp'} {a} {x} to {b}")
+        smaller = target.itemsize < source.itemsize and source != bool
+        how = ("fptrunc" if smaller else "fpext") if is_float(source) else "trunc" if smaller else "sext"
+        return self.value(f"{'zext' if source == bool else how} {a} {x} to {b}")
+
+    def repeat(self, state: Sequence[tuple[str, str]], condition: Callable, inside: Callable) -> list[str]:
+        """Append a loop that goes on while `condition` returns a true number. Both get the values of the state, which
+        begins with the given types and values, and `inside` returns the next ones. Returns the last ones."""
+        top, within, end = (self.block() for _ in range(3))
+        before = self._current
+        self.line(f"br label %{top}")
+        self._label(top)
+        place, names = len(self.lines), [self.name() for _ in state]
+        self.line(f"br i1 {condition(names)}, label %{within}, label %{end}")
+        self._label(within)
+        after = inside(names)
+        pairs = zip(names, state, after, strict=True)
+        self.lines[place:place] = [
+            f"  {name} = phi {kind} [ {first}, %{before} ], [ {following}, %{self._current} ]"
+            for name, (kind, first), following in pairs
+        ]
+        self.line(f"br label %{top}")
+        self._label(end)
+        return names
+
+    def branch(self, index: str, dtype, branches: Sequence[Callable[[], Sequence[str]]], types: Sequence[str]) -> list[str]:
+        """Append a choice between branches by a number, the last one for larger numbers, and return its values."""
+        labels, end = [self.block() for _ in branches], self.block()
+        kind = type_of(dtype)
+        cases = " ".join(f"{kind} {self.literal(k, dtype)}, label %{label}" for k, label in enumerate(labels[:-1]))
+        self.line(f"switch {kind} {index}, label %{labels[-1]} [ {cases} ]")
+        ends = []
+        for label, inside in zip(labels, branches, strict=True):
+            self._label(label)
+            values = inside()
+            ends.append((values, self._current))
+            self.line(f"br label %{end}")
+        self._label(end)
+        return [
+            self.value(f"phi {kind} " + ", ".join(f"[ {values[k]}, %{label} ]" for values, label in ends))
+            for k, kind in enumerate(types)
+        ]
+
+
+def _suffix(dtype, lanes: int) -> str:
+    """The suffix of the name of an intrinsic function for vectors of a type."""
+    name = {"double": "f64", "float": "f32"}.get(TYPES[np.dtype(dtype).name], TYPES[np.dtype(dtype).name])
+    return name if lanes == 1 else f"v{lanes}{name}"
