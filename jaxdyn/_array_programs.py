@@ -7,20 +7,30 @@ branches that call what has no such program, such as a robot's dynamics, remain 
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
+from jax.core import ShapedArray
 from jax.extend import core
 from jax.interpreters import mlir
 
 from jaxdyn import native
-from jaxdyn.native.arrays import CHEAP, FREE, ArrayProgram, Atom, Constant, Operation, Variable, array_program, has_rule
+from jaxdyn.native.arrays import (
+    CHEAP,
+    FREE,
+    ArrayProgram,
+    Atom,
+    Constant,
+    Operation,
+    Variable,
+    array_program,
+    has_rule,
+    jaxprs_of,
+)
 
 
 def with_array_programs(function: Callable) -> Callable:
@@ -46,10 +56,9 @@ def with_array_programs(function: Callable) -> Callable:
     return called
 
 
-def _evaluate(closed: core.ClosedJaxpr, args: Sequence) -> list:
+def _evaluate(closed: Any, args: Sequence) -> list:
     """Evaluate a jaxpr with its operations in programs."""
-    jaxpr = closed.jaxpr
-    program = array_program(jaxpr.replace(constvars=[], invars=[*jaxpr.constvars, *jaxpr.invars]))
+    program = array_program(closed, constants_given=True)
     values: dict[Atom, Any] = dict(zip(program.inputs, [*closed.consts, *args], strict=True))
 
     def value(atom: Atom):
@@ -96,7 +105,7 @@ def _steps(program: ArrayProgram) -> list[Operation | ArrayProgram]:
         groups += [group] if group else []
         calls, waiting, in_order = [], [], True
         for operation in later:
-            has_effects = bool(_effects(operation))
+            has_effects = _has_effects(operation)
             if not ruled[id(operation)] and ready(operation) and (in_order or not has_effects):
                 calls.append(operation)
             else:
@@ -108,10 +117,8 @@ def _steps(program: ArrayProgram) -> list[Operation | ArrayProgram]:
     return _programs(program, groups)
 
 
-def _effects(operation: Operation) -> Any:
-    jaxprs = [x for p in operation.params.values() for x in (p if isinstance(p, tuple | list) else (p,))]
-    inner = [x.effects for x in jaxprs if isinstance(x, core.ClosedJaxpr)]
-    return any(inner) or operation.params.get("effect") or "callback" in operation.name
+def _has_effects(operation: Operation) -> bool:
+    return "callback" in operation.name or any(jaxpr.effects for jaxpr in jaxprs_of(operation))
 
 
 def _programs(program: ArrayProgram, groups: Sequence[list[Operation] | Operation]) -> list[Operation | ArrayProgram]:
@@ -158,13 +165,8 @@ def _programs(program: ArrayProgram, groups: Sequence[list[Operation] | Operatio
             continue
         needed |= set(inputs)
         ordered = [o for o in program.operations if id(o) in chosen]
-        steps.append(_program_of(list(inputs), ordered, outputs))
+        steps.append(ArrayProgram(list(inputs), ordered, outputs))
     return steps[::-1]
-
-
-def _program_of(inputs: Sequence[Variable], operations: Sequence[Operation], outputs: Sequence[Variable]) -> ArrayProgram:
-    """A program without empty arrays among its operands and results."""
-    return ArrayProgram(inputs, operations, outputs)
 
 
 def _with_programs(operation: Operation, args: list) -> Sequence:
@@ -180,7 +182,8 @@ def _with_programs(operation: Operation, args: list) -> Sequence:
     return _bound(operation._replace(params=params), args)
 
 
-def _traced(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
+def _traced(closed: Any) -> Any:
+    """The jaxpr with its operations in programs."""
     return jax.make_jaxpr(lambda *args: _evaluate(closed, args))(*_shapes(closed.jaxpr.invars))
 
 
@@ -228,7 +231,7 @@ def _evaluated(*args, program: ArrayProgram):
 
 @_program_p.def_abstract_eval
 def _results(*_, program: ArrayProgram):
-    return [jax.core.ShapedArray(v.shape, v.dtype) for v in program.outputs]
+    return [ShapedArray(v.shape, v.dtype) for v in program.outputs]
 
 
 def _by_xla(*args, program: ArrayProgram) -> list:

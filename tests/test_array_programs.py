@@ -41,7 +41,20 @@ def assert_same(function, *args, programs: int | None = 1) -> None:
 
 
 def arithmetic(x, y):
-    return x + y, x - 2 * y, x * y, x / (3 + y**2), x % y, jnp.round(3 * x), -x, x**3, x**-2, jnp.abs(x) ** 1.5, jnp.square(x), 1 / jnp.sqrt(y**2)
+    return (
+        x + y,
+        x - 2 * y,
+        x * y,
+        x / (3 + y**2),
+        x % y,
+        jnp.round(3 * x),
+        -x,
+        x**3,
+        x**-2,
+        jnp.abs(x) ** 1.5,
+        jnp.square(x),
+        1 / jnp.sqrt(y**2),
+    )
 
 
 def choices(x, y):
@@ -73,8 +86,10 @@ def truths(x, y):
 def integers(x, y):
     i, j = (jnp.round(10 * z).astype(jnp.int32) for z in (x, y))
     of_two = i + j, i - j, i * j, jnp.maximum(i, j), i < j, i & j, jnp.where(x > y, i, j)
-    of_one = -i, jnp.abs(i), jnp.sign(i), ~i, i % 7, i % j, i // j, i // (j - j), lax.rem(i, j), i**2, (10 * x).astype(jnp.int32), i.astype(bool), jnp.clip(i, -3, 4)
-    return *of_two, *of_one, i.sum(), i.max(), (x > y).sum(), (x > y).astype(x.dtype), i.astype(x.dtype) / 3
+    divided = i % 7, i % j, i // j, i // (j - j), lax.rem(i, j)
+    of_one = -i, jnp.abs(i), jnp.sign(i), ~i, i**2, (10 * x).astype(jnp.int32), i.astype(bool), jnp.clip(i, -3, 4)
+    counts = i.sum(), i.max(), (x > y).sum(), (x > y).astype(x.dtype), i.astype(x.dtype) / 3
+    return *of_two, *divided, *of_one, *counts
 
 
 def sums(x, y):
@@ -86,7 +101,12 @@ def sums(x, y):
 
 def views(x, y):
     more = x[None], x[..., None] + y[..., None, :], x.T, x[::-1], jnp.flip(x, -1), x[..., 1:], x[1:], x[..., ::2]
-    joined = jnp.concatenate([x, y * 2]), jnp.concatenate([x, y], axis=-1), jnp.stack([x, y], axis=-1), jnp.stack([x, y])
+    joined = (
+        jnp.concatenate([x, y * 2]),
+        jnp.concatenate([x, y], axis=-1),
+        jnp.stack([x, y], axis=-1),
+        jnp.stack([x, y]),
+    )
     flat = x.reshape(-1), (x + y).reshape(-1)[1:], x.T.reshape(-1), (x[..., :1] * 2).reshape(-1)
     padded = jnp.pad(x, [(1, 2)] * x.ndim), jnp.arange(x.shape[-1]) * x, jnp.indices(x.shape)[0] - x
     return *more, *joined, *flat, *padded, *jnp.split(x, [1], axis=-1), *x, jnp.broadcast_to(x[:1], x.shape) + y
@@ -148,7 +168,9 @@ def test_loops_and_branches():
         first = lax.cond(v[0] > 0, lambda: (x + 1, v.sum(), x), lambda: (x.T.T * 2, v.max(), x[::-1]))
         last = lax.switch(jnp.int32(4 * jnp.abs(v[1])), [lambda: v, lambda: 2 * v, lambda: v[::-1]])
         within = lax.while_loop(
-            lambda s: s[1] < 5, lambda s: (lax.cond(s[1] % 2 == 0, lambda: s[0] + v, lambda: s[0] * 2), s[1] + 1), (v, 0)
+            lambda s: s[1] < 5,
+            lambda s: (lax.cond(s[1] % 2 == 0, lambda: s[0] + v, lambda: s[0] * 2), s[1] + 1),
+            (v, 0),
         )
         return first, last, within
 
@@ -157,10 +179,29 @@ def test_loops_and_branches():
         assert_same(function, -x, -v, -A)
 
 
+def test_long_chains():
+    """Expressions within each other are as deep as a program is long, unless some are kept in memory."""
+
+    def function(x):
+        for _ in range(400):
+            x = jnp.tanh(x) + 0.5
+        return x
+
+    assert_same(function, draw((3, 5)))
+
+
 def test_arrays_without_elements():
     def function(x):
         none = x[:0]
-        return none, none * 2, none.sum(), none.max(initial=3.0), jnp.concatenate([none, x]), jnp.zeros((0, 2)), x[:, :0] @ none
+        return (
+            none,
+            none * 2,
+            none.sum(),
+            none.max(initial=3.0),
+            jnp.concatenate([none, x]),
+            jnp.zeros((0, 2)),
+            x[:, :0] @ none,
+        )
 
     assert_same(function, draw((5, 5)))
 

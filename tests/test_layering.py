@@ -16,6 +16,7 @@ FLOORS = {
     "_printing": 1,
     "_compile": 1,
     "native": 0,
+    "_array_programs": 1,
     "_batched_functions": 1,
     "_batching": 2,
     "_natively": 3,

@@ -219,4 +219,3 @@ def reduced_rows(
     kind: Any = Typed(type_of(array.dtype))
     for k, x in enumerate(text.loop(count, row, [first] * length, kind)):
         store(x, Index((k,), flat=True))
-

@@ -76,28 +76,40 @@ CALLS = {
 """The primitives that call a jaxpr, and the parameter that has it."""
 
 
-def array_program(jaxpr: Any) -> ArrayProgram:
-    """Return the program of a jaxpr. Rules for derivatives and batches of functions in it are lost."""
+def array_program(jaxpr: Any, *, constants_given: bool = False) -> ArrayProgram:
+    """Return the program of a jaxpr, whose constants may be its first operands. Rules for derivatives and batches of
+    functions in it are lost."""
     jaxpr, consts = _parts(jaxpr)
-    inputs = [_variable(v) for v in jaxpr.invars]
-    operations: list[Operation] = []
-    return ArrayProgram(inputs, operations, _inlined(jaxpr, consts, inputs, operations))
+    inputs, operations = [_variable(v) for v in jaxpr.invars], []
+    if constants_given:
+        consts = [_variable(v) for v in jaxpr.constvars]
+        return ArrayProgram([*consts, *inputs], operations, _inlined(jaxpr, consts, inputs, operations))
+    return ArrayProgram(inputs, operations, _inlined(jaxpr, _constants(jaxpr, consts), inputs, operations))
 
 
-def _inlined(jaxpr: Any, consts: Sequence, inputs: Sequence[Atom], operations: list[Operation]) -> list[Atom]:
+def jaxprs_of(operation: Operation) -> list[Any]:
+    """Return the jaxprs among the parameters of an operation."""
+    values = (x for p in operation.params.values() for x in (p if isinstance(p, tuple | list) else (p,)))
+    return [x for x in values if hasattr(x, "eqns")]
+
+
+def _constants(jaxpr: Any, consts: Sequence) -> list[Atom]:
+    return [Constant(c, v.aval.dtype) for v, c in zip(jaxpr.constvars, consts, strict=True)]
+
+
+def _inlined(jaxpr: Any, consts: Sequence[Atom], inputs: Sequence[Atom], operations: list[Operation]) -> list[Atom]:
     """Append the operations of a jaxpr, and return its results."""
-    atoms: dict[Any, Atom] = dict(zip(jaxpr.invars, inputs, strict=True))
-    atoms |= {v: Constant(c, v.aval.dtype) for v, c in zip(jaxpr.constvars, consts, strict=True)}
+    atoms: dict[Any, Atom] = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *inputs], strict=True))
 
-    def atom(v) -> Atom:
-        return Constant(v.val, v.aval.dtype) if isinstance(v, core.Literal) else atoms[v]
+    def atom(v: Any) -> Atom:
+        return atoms[v] if not isinstance(v, core.Literal) else Constant(v.val, v.aval.dtype)  # pyright: ignore
 
     for eqn in jaxpr.eqns:
         of_eqn = [atom(v) for v in eqn.invars]
         name = eqn.primitive.name
         if name in CALLS:
-            inner = eqn.params[CALLS[name]]
-            outputs = _inlined(*_parts(inner), of_eqn, operations)
+            inner, known = _parts(eqn.params[CALLS[name]])
+            outputs = _inlined(inner, _constants(inner, known), of_eqn, operations)
         else:
             outputs = [_variable(v) for v in eqn.outvars]
             operations.append(Operation(eqn.primitive, eqn.params, of_eqn, outputs))
@@ -107,7 +119,7 @@ def _inlined(jaxpr: Any, consts: Sequence, inputs: Sequence[Atom], operations: l
 
 def _parts(jaxpr: Any) -> tuple[Any, Sequence]:
     """A jaxpr with and without constants of its own."""
-    return (jaxpr.jaxpr, jaxpr.consts) if isinstance(jaxpr, core.ClosedJaxpr) else (jaxpr, ())
+    return getattr(jaxpr, "jaxpr", jaxpr), getattr(jaxpr, "consts", ())
 
 
 def _variable(v: Any) -> Variable:

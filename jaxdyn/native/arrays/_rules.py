@@ -1,14 +1,12 @@
-"""What array programs can do: the operations, and the conditions under which they have a rule."""
+"""The operations that array programs have, and the conditions under which they do."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from jax import lax
-from jax.extend import core
+from jax.core import Tracer
 
-from jaxdyn.native.arrays._program import Operation, array_program
+from jaxdyn.native.arrays._program import Constant, Operation, array_program, jaxprs_of
 from jaxdyn.native.arrays._text import TYPES
 
 FLOATS_ONLY = {
@@ -16,7 +14,22 @@ FLOATS_ONLY = {
     *("round", "is_finite", "pow"),
 }
 ELEMENTWISE = {
-    *("add", "add_any", "sub", "mul", "div", "max", "min", "neg", "abs", "sign", "square", "clamp", "integer_pow", "rem"),
+    *(
+        "add",
+        "add_any",
+        "sub",
+        "mul",
+        "div",
+        "max",
+        "min",
+        "neg",
+        "abs",
+        "sign",
+        "square",
+        "clamp",
+        "integer_pow",
+        "rem",
+    ),
     *("lt", "le", "gt", "ge", "eq", "ne", "and", "or", "xor", "not", "select_n", "convert_element_type"),
     *FLOATS_ONLY,
 }
@@ -38,11 +51,14 @@ def has_rule(operation: Operation) -> bool:
     """Return whether an operation can be a part of an array program."""
     name, params, inputs = operation.name, operation.params, operation.inputs
     if name in CONTROL:
-        return not any(getattr(p, "effects", None) for p in _jaxprs(params)) and all(
-            has_rule(o) for p in _jaxprs(params) for o in array_program(p).operations
+        jaxprs = jaxprs_of(operation)
+        return not any(p.effects for p in jaxprs) and all(
+            has_rule(o) for p in jaxprs for o in array_program(p).operations
         )
-    types = [str(np.dtype(a.dtype)) if _is_array_type(a.dtype) else "" for a in (*inputs, *operation.outputs)]
-    if name not in KNOWN or not set(types) <= set(TYPES):
+    atoms = (*inputs, *operation.outputs)
+    if name not in KNOWN or not all(str(a.dtype) in TYPES for a in atoms):
+        return False
+    if any(isinstance(a, Constant) and isinstance(a.value, Tracer) for a in atoms):
         return False
     kinds = {np.dtype(a.dtype).kind for a in inputs}
     if name in FLOATS_ONLY and name != "pow":
@@ -63,23 +79,13 @@ def has_rule(operation: Operation) -> bool:
         case "scatter":
             return _sets_a_row(operation)
         case "gather":
-            return str(params["mode"]) in map(str, (lax.GatherScatterMode.CLIP, *_WITHOUT_CLIP))
+            return params["mode"] in (*_CLIPPED, lax.GatherScatterMode.FILL_OR_DROP)
         case "reduce_sum" | "reduce_prod":
             return "b" not in kinds
     return True
 
 
-_WITHOUT_CLIP = lax.GatherScatterMode.PROMISE_IN_BOUNDS, lax.GatherScatterMode.FILL_OR_DROP
-
-
-def _is_array_type(dtype: Any) -> bool:
-    return isinstance(dtype, np.dtype)
-
-
-def _jaxprs(params: Any) -> list[core.ClosedJaxpr]:
-    """The jaxprs among the parameters of an operation."""
-    values = [x for p in params.values() for x in (p if isinstance(p, tuple | list) else (p,))]
-    return [x for x in values if isinstance(x, core.ClosedJaxpr)]
+_CLIPPED = lax.GatherScatterMode.CLIP, lax.GatherScatterMode.PROMISE_IN_BOUNDS
 
 
 def _sets_a_row(operation: Operation) -> bool:

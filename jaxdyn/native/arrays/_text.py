@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -17,19 +18,23 @@ TYPES = {"float64": "double", "float32": "float", "int32": "i32", "int64": "i64"
 """The types of numbers in a program."""
 
 
+def is_float(dtype) -> bool:
+    return np.dtype(dtype).kind == "f"
+
+
+def is_truth(dtype) -> bool:
+    return np.dtype(dtype).kind == "b"
+
+
 def in_memory(dtype) -> str:
     """The type of a number in memory."""
-    return "i8" if dtype == bool else TYPES[np.dtype(dtype).name]
+    return "i8" if is_truth(dtype) else TYPES[np.dtype(dtype).name]
 
 
 def type_of(dtype, lanes: int = 1) -> str:
     """The type of a number, or of a vector of numbers."""
     name = TYPES[np.dtype(dtype).name]
     return name if lanes == 1 else f"<{lanes} x {name}>"
-
-
-def is_float(dtype) -> bool:
-    return np.dtype(dtype).kind == "f"
 
 
 class ArrayText(MatrixLoops):
@@ -66,12 +71,12 @@ class ArrayText(MatrixLoops):
         dtype = np.dtype(dtype)
         if dtype.kind == "f":
             return Kind(8 * dtype.itemsize, lanes).constant(float(value))
-        text = ("true" if value else "false") if dtype == bool else str(int(value))
+        text = ("true" if value else "false") if is_truth(dtype) else str(int(value))
         return text if lanes == 1 else f"splat ({type_of(dtype)} {text})"
 
     def stored_literal(self, value, dtype) -> str:
         """Return the text of a number in memory."""
-        return str(int(value)) if dtype == bool else self.literal(value, dtype)
+        return str(int(value)) if is_truth(dtype) else self.literal(value, dtype)
 
     def place(self, start: str, offset: Number, dtype) -> str:
         """Return the address of a number, so many numbers behind `start`."""
@@ -82,7 +87,7 @@ class ArrayText(MatrixLoops):
         address, name = self.place(start, offset, dtype), in_memory(dtype)
         whole = name if lanes == 1 else f"<{lanes} x {name}>"
         x = self.value(f"load {whole}, ptr {address}, align {self.alignment(dtype)}")
-        if dtype != bool:
+        if not is_truth(dtype):
             return x
         return self.value(f"icmp ne {whole} {x}, {'0' if lanes == 1 else 'zeroinitializer'}")
 
@@ -90,7 +95,7 @@ class ArrayText(MatrixLoops):
         """Append the storing of a number, or of a vector, behind an address."""
         address, name = self.place(start, offset, dtype), in_memory(dtype)
         whole = name if lanes == 1 else f"<{lanes} x {name}>"
-        if dtype == bool:
+        if is_truth(dtype):
             x = self.value(f"zext {type_of(dtype, lanes)} {x} to {whole}")
         self.line(f"store {whole} {x}, ptr {address}, align {self.alignment(dtype)}")
 
@@ -147,22 +152,24 @@ class ArrayText(MatrixLoops):
     def _of_integers(self, name: str, args: Sequence[str], dtype, lanes: int) -> str:
         whole = type_of(dtype, lanes)
         zero = self.literal(0, dtype, lanes)
-        if dtype == bool:
+        if is_truth(dtype):
             name = {"max": "or", "min": "and", "add": "or", "mul": "and"}.get(name, name)
         if name in INTEGERS:
             return self.value(f"{INTEGERS[name]} {whole} {args[0]}, {args[1]}")
         if name in COMPARISONS:
             # Of truth values, true is the larger one.
             relation = INTEGER_COMPARISONS[name]
-            relation = relation.replace("s", "u") if dtype == bool else relation
+            relation = relation.replace("s", "u") if is_truth(dtype) else relation
             return self.value(f"icmp {relation} {whole} {args[0]}, {args[1]}")
         if name == "not":
-            return self.value(f"xor {whole} {args[0]}, {self.literal(dtype == bool or -1, dtype, lanes)}")
+            return self.value(f"xor {whole} {args[0]}, {self.literal(is_truth(dtype) or -1, dtype, lanes)}")
         if name in ("max", "min"):
-            return self._larger_or_smaller(name, *args, dtype, lanes)
+            return self._larger_or_smaller(name, args[0], args[1], dtype, lanes)
         if name == "clamp":
             low, x, high = args
-            return self._larger_or_smaller("min", self._larger_or_smaller("max", x, low, dtype, lanes), high, dtype, lanes)
+            return self._larger_or_smaller(
+                "min", self._larger_or_smaller("max", x, low, dtype, lanes), high, dtype, lanes
+            )
         if name == "neg":
             return self.value(f"sub {whole} {zero}, {args[0]}")
         if name == "abs":
@@ -174,7 +181,7 @@ class ArrayText(MatrixLoops):
             up = self.value(f"icmp sgt {whole} {args[0]}, {zero}")
             down = self.value(f"icmp slt {whole} {args[0]}, {zero}")
             return self.choose(down, less, self.choose(up, one, zero, dtype, lanes), dtype, lanes)
-        return self._quotient_or_rest(name, *args, dtype, lanes)
+        return self._quotient_or_rest(name, args[0], args[1], dtype, lanes)
 
     def _quotient_or_rest(self, name: str, a: str, b: str, dtype, lanes: int) -> str:
         """Return a quotient or a remainder of integers; by zero, those are -1 and `a` in XLA."""
@@ -188,7 +195,7 @@ class ArrayText(MatrixLoops):
         quotient, negative = self.value(f"sdiv {whole} {a}, {b}"), self.value(f"sub {whole} {no}, {a}")
         return self.choose(by_zero, less, self.choose(by_less, negative, quotient, dtype, lanes), dtype, lanes)
 
-    def _larger_or_smaller(self, name: str, a: str, b: str, dtype, lanes: int) -> str:
+    def _larger_or_smaller(self, name: str, a: str, b: str, dtype: Any, lanes: int) -> str:
         relation = "sgt" if name == "max" else "slt"
         first = self.value(f"icmp {relation} {type_of(dtype, lanes)} {a}, {b}")
         return self.choose(first, a, b, dtype, lanes)
@@ -210,7 +217,7 @@ class ArrayText(MatrixLoops):
         if source == target:
             return x
         a, b = type_of(source, lanes), type_of(target, lanes)
-        if target == bool:
+        if is_truth(target):
             relation, zero = ("fcmp une" if is_float(source) else "icmp ne"), self.literal(0, source, lanes)
             return self.value(f"{relation} {a} {x}, {zero}")
         if is_float(source) and not is_float(target):
@@ -218,10 +225,10 @@ class ArrayText(MatrixLoops):
             self.declared.add(f"declare {b} @llvm.fptosi.sat.{suffix}({a})")
             return self.value(f"call {b} @llvm.fptosi.sat.{suffix}({a} {x})")
         if is_float(target) and not is_float(source):
-            return self.value(f"{'uitofp' if source == bool else 'sitofp'} {a} {x} to {b}")
-        smaller = target.itemsize < source.itemsize and source != bool
+            return self.value(f"{'uitofp' if is_truth(source) else 'sitofp'} {a} {x} to {b}")
+        smaller = target.itemsize < source.itemsize and not is_truth(source)
         how = ("fptrunc" if smaller else "fpext") if is_float(source) else "trunc" if smaller else "sext"
-        return self.value(f"{'zext' if source == bool else how} {a} {x} to {b}")
+        return self.value(f"{'zext' if is_truth(source) else how} {a} {x} to {b}")
 
     def repeat(self, state: Sequence[tuple[str, str]], condition: Callable, inside: Callable) -> list[str]:
         """Append a loop that goes on while `condition` returns a true number. Both get the values of the state, which
@@ -243,7 +250,9 @@ class ArrayText(MatrixLoops):
         self._label(end)
         return names
 
-    def branch(self, index: str, dtype, branches: Sequence[Callable[[], Sequence[str]]], types: Sequence[str]) -> list[str]:
+    def branch(
+        self, index: str, dtype, branches: Sequence[Callable[[], Sequence[str]]], types: Sequence[str]
+    ) -> list[str]:
         """Append a choice between branches by a number, the last one for larger numbers, and return its values."""
         labels, end = [self.block() for _ in branches], self.block()
         kind = type_of(dtype)

@@ -60,8 +60,11 @@ class Array:
     along_last = False
     """Whether it can be evaluated for several consecutive elements of the last axis."""
 
-    def __init__(self, shape: tuple[int, ...], dtype: Any, memory: frozenset[Allocation] = frozenset()):
-        self.shape, self.dtype, self.memory = shape, dtype, memory
+    def __init__(self, shape: tuple[int, ...], dtype: Any, of: Sequence[Array] = ()):
+        """`of` are the arrays that it is an expression of."""
+        self.shape, self.dtype = shape, dtype
+        self.memory: frozenset[Allocation] = frozenset().union(*(a.memory for a in of))
+        self.depth: int = 1 + max((a.depth for a in of), default=-1)
 
     @property
     def size(self) -> int:
@@ -110,8 +113,8 @@ class Buffer(Array):
     flat = True
 
     def __init__(self, address: str, shape: tuple[int, ...], dtype: Any, memory: frozenset[Allocation] = frozenset()):
-        super().__init__(shape, dtype, memory)
-        self.address = address
+        super().__init__(shape, dtype)
+        self.address, self.memory = address, memory
         self.along_last = bool(shape)
 
     def evaluate(self, writer: Writer, index: Index) -> str:
@@ -124,7 +127,7 @@ class Mapped(Array):
     """An elementwise function of arrays of the same shape, or without axes."""
 
     def __init__(self, arrays: Sequence[Array], shape: tuple[int, ...], dtype: Any, function: Callable[..., str]):
-        super().__init__(shape, dtype, _memory_of(arrays))
+        super().__init__(shape, dtype, arrays)
         self.arrays, self.function = arrays, function
         self.flat, self.along_last = all(a.flat for a in arrays), all(a.along_last for a in arrays)
 
@@ -138,7 +141,7 @@ class Chosen(Array):
     """The elements of one of two arrays, by a condition without axes."""
 
     def __init__(self, condition: str, then: Array, otherwise: Array):
-        super().__init__(then.shape, then.dtype, _memory_of([then, otherwise]))
+        super().__init__(then.shape, then.dtype, [then, otherwise])
         self.condition, self.then, self.otherwise = condition, then, otherwise
         self.flat = then.flat and otherwise.flat
         self.along_last = then.along_last and otherwise.along_last
@@ -162,7 +165,7 @@ class View(Array):
     ):
         """`place` returns where an element is in `source`, and `number` its number there from its own, if it has one.
         `last` says whether consecutive elements of the last axis are `"consecutive"` in the source, or the `"same"`."""
-        super().__init__(shape, source.dtype, source.memory)
+        super().__init__(shape, source.dtype, [source])
         self.source, self.place, self.number = source, place, number
         self.same = last == "same"
         self.along_last = self.same or (last == "consecutive" and source.along_last)
@@ -184,7 +187,7 @@ class Reshaped(Array):
     flat = along_last = True
 
     def __init__(self, source: Array, shape: tuple[int, ...]):
-        super().__init__(shape, source.dtype, source.memory)
+        super().__init__(shape, source.dtype, [source])
         self.source = source
 
     def evaluate(self, writer: Writer, index: Index) -> str:
@@ -203,32 +206,20 @@ class Counted(Array):
 
     def evaluate(self, writer: Writer, index: Index) -> str:
         text, place = writer.text, index.places[0 if index.flat else self.axis]
-        dtype, integer = self.dtype, "int64"
-        if isinstance(place, int):
-            x = str(place)
-        else:
-            x = str(place)
-        x = text.convert(x, integer, dtype, 1)
-        x = text.splat(x, dtype, index.lanes)
+        dtype = self.dtype
+        x = text.splat(text.convert(str(place), "int64", dtype, 1), dtype, index.lanes)
         if index.lanes == 1 or self.axis != len(self.shape) - 1:
             return x
         numbers = ", ".join(f"{type_of(dtype)} {text.literal(k, dtype)}" for k in range(index.lanes))
-        with_lanes = f"<{numbers}>"
-        if is_float(dtype):
-            return text.value(f"fadd {type_of(dtype, index.lanes)} {x}, {with_lanes}")
-        return text.value(f"add {type_of(dtype, index.lanes)} {x}, {with_lanes}")
+        return text.value(f"{'fadd' if is_float(dtype) else 'add'} {type_of(dtype, index.lanes)} {x}, <{numbers}>")
 
 
 class Gathered(Array):
     """The elements of another array at places that depend on data, or a number where there is none."""
 
     def __init__(self, arrays: Sequence[Array], shape: tuple[int, ...], function: Callable[[Writer, Index], str]):
-        super().__init__(shape, arrays[0].dtype, _memory_of(arrays))
+        super().__init__(shape, arrays[0].dtype, arrays)
         self.function = function
 
     def evaluate(self, writer: Writer, index: Index) -> str:
         return self.function(writer, index)
-
-
-def _memory_of(arrays: Sequence[Array]) -> frozenset[Allocation]:
-    return frozenset().union(*(a.memory for a in arrays))

@@ -1,0 +1,130 @@
+"""Rules of reductions and products."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxdyn.native._matrix_loops import Number
+from jaxdyn.native.arrays._loops import UNROLLED, Typed, lanes_along_last, reduced, reduced_rows, repeated, total
+from jaxdyn.native.arrays._places import Places
+from jaxdyn.native.arrays._program import Operation, Variable
+from jaxdyn.native.arrays._text import is_float, is_truth, type_of
+from jaxdyn.native.arrays._values import Array, Buffer, Index, Literal, Scalar
+
+
+class Sums(Places):
+    """The rules of operations that combine elements."""
+
+    def _reduction(self, operation: Operation, array: Array) -> Array:
+        (v,), axes, text = operation.outputs, operation.params["axes"], self.text
+        name = operation.name.removeprefix("reduce_")
+        first = text.literal(_neutral(name, v.dtype), v.dtype)
+        operation_name = {"sum": "add", "prod": "mul"}.get(name, name)
+
+        def combine(a: str, b: str, lanes: int) -> str:
+            return text.operate(operation_name, [a, b], v.dtype, lanes)
+
+        if not array.size:
+            return Literal(_neutral(name, v.dtype), v.shape, v.dtype)
+        if not v.shape and array.flat:
+            return Scalar(total(self.writer, array, first, combine, repeatable=name not in ("sum", "prod")), v.dtype)
+        if array.flat and tuple(axes) == tuple(range(len(axes))):
+            out = self.new(v.shape, v.dtype, v)
+
+            def store(x: str, index: Index) -> None:
+                text.store(x, out.address, index.places[0], v.dtype, index.lanes)
+
+            reduced_rows(self.writer, array, v.size, first, combine, store)
+            return out
+        at = reduced(self.writer, array, axes, first, combine)
+        if not v.shape:
+            return Scalar(at(Index(())), v.dtype)
+        vectors = array.along_last and len(array.shape) - 1 not in axes
+        return self._filled(v, at, vectors)
+
+    def _filled(self, v: Variable, at: Callable[[Index], str], vectors: bool) -> Buffer:
+        """An array in memory with the elements that a function of the index appends."""
+        out = self.new(v.shape, v.dtype, v)
+
+        def write(index: Index) -> None:
+            self.text.store(at(index), out.address, out.number_of(self.text, index.places), v.dtype, index.lanes)
+
+        lanes_along_last(self.writer, v.shape, vectors, write)
+        return out
+
+    def _dot_general(self, operation: Operation, a: Array, b: Array) -> Array:
+        (v,), text, writer = operation.outputs, self.text, self.writer
+        (ca, cb), (ba, bb) = operation.params["dimension_numbers"]
+        fa = [i for i in range(len(a.shape)) if i not in (*ca, *ba)]
+        fb = [i for i in range(len(b.shape)) if i not in (*cb, *bb)]
+        lengths = [a.shape[i] for i in ca]
+        if not math.prod(lengths):
+            return Literal(0.0, v.shape, v.dtype)
+
+        def at(index: Index) -> str:
+            of_a: list[Number] = [0] * len(a.shape)
+            of_b: list[Number] = [0] * len(b.shape)
+            batch, rest = index.places[: len(ba)], index.places[len(ba) :]
+            for axes, of, places in (
+                (ba, of_a, batch),
+                (bb, of_b, batch),
+                (fa, of_a, rest),
+                (fb, of_b, rest[len(fa) :]),
+            ):
+                for axis, place in zip(axes, places, strict=False):
+                    of[axis] = place
+
+            def along(k: int, total: str) -> str:
+                if k == len(lengths):
+                    x = text.splat(writer.value(a, Index(tuple(of_a))), v.dtype, index.lanes)
+                    y = writer.value(b, Index(tuple(of_b), index.lanes))
+                    with text.floats(v.dtype, index.lanes):
+                        return text.fma(x, y, total)
+
+                def step(i: Number, total: str) -> str:
+                    of_a[ca[k]] = of_b[cb[k]] = i
+                    return writer.within(lambda: along(k + 1, total))
+
+                kind = Typed(type_of(v.dtype, index.lanes))
+                return repeated(text, lengths[k], step, total, kind, UNROLLED if k == len(lengths) - 1 else 1)
+
+            return along(0, text.literal(0.0, v.dtype, index.lanes))
+
+        if not v.shape:
+            return Scalar(at(Index(())), v.dtype)
+        return self._filled(v, at, bool(fb) and fb[-1] == len(b.shape) - 1 and b.along_last)
+
+    def _argmax(self, operation: Operation, array: Array) -> Array:
+        (v,), text, dtype = operation.outputs, self.text, array.dtype
+
+        def at(i: Number) -> str:
+            return self.writer.within(lambda: self.writer.value(array, Index((i,))))
+
+        def better(state: Sequence[str]) -> list[str]:
+            i, best, largest = state
+            x = at(i)
+            larger = text.operate("gt", [x, largest], dtype, 1)
+            chosen = text.value(f"select i1 {larger}, i64 {i}, i64 {best}")
+            return [text.value(f"add i64 {i}, 1"), chosen, text.choose(larger, x, largest, dtype, 1)]
+
+        state = [("i64", "1"), ("i64", "0"), (type_of(dtype), at(0))]
+        out = text.repeat(state, lambda s: text.value(f"icmp ult i64 {s[0]}, {array.shape[0]}"), better)
+        return Scalar(text.convert(out[1], "int64", v.dtype, 1), v.dtype)
+
+
+def _neutral(name: str, dtype: Any) -> Any:
+    """What a reduction begins with."""
+    if name in ("and", "or"):
+        return name == "and"
+    if name in ("sum", "prod"):
+        return 0 if name == "sum" else 1
+    if is_truth(dtype):
+        return name == "min"
+    if is_float(dtype):
+        return -math.inf if name == "max" else math.inf
+    limits = np.iinfo(dtype)
+    return limits.min if name == "max" else limits.max
