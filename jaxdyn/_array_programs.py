@@ -19,6 +19,7 @@ from jax.extend import core
 from jax.interpreters import mlir
 
 from jaxdyn import native
+from jaxdyn._compile import tracing
 from jaxdyn.native.arrays import (
     CHEAP,
     FREE,
@@ -40,7 +41,7 @@ def with_array_programs(function: Callable) -> Callable:
 
     @functools.wraps(function)
     def called(*args):
-        if not native.enabled():
+        if not native.enabled() or not tracing():
             return function(*args)
         leaves, structure = jax.tree.flatten(args)
         results = []
@@ -222,11 +223,6 @@ def _scan(operation: Operation, args: list) -> list:
 
 _program_p = core.Primitive("jaxdyn_array_program")
 _program_p.multiple_results = True
-
-
-@_program_p.def_impl
-def _evaluated(*args, program: ArrayProgram):
-    return jax.jit(functools.partial(_program_p.bind, program=program))(*args)
 
 
 @_program_p.def_abstract_eval

@@ -86,7 +86,7 @@ def ddp(
 @eqx.filter_custom_jvp
 def _differentiable_solve(problem: Problem, guess: tuple[Any, Any, Any], options: DDPOptions) -> Solution:
     arrays, static = eqx.partition((problem, guess, options), eqx.is_array)
-    return one_by_one_on_cpu(lambda arrays: _solve(*eqx.combine(arrays, static)))(arrays)
+    return one_by_one_on_cpu(lambda arrays: _solve(*eqx.combine(arrays, static)), in_programs=True)(arrays)
 
 
 def _solve(problem: Problem, guess: tuple[Any, Any, Any], options: DDPOptions) -> Solution:
