@@ -66,7 +66,8 @@ class Emission(Sums):
         for a in set(program.outputs):
             if a in arrays:
                 release(arrays[a])
-        self._held.pop()
+        for held in self._held.pop():
+            release(held)
         return result
 
     def write(self, program: ArrayProgram, inputs: Sequence[Array], addresses: Sequence[str]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -25,13 +24,18 @@ UNROLLED = 4
 
 
 def repeated(
-    text: ArrayText, count: int, step: Callable[[Number, str], str], first: str, kind: Any, unrolled: int = UNROLLED
-) -> str:
-    """Append a loop whose rounds change a value, and return the last one."""
+    text: ArrayText,
+    count: int,
+    step: Callable[..., Sequence[str]],
+    first: Sequence[str],
+    kind: str,
+    unrolled: int = UNROLLED,
+) -> Sequence[str]:
+    """Append a loop whose rounds change values of a type, and return the last ones. `step` gets an index and values."""
     if count > unrolled:
-        return text.loop(count, lambda i, x: [step(i, x)], [first], kind)[0]
+        return text.loop(count, step, first, Typed(kind))  # pyright: ignore[reportArgumentType]
     for i in range(count):
-        first = step(i, first)
+        first = step(i, *first)
     return first
 
 
@@ -139,12 +143,12 @@ def reduced(
                 return combine(total, x, index.lanes)
             axis, *others = remaining
 
-            def step(i: Number, total: str) -> str:
+            def step(i: Number, total: str) -> list[str]:
                 places[axis] = i
-                return writer.within(lambda: along(others, total))
+                return [writer.within(lambda: along(others, total))]
 
-            kind = Typed(type_of(array.dtype, index.lanes))
-            return repeated(text, array.shape[axis], step, total, kind, 1 if others else UNROLLED)
+            kind = type_of(array.dtype, index.lanes)
+            return repeated(text, array.shape[axis], step, [total], kind, 1 if others else UNROLLED)[0]
 
         return along(list(axes), text.splat(first, array.dtype, index.lanes))
 
@@ -158,26 +162,26 @@ def total(
     `repeatable`, no element is taken twice."""
     text, lanes, size = writer.text, writer.text.lanes, array.size
 
-    def step(k: Number, total: str) -> str:
+    def step(k: Number, total: str) -> list[str]:
         start = text.times(k, lanes)
         place = text.least(start, size - lanes) if repeatable and size % lanes else start
         x = writer.within(lambda: writer.value(array, Index((place,), lanes, flat=True)))
-        return combine(total, x, lanes)
+        return [combine(total, x, lanes)]
 
-    def rest(k: Number, total: str) -> str:
+    def rest(k: Number, total: str) -> list[str]:
         place = text.plus(k, done)
         x = writer.within(lambda: writer.value(array, Index((place,), flat=True)))
-        return combine(total, x, 1)
+        return [combine(total, x, 1)]
 
     out, whole = first, -(-size // lanes) if repeatable else size // lanes
     whole = 0 if size < lanes else whole
     done = min(size, whole * lanes)
     if whole:
         start = text.splat(first, array.dtype, lanes)
-        vector = repeated(text, whole, step, start, Typed(type_of(array.dtype, lanes)), 1)
+        (vector,) = repeated(text, whole, step, [start], type_of(array.dtype, lanes), 1)
         for k in range(lanes):
             out = combine(out, text.lane(vector, array.dtype, lanes, k), 1)
-    return repeated(text, size - done, rest, out, Typed(type_of(array.dtype)), 1)
+    return repeated(text, size - done, rest, [out], type_of(array.dtype), 1)[0]
 
 
 def reduced_rows(
@@ -193,13 +197,13 @@ def reduced_rows(
     text, lanes, count = writer.text, writer.text.lanes, array.size // length
 
     def at(index: Index) -> str:
-        def step(i: Number, total: str) -> str:
+        def step(i: Number, total: str) -> list[str]:
             place = text.plus(text.times(i, length), index.places[0])
             x = writer.within(lambda: writer.value(array, index.moved([place])))
-            return combine(total, x, index.lanes)
+            return [combine(total, x, index.lanes)]
 
         start = text.splat(first, array.dtype, index.lanes)
-        return repeated(text, count, step, start, Typed(type_of(array.dtype, index.lanes)))
+        return repeated(text, count, step, [start], type_of(array.dtype, index.lanes))[0]
 
     def part(i: Number, lanes: int) -> None:
         index = Index((i,), lanes, flat=True)
@@ -216,6 +220,5 @@ def reduced_rows(
         xs = [writer.within(lambda place=place: writer.value(array, Index((place,), flat=True))) for place in places]
         return [combine(total, x, 1) for total, x in zip(totals, xs, strict=True)]
 
-    kind: Any = Typed(type_of(array.dtype))
-    for k, x in enumerate(text.loop(count, row, [first] * length, kind)):
+    for k, x in enumerate(repeated(text, count, row, [first] * length, type_of(array.dtype), 1)):
         store(x, Index((k,), flat=True))

@@ -1,4 +1,4 @@
-"""Rules of reductions and products."""
+"""Rules of reductions."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 
 from jaxdyn.native._matrix_loops import Number
-from jaxdyn.native.arrays._loops import UNROLLED, Typed, lanes_along_last, reduced, reduced_rows, repeated, total
-from jaxdyn.native.arrays._places import Places
+from jaxdyn.native.arrays._loops import lanes_along_last, reduced, reduced_rows, total
+from jaxdyn.native.arrays._products import Products
 from jaxdyn.native.arrays._program import Operation, Variable
 from jaxdyn.native.arrays._text import is_float, is_truth, type_of
 from jaxdyn.native.arrays._values import Array, Buffer, Index, Literal, Scalar
 
 
-class Sums(Places):
+class Sums(Products):
     """The rules of operations that combine elements."""
 
     def _reduction(self, operation: Operation, array: Array) -> Array:
@@ -55,48 +55,6 @@ class Sums(Places):
 
         lanes_along_last(self.writer, v.shape, vectors, write)
         return out
-
-    def _dot_general(self, operation: Operation, a: Array, b: Array) -> Array:
-        (v,), text, writer = operation.outputs, self.text, self.writer
-        (ca, cb), (ba, bb) = operation.params["dimension_numbers"]
-        fa = [i for i in range(len(a.shape)) if i not in (*ca, *ba)]
-        fb = [i for i in range(len(b.shape)) if i not in (*cb, *bb)]
-        lengths = [a.shape[i] for i in ca]
-        if not math.prod(lengths):
-            return Literal(0.0, v.shape, v.dtype)
-
-        def at(index: Index) -> str:
-            of_a: list[Number] = [0] * len(a.shape)
-            of_b: list[Number] = [0] * len(b.shape)
-            batch, rest = index.places[: len(ba)], index.places[len(ba) :]
-            for axes, of, places in (
-                (ba, of_a, batch),
-                (bb, of_b, batch),
-                (fa, of_a, rest),
-                (fb, of_b, rest[len(fa) :]),
-            ):
-                for axis, place in zip(axes, places, strict=False):
-                    of[axis] = place
-
-            def along(k: int, total: str) -> str:
-                if k == len(lengths):
-                    x = text.splat(writer.value(a, Index(tuple(of_a))), v.dtype, index.lanes)
-                    y = writer.value(b, Index(tuple(of_b), index.lanes))
-                    with text.floats(v.dtype, index.lanes):
-                        return text.fma(x, y, total)
-
-                def step(i: Number, total: str) -> str:
-                    of_a[ca[k]] = of_b[cb[k]] = i
-                    return writer.within(lambda: along(k + 1, total))
-
-                kind = Typed(type_of(v.dtype, index.lanes))
-                return repeated(text, lengths[k], step, total, kind, UNROLLED if k == len(lengths) - 1 else 1)
-
-            return along(0, text.literal(0.0, v.dtype, index.lanes))
-
-        if not v.shape:
-            return Scalar(at(Index(())), v.dtype)
-        return self._filled(v, at, bool(fb) and fb[-1] == len(b.shape) - 1 and b.along_last)
 
     def _argmax(self, operation: Operation, array: Array) -> Array:
         (v,), text, dtype = operation.outputs, self.text, array.dtype
