@@ -19,6 +19,7 @@ from jax.extend import core
 from jax.interpreters import mlir
 
 from jaxdyn import native
+from jaxdyn._batching import is_for_this_process
 from jaxdyn._compile import tracing
 from jaxdyn.native.arrays import (
     CHEAP,
@@ -89,7 +90,7 @@ def _steps(program: ArrayProgram) -> list[Operation | ArrayProgram]:
     """The steps of a program: operations without a rule, and programs of the others between them."""
     available = set(program.inputs)
     groups: list[list[Operation] | Operation] = []
-    waiting = list(program.operations)
+    waiting = _live(program)
     ruled = {id(o): has_rule(o) for o in waiting}
 
     def ready(operation: Operation) -> bool:
@@ -116,6 +117,16 @@ def _steps(program: ArrayProgram) -> list[Operation | ArrayProgram]:
             available.update(operation.outputs)
         groups += calls
     return _programs(program, groups)
+
+
+def _live(program: ArrayProgram) -> list[Operation]:
+    """The operations that have effects, or that something needs."""
+    needed, out = set(program.outputs), []
+    for operation in reversed(program.operations):
+        if _has_effects(operation) or any(v in needed for v in operation.outputs):
+            needed.update(operation.inputs)
+            out.append(operation)
+    return out[::-1]
 
 
 def _has_effects(operation: Operation) -> bool:
@@ -195,29 +206,24 @@ def _shapes(variables: Iterable) -> list[jax.ShapeDtypeStruct]:
 def _scan(operation: Operation, args: list) -> list:
     """The results of a scan, whose programs take the rows of each round from the arrays that it scans over."""
     params, body = operation.params, operation.params["jaxpr"]
-    inside = ([v.aval.shape for v in variables] for variables in (body.jaxpr.invars, body.jaxpr.outvars))
-    of_round, results_of_round = inside
+    shapes = ([v.aval.shape for v in variables] for variables in (body.jaxpr.invars, body.jaxpr.outvars))
+    of_round, results_of_round = shapes
     given, results = ([a.shape for a in atoms] for atoms in (operation.inputs, operation.outputs))
     fixed, carried = native.scan_counts(given, of_round, results, results_of_round)
     first, start, arrays = args[:fixed], args[fixed : fixed + carried], args[fixed + carried :]
-    length, last = params["length"], params["length"] - 1
-
-    def rows(i, *arrays):
-        at = last - i if params["reverse"] else i
-        return [lax.dynamic_index_in_dim(x, at, keepdims=False) for x in arrays]
 
     def step(carry, _):
-        i, *carry = carry
-
-        def once(first, i, carry, arrays):
-            out = core.jaxpr_as_fun(body)(*first, *carry, *rows(i, *arrays))  # pyright: ignore
+        def once(first, i, carried_in, arrays):
+            at = params["length"] - 1 - i if params["reverse"] else i
+            rows = [lax.dynamic_index_in_dim(x, at, keepdims=False) for x in arrays]
+            out = core.jaxpr_as_fun(body)(*first, *carried_in, *rows)  # pyright: ignore[reportPrivateImportUsage]
             return [i + 1, *out[:carried]], out[carried:]
 
-        return with_array_programs(once)(first, i, carry, arrays)
+        return with_array_programs(once)(first, carry[0], carry[1:], arrays)
 
-    (_, *end), stacks = lax.scan(
-        step, [jnp.zeros((), jnp.int32), *start], None, length, reverse=params["reverse"], unroll=params["unroll"]
-    )
+    start = [jnp.zeros((), jnp.int32), *start]
+    reverse, unroll = params["reverse"], params["unroll"]
+    (_, *end), stacks = lax.scan(step, start, None, params["length"], reverse=reverse, unroll=unroll)
     return [*end, *stacks]
 
 
@@ -243,7 +249,7 @@ def _by_xla(*args, program: ArrayProgram) -> list:
 
 
 def _lowered_on_cpu(context, *operands, program: ArrayProgram):
-    target = None if context.module_context.lowering_parameters.for_export else native.array_target(program)
+    target = native.array_target(program) if is_for_this_process(context) else None
     if target is None:
         return mlir.lower_fun(functools.partial(_by_xla, program=program), multiple_results=True)(context, *operands)
     types = [jax.ShapeDtypeStruct(v.shape, v.dtype) for v in program.outputs]

@@ -288,9 +288,14 @@ def _device_count(context) -> int:
     return (over.num_devices if isinstance(over, mlir.ShardingContext) else 1) or 1
 
 
+def is_for_this_process(context) -> bool:
+    """Return whether what is lowered runs on one device of this process, in which native programs are registered."""
+    return not context.module_context.lowering_parameters.for_export and _device_count(context) == 1
+
+
 def _native_program[T](context, function: Call, find: Callable[..., T | None]) -> T | None:
     """Return what `find`, `native.target` or `native.kernel`, has for a call, or None where XLA compiles it."""
-    if context.module_context.lowering_parameters.for_export or _device_count(context) > 1:
+    if not is_for_this_process(context):
         return None
     if isinstance(plain_of(function), Written) and not isinstance(function, Written):
         return None

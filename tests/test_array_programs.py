@@ -74,6 +74,8 @@ def choices(x, y):
 def functions(x, y):
     positive = jnp.abs(x)
     of_all = jnp.sin(x), jnp.cos(x), jnp.tan(x), jnp.tanh(x), jnp.exp(x), jnp.expm1(x), jnp.arctan2(x, y)
+    of_all = *of_all, jnp.sinh(x), jnp.cosh(x), jnp.arctan(x), jnp.arcsinh(x), jnp.arccosh(1 + positive), jnp.cbrt(x)
+    of_all = *of_all, *(f(x / 4) for f in (jnp.arcsin, jnp.arccos, jnp.arctanh)), jnp.exp2(x), lax.erf(x), lax.erfc(x)
     return *of_all, jnp.log(positive), jnp.log1p(positive), jnp.sqrt(positive), jnp.floor(x), jnp.ceil(x)
 
 
@@ -204,6 +206,24 @@ def test_arrays_without_elements():
         )
 
     assert_same(function, draw((5, 5)))
+
+
+def test_loops_that_carry_what_has_no_rule():
+    """Keys of random numbers are carried beside numbers, and change or stay as they are."""
+
+    def function(x, key):
+        def step(carry, _):
+            key, y = carry
+            key, own = jax.random.split(key)
+            return (key, y + jax.random.normal(own, y.shape)), None
+
+        (_, y), _ = lax.scan(step, (key, x), None, 3)
+        _, drawn = lax.scan(lambda c, key: (c, jax.random.uniform(key, (2,))), 0, jax.random.split(key, 4))
+        data = jax.random.key_data(key)
+        _, z, _ = lax.while_loop(lambda s: s[2] < 3, lambda s: (s[0], s[1] * 2, s[2] + 1), (data, y, 0))
+        return y, z, drawn
+
+    assert_same(function, draw((3, 5)), jax.random.key(0), programs=None)
 
 
 def test_what_has_no_rule_is_between_programs():

@@ -49,10 +49,10 @@ class MatrixLoops(Body):
         count: Number,
         inside: Callable[..., Sequence[str] | None],
         carried: Sequence[str] = (),
-        kind: Kind | None = None,
+        type: str = "",
     ) -> list[str]:
         """Append a loop over the indices below `count`. `inside` gets an index and values, at first `carried`, and
-        returns those for the next index. Returns the last ones. The values are vectors, or of another `kind`."""
+        returns those for the next index. Returns the last ones. The values are vectors, or of another `type`."""
         top, within, end = (self.block() for _ in range(3))
         before = self._current
         self.line(f"br label %{top}")
@@ -67,7 +67,7 @@ class MatrixLoops(Body):
         self.line(f"br label %{top}")
         phis = [f"  {index} = phi i64 [ 0, %{before} ], [ {after}, %{last} ]"]
         for name, first, following in zip(names, carried, results, strict=True):
-            phis.append(f"  {name} = phi {(kind or self.kind).float} [ {first}, %{before} ], [ {following}, %{last} ]")
+            phis.append(f"  {name} = phi {type or self.kind.float} [ {first}, %{before} ], [ {following}, %{last} ]")
         self.lines[place:place] = phis
         self._label(end)
         return names

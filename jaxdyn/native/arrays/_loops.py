@@ -11,14 +11,6 @@ from jaxdyn.native._matrix_loops import Number
 from jaxdyn.native.arrays._text import ArrayText, type_of
 from jaxdyn.native.arrays._values import Array, Buffer, Index, Writer
 
-
-class Typed:
-    """The type of the values that a loop carries."""
-
-    def __init__(self, name: str):
-        self.float = name
-
-
 UNROLLED = 4
 """The most rounds of an inner loop that are written out one after the other."""
 
@@ -28,12 +20,12 @@ def repeated(
     count: int,
     step: Callable[..., Sequence[str]],
     first: Sequence[str],
-    kind: str,
+    type: str,
     unrolled: int = UNROLLED,
 ) -> Sequence[str]:
     """Append a loop whose rounds change values of a type, and return the last ones. `step` gets an index and values."""
     if count > unrolled:
-        return text.loop(count, step, first, Typed(kind))  # pyright: ignore[reportArgumentType]
+        return text.loop(count, step, first, type)
     for i in range(count):
         first = step(i, *first)
     return first
@@ -147,8 +139,8 @@ def reduced(
                 places[axis] = i
                 return [writer.within(lambda: along(others, total))]
 
-            kind = type_of(array.dtype, index.lanes)
-            return repeated(text, array.shape[axis], step, [total], kind, 1 if others else UNROLLED)[0]
+            unrolled = 1 if others else UNROLLED
+            return repeated(text, array.shape[axis], step, [total], type_of(array.dtype, index.lanes), unrolled)[0]
 
         return along(list(axes), text.splat(first, array.dtype, index.lanes))
 

@@ -11,7 +11,8 @@ from jaxdyn.native.arrays._text import TYPES
 
 FLOATS_ONLY = {
     *("sqrt", "rsqrt", "exp", "log", "log1p", "expm1", "sin", "cos", "tan", "tanh", "atan2", "floor", "ceil"),
-    *("round", "is_finite", "pow"),
+    *("round", "is_finite", "pow", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "cbrt", "exp2"),
+    *("erf", "erfc"),
 }
 ELEMENTWISE = {
     *(
@@ -44,22 +45,22 @@ FREE = RESHAPES | IDENTITIES
 """The operations that XLA does without copying."""
 CONTROL = {"while", "scan", "cond"}
 OTHERS = {"iota", "dot_general", "gather", "scatter", "dynamic_update_slice", "argmax"}
-KNOWN = ELEMENTWISE | VIEWS | REDUCTIONS | JOINS | OTHERS
+KNOWN = ELEMENTWISE | VIEWS | REDUCTIONS | JOINS | CONTROL | OTHERS
 
 
 def has_rule(operation: Operation) -> bool:
     """Return whether an operation can be a part of an array program."""
     name, params, inputs = operation.name, operation.params, operation.inputs
+    atoms = (*inputs, *operation.outputs)
+    if name not in KNOWN or not all(a.dtype in TYPES for a in atoms):
+        return False
+    if any(isinstance(a, Constant) and isinstance(a.value, Tracer) for a in atoms):
+        return False
     if name in CONTROL:
         jaxprs = jaxprs_of(operation)
         return not any(p.effects for p in jaxprs) and all(
             has_rule(o) for p in jaxprs for o in array_program(p).operations
         )
-    atoms = (*inputs, *operation.outputs)
-    if name not in KNOWN or not all(str(a.dtype) in TYPES for a in atoms):
-        return False
-    if any(isinstance(a, Constant) and isinstance(a.value, Tracer) for a in atoms):
-        return False
     kinds = {np.dtype(a.dtype).kind for a in inputs}
     if name in FLOATS_ONLY and name != "pow":
         return kinds == {"f"}
@@ -82,6 +83,8 @@ def has_rule(operation: Operation) -> bool:
             return params["mode"] in (*_CLIPPED, lax.GatherScatterMode.FILL_OR_DROP)
         case "reduce_sum" | "reduce_prod":
             return "b" not in kinds
+        case "reduce_and" | "reduce_or":
+            return kinds == {"b"}
     return True
 
 

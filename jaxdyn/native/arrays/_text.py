@@ -14,7 +14,10 @@ from jaxdyn.native._values import COMPARISONS, Values
 
 INTEGERS = {"add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or", "xor": "xor"}
 INTEGER_COMPARISONS = {"lt": "slt", "le": "sle", "gt": "sgt", "ge": "sge", "eq": "eq", "ne": "ne"}
-TYPES = {"float64": "double", "float32": "float", "int32": "i32", "int64": "i64", "bool": "i1"}
+TYPES = {
+    np.dtype(name): text
+    for name, text in (("float64", "double"), ("float32", "float"), ("int32", "i32"), ("int64", "i64"), ("bool", "i1"))
+}
 """The types of numbers in a program."""
 
 
@@ -28,12 +31,12 @@ def is_truth(dtype) -> bool:
 
 def in_memory(dtype) -> str:
     """The type of a number in memory."""
-    return "i8" if is_truth(dtype) else TYPES[np.dtype(dtype).name]
+    return "i8" if is_truth(dtype) else TYPES[np.dtype(dtype)]
 
 
 def type_of(dtype, lanes: int = 1) -> str:
     """The type of a number, or of a vector of numbers."""
-    name = TYPES[np.dtype(dtype).name]
+    name = TYPES[np.dtype(dtype)]
     return name if lanes == 1 else f"<{lanes} x {name}>"
 
 
@@ -273,5 +276,5 @@ class ArrayText(MatrixLoops):
 
 def _suffix(dtype, lanes: int) -> str:
     """The suffix of the name of an intrinsic function for vectors of a type."""
-    name = {"double": "f64", "float": "f32"}.get(TYPES[np.dtype(dtype).name], TYPES[np.dtype(dtype).name])
+    name = {"double": "f64", "float": "f32"}.get(TYPES[np.dtype(dtype)], TYPES[np.dtype(dtype)])
     return name if lanes == 1 else f"v{lanes}{name}"

@@ -154,7 +154,7 @@ class _Stage:
             def add(i: Number, total: str) -> list[str]:
                 return [text.multiply_add(factor(i), text.number(text.at(column, i)), total)]
 
-            text.put(text.loop(length, add, [text.number(place)], text.one)[0], place)
+            text.put(text.loop(length, add, [text.number(place)], text.one.float)[0], place)
 
         text.loop(n, lambda r: product(lambda i: text.number(text.at(Qu, i, r)), m, text.at(Qx, r, n)))
         text.loop(m, lambda j: product(lambda i: text.number(text.at(Quu, j, i)), m, text.at(Qu, j, n)))
