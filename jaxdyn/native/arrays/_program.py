@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 from jax.extend import core
 
@@ -77,14 +78,16 @@ CALLS = {
 
 
 def array_program(jaxpr: Any, *, constants_given: bool = False) -> ArrayProgram:
-    """Return the program of a jaxpr, whose constants may be its first operands. Rules for derivatives and batches of
-    functions in it are lost."""
+    """Return the program of a jaxpr, whose constants may be its first operands. What is computed twice with the same
+    operands is computed once. Rules for derivatives and batches of functions in it are lost."""
     jaxpr, consts = _parts(jaxpr)
-    inputs, operations = [_variable(v) for v in jaxpr.invars], []
+    inputs, inliner = [_variable(v) for v in jaxpr.invars], _Inliner()
     if constants_given:
         consts = [_variable(v) for v in jaxpr.constvars]
-        return ArrayProgram([*consts, *inputs], operations, _inlined(jaxpr, consts, inputs, operations))
-    return ArrayProgram(inputs, operations, _inlined(jaxpr, _constants(jaxpr, consts), inputs, operations))
+        outputs = inliner.results(jaxpr, consts, inputs)
+        return ArrayProgram([*consts, *inputs], inliner.operations, outputs)
+    outputs = inliner.results(jaxpr, _constants(jaxpr, consts), inputs)
+    return ArrayProgram(inputs, inliner.operations, outputs)
 
 
 def jaxprs_of(operation: Operation) -> list[Any]:
@@ -97,24 +100,62 @@ def _constants(jaxpr: Any, consts: Sequence) -> list[Atom]:
     return [Constant(c, v.aval.dtype) for v, c in zip(jaxpr.constvars, consts, strict=True)]
 
 
-def _inlined(jaxpr: Any, consts: Sequence[Atom], inputs: Sequence[Atom], operations: list[Operation]) -> list[Atom]:
-    """Append the operations of a jaxpr, and return its results."""
-    atoms: dict[Any, Atom] = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *inputs], strict=True))
+class _Inliner:
+    """Collects the operations of jaxprs."""
 
-    def atom(v: Any) -> Atom:
-        return atoms[v] if not isinstance(v, core.Literal) else Constant(v.val, v.aval.dtype)  # pyright: ignore
+    def __init__(self):
+        self.operations: list[Operation] = []
+        self._known: dict[tuple, list[Variable]] = {}
 
-    for eqn in jaxpr.eqns:
-        of_eqn = [atom(v) for v in eqn.invars]
-        name = eqn.primitive.name
-        if name in CALLS:
-            inner, known = _parts(eqn.params[CALLS[name]])
-            outputs = _inlined(inner, _constants(inner, known), of_eqn, operations)
-        else:
-            outputs = [_variable(v) for v in eqn.outvars]
-            operations.append(Operation(eqn.primitive, eqn.params, of_eqn, outputs))
-        atoms |= dict(zip(eqn.outvars, outputs, strict=True))
-    return [atom(v) for v in jaxpr.outvars]
+    def results(self, jaxpr: Any, consts: Sequence[Atom], inputs: Sequence[Atom]) -> list[Atom]:
+        """Append the operations of a jaxpr, and return its results."""
+        atoms: dict[Any, Atom] = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *inputs], strict=True))
+
+        def atom(v: Any) -> Atom:
+            return atoms[v] if not isinstance(v, core.Literal) else Constant(v.val, v.aval.dtype)  # pyright: ignore
+
+        for eqn in jaxpr.eqns:
+            of_eqn = [atom(v) for v in eqn.invars]
+            if eqn.primitive.name in CALLS:
+                inner, known = _parts(eqn.params[CALLS[eqn.primitive.name]])
+                outputs = self.results(inner, _constants(inner, known), of_eqn)
+            else:
+                outputs = self._outputs(eqn, of_eqn)
+            atoms |= dict(zip(eqn.outvars, outputs, strict=True))
+        return [atom(v) for v in jaxpr.outvars]
+
+    def _outputs(self, eqn: Any, inputs: list[Atom]) -> Sequence[Atom]:
+        outputs = [_variable(v) for v in eqn.outvars]
+        changes_nothing = eqn.primitive.name in ("convert_element_type", "reshape", "broadcast_in_dim", "copy")
+        if changes_nothing and (outputs[0].shape, outputs[0].dtype) == (inputs[0].shape, inputs[0].dtype):
+            return inputs[:1]
+        key = _key(eqn, inputs)
+        if key is not None:
+            known = self._known.setdefault(key, outputs)
+            if known is not outputs:
+                return known
+        self.operations.append(Operation(eqn.primitive, eqn.params, inputs, outputs))
+        return outputs
+
+
+def _key(eqn: Any, inputs: Sequence[Atom]) -> tuple | None:
+    """What the results of an operation depend on, or None where that is not compared: calls, loops, and effects."""
+    if eqn.effects or eqn.primitive.multiple_results:
+        return None
+    operands = tuple(_value_key(a) if isinstance(a, Constant) else a for a in inputs)
+    key = eqn.primitive, tuple(eqn.params.items()), operands
+    try:
+        hash(key)
+    except TypeError:
+        return None
+    return key
+
+
+def _value_key(constant: Constant) -> Any:
+    """What tells constants apart: numbers by their bits, arrays by themselves."""
+    if constant.size > 1 or isinstance(constant.value, jax.Array):
+        return id(constant.value)
+    return str(constant.dtype), np.asarray(constant.value, constant.dtype).tobytes()
 
 
 def _parts(jaxpr: Any) -> tuple[Any, Sequence]:
