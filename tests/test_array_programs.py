@@ -130,6 +130,8 @@ def test_products():
         return *rows, *others, A[:, :, :0] @ A[:, :0], jnp.einsum("ij,kl->ikjl", A[0], B[0])
 
     assert_same(products, A, B, v)
+    # A large one is XLA's, between two programs.
+    assert_same(lambda x: (2 * x @ x) + 1, draw((65, 65)), programs=2)
 
 
 def test_places_that_depend_on_data():
