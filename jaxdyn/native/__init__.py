@@ -3,7 +3,8 @@
 A function is traced for one state, its jaxpr becomes a graph of scalar operations, and the graph becomes machine code
 that computes as many states at once as a vector register has lanes, or for NVIDIA GPUs a kernel with a thread for each
 state. XLA calls it like one of its own operations. Where there is no such program, XLA compiles the function itself.
-Recursions over matrices are written as loops instead of traced (`MatrixProgram`).
+Recursions over matrices are written as loops instead of traced (`MatrixProgram`), and operations on whole arrays are
+traced as such and become loops over their elements (`arrays`).
 """
 
 from jaxdyn.native._interpreter import expand, expansion, scan_counts
