@@ -278,6 +278,19 @@ def test_arrays_of_the_program_around_it():
     assert_allclose(whole(x)[1], x[0, 0] ** 2, rtol=1e-14)
 
 
+def test_constants_in_loops():
+    """Arrays of numbers in a loop that is a part of a program: equal ones, and ones that differ in a sign only."""
+
+    def function(x):
+        def step(y, _):
+            return y * np.array([1.0, -1.0, 0.5]) + np.full(3, 2.0) / np.array([1.0, np.inf, -np.inf]), None
+
+        zeros = np.array([0.0, -0.0, 0.0])
+        return lax.scan(step, x, None, 3)[0], lax.fori_loop(0, 2, lambda i, y: 1 / (0 * y * zeros + zeros), x)
+
+    assert_same(function, draw(3), programs=None)
+
+
 def test_without_native_code_xla_compiles_it():
     x = draw((7, 5))
     with native.disabled():

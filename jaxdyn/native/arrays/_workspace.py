@@ -39,7 +39,8 @@ class Workspace:
     def constant(self, atom: Constant) -> Array:
         """Return an array that is known."""
         values = np.asarray(atom.value, atom.dtype)
-        if values.size < 2 or (values == values.flat[0]).all():
+        # By their bits: NaN is like NaN, and zero is not like minus zero.
+        if values.tobytes() == values.ravel()[:1].tobytes() * values.size:
             return Literal(values.flat[0] if values.size else 0, atom.shape, atom.dtype)
         numbers = ", ".join(f"{in_memory(atom.dtype)} {self.text.stored_literal(x, atom.dtype)}" for x in values.flat)
         name = f"@numbers{len(self.text.declared)}"
