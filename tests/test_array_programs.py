@@ -12,7 +12,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 from jaxdyn import native
 from jaxdyn._array_programs import with_array_programs
 
-SHAPES = [(7, 5), (3, 2), *(pytest.param(shape, marks=pytest.mark.slow) for shape in ((1, 9), (6,), (2, 3, 8), (5, 1)))]
+SHORTER = ((3, 2), (1, 9), (6,), (2, 3, 8), (5, 1))
+SHAPES = [(7, 5), *(pytest.param(shape, marks=pytest.mark.slow) for shape in SHORTER)]
 """Rows longer and shorter than a vector, arrays of fewer elements than one, and axes of length one."""
 TOLERANCE = {np.float64: 1e-13, np.float32: 1e-5}
 
