@@ -12,10 +12,11 @@ from jaxdyn._array_programs import with_array_programs
 
 def one_by_one_on_cpu(function: Callable, *, in_programs: bool = False) -> Callable:
     """The function of arrays, with a batching rule that on a CPU calls it for one element of a batch after the other.
-    Its operations are in native programs of arrays where it has derivatives of its own, `in_programs`.
 
     There a product of small matrices takes half as long as its share of a product of batches, and a solve ends when it
-    has converged, not when the slowest of the batch has. Elsewhere the elements go in lock step."""
+    has converged, not when the slowest of the batch has. Elsewhere the elements go in lock step.
+
+    With `in_programs`, the operations of a single call are in native programs of arrays, which have no derivatives."""
     single = jax.custom_batching.custom_vmap(with_array_programs(function) if in_programs else function)
 
     @single.def_vmap
