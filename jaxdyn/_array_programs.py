@@ -30,6 +30,7 @@ from jaxdyn.native.arrays import (
     Operation,
     Variable,
     array_program,
+    array_target,
     has_rule,
     jaxprs_of,
 )
@@ -249,7 +250,7 @@ def _by_xla(*args, program: ArrayProgram) -> list:
 
 
 def _lowered_on_cpu(context, *operands, program: ArrayProgram):
-    target = native.array_target(program) if is_for_this_process(context) else None
+    target = array_target(program) if is_for_this_process(context) else None
     if target is None:
         return mlir.lower_fun(functools.partial(_by_xla, program=program), multiple_results=True)(context, *operands)
     types = [jax.ShapeDtypeStruct(v.shape, v.dtype) for v in program.outputs]

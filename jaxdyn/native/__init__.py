@@ -12,4 +12,4 @@ from jaxdyn.native._kernel import Kernel, kernel
 from jaxdyn.native._matrix_loops import Matrix, MatrixLoops, Number
 from jaxdyn.native._matrix_module import MatrixProgram
 from jaxdyn.native._specialize import Repetition, specializing
-from jaxdyn.native._target import NativeStatus, Target, array_target, disabled, enabled, status, target, wanted
+from jaxdyn.native._target import NativeStatus, Target, disabled, enabled, status, target, wanted

@@ -19,7 +19,6 @@ import numpy as np
 from jaxdyn.native._arrays import UnsupportedError
 from jaxdyn.native._interface import interface
 from jaxdyn.native._specialize import specialize
-from jaxdyn.native.arrays._program import ArrayProgram
 
 
 class Target(NamedTuple):
@@ -69,7 +68,8 @@ class NativeStatus(NamedTuple):
     """The reason where they do not, else a description of the processor."""
 
 
-_lock = threading.RLock()
+lock = threading.RLock()
+"""Programs are made and registered by one thread at a time."""
 _wanted = contextvars.ContextVar("jaxdyn_native", default=os.environ.get("JAXDYN_NATIVE", "1") != "0")
 
 
@@ -146,14 +146,14 @@ def target(
         return None
     bits = np.dtype(dtype).itemsize * 8
     repeated = getattr(function, "repetition", None) is not None
-    with _lock:
+    with lock:
         return cached_target(
             function, shapes, uniform, bits, repeated and batch <= SHORT // bits, repeated and batch == 1
         )
 
 
 @contextlib.contextmanager
-def _without_garbage_collection() -> Iterator[None]:
+def without_garbage_collection() -> Iterator[None]:
     """Run the body without Python's search for cycles, which would go over all nodes of a program again and again, and
     find none: it took a third of the time to specialize a function."""
     if not gc.isenabled():
@@ -181,7 +181,7 @@ def cached_target(function: Callable, shapes, uniform, bits: int, short: bool, o
         module = matrix_module(written, shapes, function.results, bits, here.vector_bits // bits, interface())
     else:
         try:
-            with _without_garbage_collection():
+            with without_garbage_collection():
                 program = specialize(function, inputs, uniform, bits)
                 lanes = (SHORT if short else here.vector_bits) // bits
                 if one and not program.summed:
@@ -190,12 +190,12 @@ def cached_target(function: Callable, shapes, uniform, bits: int, short: bool, o
                 module, summed = module_of(program, bits, lanes, interface()), program.summed
         except UnsupportedError:
             return None
-    name = _registered_name(module.text, ["handler", "prepare_handler"] if module.common else ["handler"])
+    name = registered_name(module.text, ["handler", "prepare_handler"] if module.common else ["handler"])
     return Target(name, uniform, module.common, summed, module.piece, module.piece_row)
 
 
-def _registered_name(text: str, handlers: Sequence[str]) -> str:
-    """Compile a module, register its handlers with XLA, and return the name of the first."""
+def registered_name(text: str, handlers: Sequence[str]) -> str:
+    """Compile a module, register its handlers with XLA, and return the name of the first. The `lock` is held."""
     from jaxdyn.native._compiler import host, load_functions
 
     here = host()
@@ -211,31 +211,6 @@ def _registered_name(text: str, handlers: Sequence[str]) -> str:
             jax.ffi.register_ffi_target(registered, handler, platform="cpu", api_version=1)
         _registered.add(name)
     return name
-
-
-class ArrayTarget(NamedTuple):
-    """An array program that is registered with XLA."""
-
-    name: str
-    memory: int
-    """The bytes of memory that it needs."""
-
-    def __call__(self, types: Sequence[jax.ShapeDtypeStruct], *operands) -> Sequence[jax.Array]:
-        """Call the program; the results have the given types."""
-        memory = jax.ShapeDtypeStruct((self.memory,), np.uint8)
-        return jax.ffi.ffi_call(self.name, [*types, memory])(*operands)[:-1]
-
-
-def array_target(program: ArrayProgram) -> ArrayTarget | None:
-    """Return an array program, registered with XLA, or None where native code is turned off."""
-    if not enabled():
-        return None
-    from jaxdyn.native._compiler import host
-    from jaxdyn.native.arrays._module import array_module
-
-    with _lock, _without_garbage_collection():
-        text, memory = array_module(program, host().vector_bits, interface())
-        return ArrayTarget(_registered_name(text, ["handler"]), memory)
 
 
 _registered: set[str] = set()

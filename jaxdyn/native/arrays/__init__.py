@@ -6,3 +6,4 @@ straight lines of operations on numbers; these have loops, so that their length 
 
 from jaxdyn.native.arrays._program import ArrayProgram, Atom, Constant, Operation, Variable, array_program, jaxprs_of
 from jaxdyn.native.arrays._rules import CHEAP, FREE, has_rule
+from jaxdyn.native.arrays._target import array_target
