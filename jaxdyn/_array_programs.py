@@ -20,7 +20,7 @@ from jax.interpreters import mlir
 
 from jaxdyn import native
 from jaxdyn._batching import is_for_this_process
-from jaxdyn._compile import tracing
+from jaxdyn._compile import flattened, tracing
 from jaxdyn.native.arrays import (
     CHEAP,
     FREE,
@@ -32,7 +32,6 @@ from jaxdyn.native.arrays import (
     array_program,
     array_target,
     has_rule,
-    jaxprs_of,
 )
 
 
@@ -46,15 +45,9 @@ def with_array_programs(function: Callable) -> Callable:
         if not native.enabled() or not tracing():
             return function(*args)
         leaves, structure = jax.tree.flatten(args)
-        results = []
-
-        def flat(*leaves):
-            out, of_results = jax.tree.flatten(function(*jax.tree.unflatten(structure, leaves)))
-            results.append(of_results)
-            return out
-
+        flat, structures = flattened(function, structure)
         closed = jax.make_jaxpr(flat)(*leaves)
-        return jax.tree.unflatten(results[-1], _evaluate(closed, leaves))
+        return jax.tree.unflatten(structures[-1], _evaluate(closed, leaves))
 
     return called
 
@@ -108,7 +101,7 @@ def _steps(program: ArrayProgram) -> list[Operation | ArrayProgram]:
         groups += [group] if group else []
         calls, waiting, in_order = [], [], True
         for operation in later:
-            has_effects = _has_effects(operation)
+            has_effects = operation.has_effects
             if not ruled[id(operation)] and ready(operation) and (in_order or not has_effects):
                 calls.append(operation)
             else:
@@ -124,14 +117,10 @@ def _live(program: ArrayProgram) -> list[Operation]:
     """The operations that have effects, or that something needs."""
     needed, out = set(program.outputs), []
     for operation in reversed(program.operations):
-        if _has_effects(operation) or any(v in needed for v in operation.outputs):
+        if operation.has_effects or any(v in needed for v in operation.outputs):
             needed.update(operation.inputs)
             out.append(operation)
     return out[::-1]
-
-
-def _has_effects(operation: Operation) -> bool:
-    return "callback" in operation.name or any(jaxpr.effects for jaxpr in jaxprs_of(operation))
 
 
 def _programs(program: ArrayProgram, groups: Sequence[list[Operation] | Operation]) -> list[Operation | ArrayProgram]:

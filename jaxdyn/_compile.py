@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -58,6 +59,19 @@ def _same[**P, R](function: Callable[P, R]) -> Callable[P, R]:
 def tracing() -> bool:
     """Whether operations, also those on constants, are recorded for a program."""
     return isinstance(jnp.zeros(()), Tracer)
+
+
+def flattened(function: Callable, structure: Any) -> tuple[Callable[..., list], list]:
+    """Return the function of the leaves of its arguments, which have this structure as a tuple, that returns the leaves
+    of the result; and a list that gets the structure of the result with each call."""
+    structures = []
+
+    def flat(*leaves):
+        out, of_result = jax.tree.flatten(function(*jax.tree.unflatten(structure, leaves)))
+        structures.append(of_result)
+        return out
+
+    return flat, structures
 
 
 def once[T](x: T) -> T:

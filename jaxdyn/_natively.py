@@ -19,7 +19,7 @@ from jax.extend import core
 
 from jaxdyn._batched_functions import Single
 from jaxdyn._batching import call
-from jaxdyn._compile import tracing
+from jaxdyn._compile import flattened, tracing
 
 
 def natively(function: Callable, *, one_by_one: bool = False) -> Callable:
@@ -35,16 +35,10 @@ def natively(function: Callable, *, one_by_one: bool = False) -> Callable:
         if not tracing():
             return function(*args)
         leaves, structure = jax.tree.flatten(args)
-        results = []
-
-        def flat(*leaves):
-            out, of_results = jax.tree.flatten(function(*jax.tree.unflatten(structure, leaves)))
-            results.append(of_results)
-            return out
-
+        flat, structures = flattened(function, structure)
         closed = jax.make_jaxpr(flat)(*(jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x)) for x in leaves))
         out = None if closed.effects else _called(closed, leaves, one_by_one)
-        return function(*args) if out is None else jax.tree.unflatten(results[-1], out)
+        return function(*args) if out is None else jax.tree.unflatten(structures[-1], out)
 
     return called
 

@@ -16,6 +16,7 @@ SHORTER = ((3, 2), (1, 9), (6,), (2, 3, 8), (5, 1))
 SHAPES = [(7, 5), *(pytest.param(shape, marks=pytest.mark.slow) for shape in SHORTER)]
 """Rows longer and shorter than a vector, arrays of fewer elements than one, and axes of length one."""
 TOLERANCE = {np.float64: 1e-13, np.float32: 1e-5}
+"""Sums are in another order, and functions such as the exponential are others."""
 
 
 def draw(shape, seed=0, dtype=np.float64):
@@ -122,6 +123,40 @@ def test_operations(function, shape, dtype):
     assert_same(function, draw(shape, 0, dtype), draw(shape, 1, dtype))
 
 
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_logarithms_of_all_sizes(dtype):
+    limits = np.finfo(dtype)
+    special = [
+        0.0,
+        -0.0,
+        -1.0,
+        np.inf,
+        -np.inf,
+        np.nan,
+        1.0,
+        limits.tiny,
+        limits.max,
+        1 - limits.epsneg,
+        1 + limits.eps,
+    ]
+    x = np.concatenate([special, np.exp(np.random.default_rng(0).uniform(-80, 80, 1000))]).astype(dtype)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        want = np.log(x.astype(np.longdouble))
+    got = np.asarray(jax.jit(with_array_programs(jnp.log))(x))
+    assert_allclose(got, want.astype(dtype), rtol=2 * limits.eps)
+
+
+def test_calls_are_a_part_of_the_program_around_them():
+    root = jax.custom_jvp(jnp.sqrt)
+    root.defjvp(lambda x, dx: (root(*x), dx[0]))
+    double = jax.custom_vjp(lambda x: 2 * x)
+    double.defvjp(lambda x: (2 * x, None), lambda _, g: (g,))
+    mapped = jax.custom_batching.custom_vmap(lambda x: jnp.tanh(x))
+    mapped.def_vmap(lambda size, batched, x: (jnp.tanh(x), batched[0]))
+    calls = root, double, mapped, jax.checkpoint(jnp.sin), jax.jit(jnp.exp)
+    assert_same(lambda x: [f(jnp.abs(x)) + 1 for f in calls], draw((7, 5)))
+
+
 def test_products():
     A, B, v = draw((7, 5, 5)), draw((7, 5, 2)), draw(5)
 
@@ -143,7 +178,8 @@ def test_places_that_depend_on_data():
         changed = x.at[i].set(3.0), x[:, 0].at[i].set(-1.0), x.at[i, :].set(x[0]), x.at[i].set(2.0, mode="clip")
         gathered = x[jnp.array([0, 2]) + i % 2], x[:, jnp.array([3, 1])], jnp.diagonal(x), jnp.argmax(x[:, 0] > 0)
         filled = jnp.take(x, jnp.array([1, 9]) + i, axis=0, mode="fill"), jnp.take(x, jnp.array([4, 9]), 1, mode="clip")
-        return *rows, *changed, *gathered, *filled
+        others = (jnp.take(y, jnp.array([1, 9]) + i, axis=0, mode="fill") for y in (x > 0, jnp.int32(9 * x)))
+        return *rows, *changed, *gathered, *filled, *others
 
     for i in (0, 3, 5, 8):
         assert_same(places, x, few, jnp.int32(i))

@@ -80,7 +80,7 @@ class Places(Elementwise):
         offset_axes = [i for i in range(len(array.shape)) if i not in outside]
         fill_value = params["fill_value"]
         if fill_value is None:
-            fill_value = math.nan if is_float(v.dtype) else 0 if is_truth(v.dtype) else np.iinfo(v.dtype).min
+            fill_value = math.nan if is_float(v.dtype) else True if is_truth(v.dtype) else np.iinfo(v.dtype).min
 
         def function(writer: Writer, index: Index) -> str:
             of_batch = [index.places[i] for i in batch]

@@ -50,6 +50,7 @@ class Operation(NamedTuple):
     params: Mapping[str, Any]
     inputs: Sequence[Atom]
     outputs: Sequence[Variable]
+    has_effects: bool
 
     @property
     def name(self) -> str:
@@ -72,7 +73,7 @@ CALLS = {
     "custom_jvp_call": "call_jaxpr",
     "custom_vjp_call": "call_jaxpr",
     "custom_vmap_call": "call",
-    "checkpoint": "jaxpr",
+    "remat2": "jaxpr",
 }
 """The primitives that call a jaxpr, and the parameter that has it."""
 
@@ -134,12 +135,12 @@ class _Inliner:
             known = self._known.setdefault(key, outputs)
             if known is not outputs:
                 return known
-        self.operations.append(Operation(eqn.primitive, eqn.params, inputs, outputs))
+        self.operations.append(Operation(eqn.primitive, eqn.params, inputs, outputs, bool(eqn.effects)))
         return outputs
 
 
 def _key(eqn: Any, inputs: Sequence[Atom]) -> tuple | None:
-    """What the results of an operation depend on, or None where that is not compared: calls, loops, and effects."""
+    """Return what the results of an operation depend on, or None for calls, loops and effects."""
     if eqn.effects or eqn.primitive.multiple_results:
         return None
     operands = tuple(_value_key(a) if isinstance(a, Constant) else a for a in inputs)
@@ -152,7 +153,7 @@ def _key(eqn: Any, inputs: Sequence[Atom]) -> tuple | None:
 
 
 def _value_key(constant: Constant) -> Any:
-    """What tells constants apart: numbers by their bits, arrays by themselves."""
+    """Return what constants are compared by: the bits of a number, or which array it is."""
     if constant.size > 1 or isinstance(constant.value, jax.Array):
         return id(constant.value)
     return str(constant.dtype), np.asarray(constant.value, constant.dtype).tobytes()

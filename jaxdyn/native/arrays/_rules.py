@@ -13,26 +13,12 @@ from jaxdyn.native.arrays._text import TYPES
 
 FLOATS_ONLY = {
     *("sqrt", "rsqrt", "exp", "log", "log1p", "expm1", "sin", "cos", "tan", "tanh", "atan2", "floor", "ceil"),
-    *("round", "is_finite", "pow", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "cbrt", "exp2"),
+    *("round", "is_finite", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "cbrt", "exp2"),
     *("erf", "erfc"),
 }
 ELEMENTWISE = {
-    *(
-        "add",
-        "add_any",
-        "sub",
-        "mul",
-        "div",
-        "max",
-        "min",
-        "neg",
-        "abs",
-        "sign",
-        "square",
-        "clamp",
-        "integer_pow",
-        "rem",
-    ),
+    *("add", "add_any", "sub", "mul", "div", "rem", "neg", "abs", "sign", "square", "integer_pow", "pow"),
+    *("max", "min", "clamp"),
     *("lt", "le", "gt", "ge", "eq", "ne", "and", "or", "xor", "not", "select_n", "convert_element_type"),
     *FLOATS_ONLY,
 }
@@ -61,12 +47,10 @@ def has_rule(operation: Operation) -> bool:
     if any(isinstance(a, Constant) and isinstance(a.value, Tracer) for a in atoms):
         return False
     if name in CONTROL:
-        jaxprs = jaxprs_of(operation)
-        return not any(p.effects for p in jaxprs) and all(
-            has_rule(o) for p in jaxprs for o in array_program(p).operations
-        )
+        inside = (o for jaxpr in jaxprs_of(operation) for o in array_program(jaxpr).operations)
+        return not operation.has_effects and all(map(has_rule, inside))
     kinds = {np.dtype(a.dtype).kind for a in inputs}
-    if name in FLOATS_ONLY and name != "pow":
+    if name in FLOATS_ONLY:
         return kinds == {"f"}
     match name:
         case "pow":

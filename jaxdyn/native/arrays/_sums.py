@@ -75,7 +75,7 @@ class Sums(Products):
 
 
 def _neutral(name: str, dtype: Any) -> Any:
-    """What a reduction begins with."""
+    """Return the number that a reduction begins with."""
     if name in ("and", "or"):
         return name == "and"
     if name in ("sum", "prod"):
