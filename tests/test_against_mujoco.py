@@ -46,6 +46,8 @@ MODELS = {
     "arm": lambda: programs.model_named("arm"),
 }
 
+COMPARED = ("crba", "aba with friction", "rnea with friction")
+
 
 @pytest.fixture(
     params=["quadruped", *(pytest.param(name, marks=pytest.mark.slow) for name in ("tree", "arm"))], scope="module"
@@ -53,7 +55,7 @@ MODELS = {
 def robot(request):
     model = MODELS[request.param]().astype(jnp.float64)
     states = programs.states_of(model)
-    return MujocoOracle(model), states, programs.evaluated(model, states)
+    return MujocoOracle(model), states, programs.evaluated(model, states, COMPARED)
 
 
 def test_mass_matrix(robot):

@@ -15,6 +15,7 @@ from jaxdyn.simulate import DivergenceError, RolloutOptions
 
 DT = 1e-3
 FEET = ("FL_FOOT", "FR_FOOT", "HL_FOOT", "HR_FOOT")
+TWO_FEET = ("left_foot", "right_foot")
 STIFF = ContactLaw(stiffness=1e5, dissipation=0.5, friction=0.8, stiction_velocity=1e-3)
 
 
@@ -22,6 +23,23 @@ STIFF = ContactLaw(stiffness=1e5, dissipation=0.5, friction=0.8, stiction_veloci
 def quadruped() -> tuple[jaxdyn.Model, Contacts]:
     model = jaxdyn.with_joint_friction(jaxdyn.samples.quadruped(), friction=0.02, damping=0.01)
     return model, Contacts(model, [ContactShape(name, Sphere(0.02)) for name in FEET], law=STIFF)
+
+
+@functools.cache
+def biped() -> tuple[jaxdyn.Model, Contacts]:
+    """A free base on two legs with feet, all with joint friction. Native code of the derivatives by all its arrays is
+    made in half the time that it takes for the quadruped."""
+    builder = jaxdyn.ModelBuilder()
+    trunk = jaxdyn.BodyInertia(1.2, (0.01, 0.0, 0.02), (0.006, 0.019, 0.025))
+    builder.add_body("trunk", joint=jaxdyn.Joint("free"), inertia=trunk)
+    for side, y in (("left", 0.1), ("right", -0.1)):
+        thigh = jaxdyn.BodyInertia(0.15, (0.0, 0.2 * y, -0.08), (4e-4, 4e-4, 3e-5))
+        builder.add_body(f"{side}_thigh", "trunk", jaxdyn.Joint(axis=(1, 0, 0)), (0, y, 0), thigh)
+        shank = jaxdyn.BodyInertia(0.04, (0.0, 0.1 * y, -0.1), (2e-4, 2e-4, 1e-5))
+        builder.add_body(f"{side}_shank", f"{side}_thigh", jaxdyn.Joint(axis=(0, 1, 0)), (0, 0, -0.16), shank)
+        builder.add_frame(f"{side}_foot", f"{side}_shank", (0, 0, -0.16))
+    model = jaxdyn.with_joint_friction(builder.build(), friction=0.02, damping=0.01)
+    return model, Contacts(model, [ContactShape(name, Sphere(0.02)) for name in TWO_FEET], law=STIFF)
 
 
 # The least height of the feet above the plane, the size of velocities, and the velocity of the base upwards.
