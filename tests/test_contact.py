@@ -14,32 +14,37 @@ from jaxdyn.contact import contact_accelerations, contact_step
 from jaxdyn.simulate import DivergenceError, RolloutOptions
 
 DT = 1e-3
-FEET = ("FL_FOOT", "FR_FOOT", "HL_FOOT", "HR_FOOT")
-TWO_FEET = ("left_foot", "right_foot")
 STIFF = ContactLaw(stiffness=1e5, dissipation=0.5, friction=0.8, stiction_velocity=1e-3)
+
+
+def on_its_feet(model: jaxdyn.Model) -> tuple[jaxdyn.Model, Contacts]:
+    """The model with friction in its joints, and the contacts of its feet."""
+    model = jaxdyn.with_joint_friction(model, friction=0.02, damping=0.01)
+    return model, Contacts(model, [ContactShape(name, Sphere(0.02)) for name in feet(model)], law=STIFF)
+
+
+def feet(model: jaxdyn.Model) -> list[str]:
+    return [name for name in model.topology.frame_names if name.endswith("_FOOT")]
 
 
 @functools.cache
 def quadruped() -> tuple[jaxdyn.Model, Contacts]:
-    model = jaxdyn.with_joint_friction(jaxdyn.samples.quadruped(), friction=0.02, damping=0.01)
-    return model, Contacts(model, [ContactShape(name, Sphere(0.02)) for name in FEET], law=STIFF)
+    return on_its_feet(jaxdyn.samples.quadruped())
 
 
 @functools.cache
 def biped() -> tuple[jaxdyn.Model, Contacts]:
-    """A free base on two legs with feet, all with joint friction. Native code of the derivatives by all its arrays is
-    made in half the time that it takes for the quadruped."""
+    """A free base on two legs of two joints, for which native code is made sooner than for the quadruped."""
     builder = jaxdyn.ModelBuilder()
     trunk = jaxdyn.BodyInertia(1.2, (0.01, 0.0, 0.02), (0.006, 0.019, 0.025))
     builder.add_body("trunk", joint=jaxdyn.Joint("free"), inertia=trunk)
-    for side, y in (("left", 0.1), ("right", -0.1)):
+    for side, y in (("LEFT", 0.1), ("RIGHT", -0.1)):
         thigh = jaxdyn.BodyInertia(0.15, (0.0, 0.2 * y, -0.08), (4e-4, 4e-4, 3e-5))
-        builder.add_body(f"{side}_thigh", "trunk", jaxdyn.Joint(axis=(1, 0, 0)), (0, y, 0), thigh)
+        builder.add_body(f"{side}_THIGH", "trunk", jaxdyn.Joint(axis=(1, 0, 0)), (0, y, 0), thigh)
         shank = jaxdyn.BodyInertia(0.04, (0.0, 0.1 * y, -0.1), (2e-4, 2e-4, 1e-5))
-        builder.add_body(f"{side}_shank", f"{side}_thigh", jaxdyn.Joint(axis=(0, 1, 0)), (0, 0, -0.16), shank)
-        builder.add_frame(f"{side}_foot", f"{side}_shank", (0, 0, -0.16))
-    model = jaxdyn.with_joint_friction(builder.build(), friction=0.02, damping=0.01)
-    return model, Contacts(model, [ContactShape(name, Sphere(0.02)) for name in TWO_FEET], law=STIFF)
+        builder.add_body(f"{side}_SHANK", f"{side}_THIGH", jaxdyn.Joint(axis=(0, 1, 0)), (0, 0, -0.16), shank)
+        builder.add_frame(f"{side}_FOOT", f"{side}_SHANK", (0, 0, -0.16))
+    return on_its_feet(builder.build())
 
 
 # The least height of the feet above the plane, the size of velocities, and the velocity of the base upwards.
@@ -51,9 +56,9 @@ SITUATIONS = {
 }
 
 
-def situation(name: str):
+def situation(name: str, robot=biped):
     """A configuration, velocity and torques."""
-    model, contacts = quadruped()
+    model, contacts = robot()
     gap, size, falling = SITUATIONS[name]
     random = np.random.default_rng(0)
     q = model.integrate(model.neutral(), 0.1 * random.normal(size=model.nv))
@@ -76,15 +81,15 @@ def everything(inputs, direction, weights):
     model, contacts, q, v, _, dt = inputs
     a, report = contact_accelerations(*inputs)
     found = jaxdyn.contact_forces(model, contacts, q, v, after=contact_step(*inputs)[1], dt=dt)
-    jacobians = [jaxdyn.frame_jacobian(model, q, name) for name in FEET]
+    jacobians = [jaxdyn.frame_jacobian(model, q, name) for name in feet(model)]
     return a, report, found, jacobians, jax.jvp(weighted, (arrays,), (direction,)), jax.grad(weighted)(arrays)
 
 
 @functools.cache
-def solved(name: str):
+def solved(name: str, robot=biped):
     """The inputs of a step, a direction and weights, and what `everything` returns, in NumPy."""
-    model, contacts = quadruped()
-    inputs = model, contacts, *situation(name), jnp.asarray(DT, float)
+    model, contacts = robot()
+    inputs = model, contacts, *situation(name, robot), jnp.asarray(DT, float)
     random = np.random.default_rng(1)
     # Limits do not act, and the width is zero.
     skipped = ("position_lower", "position_upper", "velocity_limit", "effort_limit", "width")
@@ -99,9 +104,13 @@ def solved(name: str):
     return inputs, direction, weights, jax.tree.map(np.asarray, everything(inputs, direction, weights))
 
 
+ROBOTS = (biped, pytest.param(quadruped, marks=pytest.mark.slow))
+
+
+@pytest.mark.parametrize("robot", ROBOTS)
 @pytest.mark.parametrize("name", SITUATIONS)
-def test_a_step_solves_its_equations(name):
-    (model, _, q, v, tau, dt), _, _, (a, report, found, jacobians, _, _) = solved(name)
+def test_a_step_solves_its_equations(name, robot):
+    (model, _, q, v, tau, dt), _, _, (a, report, found, jacobians, _, _) = solved(name, robot)
     M, bias = jaxdyn.crba(model, q), jaxdyn.rnea(model, q, v, jnp.zeros(model.nv), joint_friction=False)
     model, v, tau, dt, M, bias = jax.tree.map(np.asarray, (model, v, tau, dt, M, bias))
     assert bool(report.converged)
@@ -125,10 +134,11 @@ def test_a_step_solves_its_equations(name):
     assert (found.force[:, 2] > 0).any() == (name != "flight")
 
 
+@pytest.mark.parametrize("robot", ROBOTS)
 @pytest.mark.parametrize("name", SITUATIONS)
-def test_derivatives_by_all_arrays(name):
+def test_derivatives_by_all_arrays(name, robot):
     """Forward and reverse mode are equal, and equal to central differences."""
-    inputs, direction, weights, (*_, (_, forward), gradient) = solved(name)
+    inputs, direction, weights, (*_, (_, forward), gradient) = solved(name, robot)
     reverse = sum(jax.tree.leaves(jax.tree.map(lambda x, y: (x * np.asarray(y)).sum(), gradient, direction)))
     np.testing.assert_allclose(forward, reverse, rtol=1e-8)
     arrays, static = eqx.partition(inputs, eqx.is_inexact_array)
@@ -144,7 +154,7 @@ def test_derivatives_by_all_arrays(name):
 
 @pytest.mark.slow
 def test_second_derivatives():
-    inputs, _, weights, _ = solved("slip")
+    inputs, _, weights, _ = solved("slip", quadruped)
     model, contacts, q, v, tau, dt = inputs
 
     def gradient(v, law):
@@ -170,13 +180,13 @@ def test_second_derivatives():
 def test_batches_of_states_models_and_laws():
     """A batch is its elements, also of models, laws, sizes and surfaces; under `vmap`."""
     model, _ = quadruped()
-    states = [situation(name) for name in SITUATIONS]
+    states = [situation(name, quadruped) for name in SITUATIONS]
     q, v, tau = (jnp.stack(x) for x in zip(*states, strict=True))
     stiffness, radius, offset = jnp.asarray([1e4, 1e5, 1e6, 1e5]), jnp.full(4, 0.02), jnp.asarray([0.0, 1e-3, 0.0, 0])
 
     def contacts(k, r, z):
         law = ContactLaw(stiffness=k, dissipation=0.5, friction=0.8, stiction_velocity=1e-3)
-        shapes = [ContactShape(name, Sphere(r)) for name in FEET]
+        shapes = [ContactShape(name, Sphere(r)) for name in feet(model)]
         return Contacts(model, shapes, jaxdyn.Plane((0.0, 0.0, 1.0), z), law)
 
     mass = jnp.asarray([1.0, 1.1, 0.9, 1.0])
@@ -238,7 +248,9 @@ def test_rollouts_report_how_contacts_were_solved():
     # Fewer samples have the sum of the iterations between them.
     few = jaxdyn.rollout(model, start, torques, 2e-3, contacts=contacts, options=RolloutOptions(save_every=8))
     np.testing.assert_array_equal(few.contact.iterations, motion.contact.iterations.reshape(5, 8).sum(1))
-    rough = Contacts(model, [ContactShape(name, Sphere(0.02)) for name in FEET], law=STIFF, options=ContactOptions(1))
+    rough = Contacts(
+        model, [ContactShape(name, Sphere(0.02)) for name in feet(model)], law=STIFF, options=ContactOptions(1)
+    )
     with pytest.raises(DivergenceError, match=r"not solved to their tolerance, first in:\nthe roll-out: step 0 .*t ="):
         jaxdyn.rollout(model, start, torques, 2e-3, contacts=rough, options=RolloutOptions(check=True))
 
@@ -267,11 +279,12 @@ def test_reverse_mode_through_a_rollout_with_segments():
 @pytest.mark.slow
 def test_single_precision_reaches_its_tolerance():
     model, contacts = (jax.tree.map(lambda x: x.astype(np.float32), tree) for tree in quadruped())
-    q, v, tau = (jnp.stack(x).astype(np.float32) for x in zip(*map(situation, SITUATIONS), strict=True))
+    states = [situation(name, quadruped) for name in SITUATIONS]
+    q, v, tau = (jnp.stack(x).astype(np.float32) for x in zip(*states, strict=True))
     a, report = jax.jit(contact_accelerations)(model, contacts, q, v, tau, jnp.float32(DT))
     assert a.dtype == report.error.dtype == np.float32
     assert np.asarray(report.converged).all()
-    wanted = np.stack([solved(name)[3][0] for name in SITUATIONS])
+    wanted = np.stack([solved(name, quadruped)[3][0] for name in SITUATIONS])
     np.testing.assert_allclose(a, wanted, atol=2e-4 * np.abs(wanted).max())
 
 
