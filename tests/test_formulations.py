@@ -2,7 +2,7 @@
 
 Two structures, each with one compiled program, are compared with Pinocchio, with loops in NumPy written from the books
 (`reference_loops.py`), with the closed form of two links, and with each other. One structure is a forest of a free tree
-with all types of joints and of two links in a vertical plane; the other is a small chain.
+with all kinds of joints and of two links in a vertical plane; the other is a small chain.
 """
 
 import functools
@@ -40,11 +40,11 @@ def by_loops(name: str) -> dict[str, np.ndarray]:
     return {key: np.array([row[key] for row in out]) for key in out[0]}
 
 
-def values():
-    """The case of the forest, our results and those of the loops, all at the states that are compared."""
-    model, *arrays = case("forest")
-    first = jax.tree.map(lambda x: x[:LOOPS], computed("forest"))
-    return (model, *(np.asarray(x)[:LOOPS] for x in arrays)), first, by_loops("forest")
+def values(name: str = "forest"):
+    """The case of a forest, our results and those of the loops, all at the states that are compared."""
+    model, *arrays = case(name)
+    first = jax.tree.map(lambda x: x[:LOOPS], computed(name))
+    return (model, *(np.asarray(x)[:LOOPS] for x in arrays)), first, by_loops(name)
 
 
 def transposed(x):
@@ -88,8 +88,8 @@ def of_wrench(force):
 
 
 @functools.cache
-def pinocchio_values() -> dict[str, np.ndarray]:
-    (model, q, v, x, f_ext), *_ = values()
+def pinocchio_values(name: str) -> dict[str, np.ndarray]:
+    (model, q, v, x, f_ext), *_ = values(name)
     oracle, nodes, out = to_pinocchio(model), nodes_of(model), []
     m, data = oracle.pin_model, oracle.data
     body_joints = [1 + next(i for i, n in enumerate(nodes) if n.body == b) for b in range(model.nb)]
@@ -124,18 +124,23 @@ def pinocchio_values() -> dict[str, np.ndarray]:
     return {key: np.array([row[key] for row in out]) for key in out[0]}
 
 
-def test_against_pinocchio():
-    _, ours, _ = values()
-    ours, theirs = ours | dict(zip("LD", ours["LD"], strict=True)), pinocchio_values()
+FORESTS = ("forest", pytest.param("forest of all types", marks=pytest.mark.slow))
+
+
+@pytest.mark.parametrize("name", FORESTS)
+def test_against_pinocchio(name):
+    _, ours, _ = values(name)
+    ours, theirs = ours | dict(zip("LD", ours["LD"], strict=True)), pinocchio_values(name)
     for key in ("C", "Minv", "L", "D"):
         assert relative_error(ours[key], theirs[key]) < TOLERANCE, key
     for k, field in enumerate(alg.NewtonEuler._fields[:-1]):
         assert relative_error(getattr(ours["newton_euler"], field), theirs["newton_euler"][:, k]) < TOLERANCE, field
 
 
-def test_articulated_inertias_against_pinocchio():
+@pytest.mark.parametrize("name", FORESTS)
+def test_articulated_inertias_against_pinocchio(name):
     """A joint passes `I^A - U D^-1 U^T` to its parent, for the degrees of freedom of the node that carries the body."""
-    (model, *_), ours, _ = values()
+    (model, *_), ours, _ = values(name)
     IA, _, U, D, *_ = ours["bodies"]
     passed = IA.copy()
     for node in nodes_of(model):
@@ -143,14 +148,14 @@ def test_articulated_inertias_against_pinocchio():
             columns = node.v
             passed[:, node.body] -= np.einsum("bki,bk,bkj->bij", U[:, columns], 1 / D[:, columns], U[:, columns])
     # The passed inertia vanishes in the directions of the joint's motion, so the scale is that of I^A.
-    difference = np.abs(passed - pinocchio_values()["passed"]).max(axis=(-1, -2))
+    difference = np.abs(passed - pinocchio_values(name)["passed"]).max(axis=(-1, -2))
     assert (difference < TOLERANCE * np.abs(IA).max(axis=(-1, -2))).all()
 
 
 @pytest.mark.slow
 def test_loops_of_the_books():
     """Our results equal Featherstone's and Bae and Haug's, with a free, a moving and a fixed base."""
-    _, ours, loops = values()
+    _, ours, loops = values("forest of all types")
     chain, small = computed("chain"), by_loops("chain")
     for key in ("M", "tau", "IA"):
         assert relative_error(chain[key], small[key]) < TOLERANCE, key
