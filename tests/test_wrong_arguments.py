@@ -3,7 +3,9 @@ that name the function and the argument."""
 
 import functools
 import inspect
+import itertools
 import typing
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -73,13 +75,14 @@ def algorithm_arguments(function) -> dict:
     return out
 
 
-def require_named_errors(name: str, function, arguments: dict) -> int:
-    """Call a function with each of its arrays, and its model, replaced by each wrong kind; returns the number."""
+def require_named_errors(name: str, function, arguments: dict, of_argument: Callable = lambda: WRONG) -> int:
+    """Call a function with each of its arrays, and its model, replaced by wrong kinds, which `of_argument` returns for
+    each of them; returns the number."""
     count = 0
     for argument, options in kinds(function).items():
         if not (is_array(options) or (argument == "model" and "model" in arguments)):
             continue
-        for what, wrong in WRONG.items():
+        for what, wrong in of_argument().items():
             if wrong is None and type(None) in options:
                 continue
             with pytest.raises(JaxdynError) as caught:
@@ -97,10 +100,19 @@ ALGORITHMS = {
 }
 
 
-def test_every_algorithm_names_the_argument():
+@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_every_algorithm_names_the_argument(every):
+    """Every argument gets every wrong kind, or two of the kinds in turn: all algorithms have the same decorator."""
     assert len(ALGORITHMS) > 50
-    counts = [require_named_errors(f.__name__, f, algorithm_arguments(f)) for f in ALGORITHMS.values()]
-    assert min(counts) >= len(WRONG)
+    turns = itertools.cycle(WRONG.items())
+
+    def kinds_of_argument():
+        return WRONG if every else dict(itertools.islice(turns, 2))
+
+    counts = [
+        require_named_errors(f.__name__, f, algorithm_arguments(f), kinds_of_argument) for f in ALGORITHMS.values()
+    ]
+    assert min(counts) >= (len(WRONG) if every else 2)
 
 
 def problem() -> trajopt.Problem:
