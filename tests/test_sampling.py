@@ -1,5 +1,7 @@
 """Sampling solvers come close to a known optimum, stay within bounds and report the right status."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -52,8 +54,10 @@ def problem(limit=1.0, dtype=jnp.float64, constraints=(), costs=()) -> Problem:
     )
 
 
-def optimum(p: Problem) -> float:
+@functools.cache
+def optimum() -> float:
     """Return the optimal cost by projected gradient descent with momentum, a method that differs from the solvers'."""
+    p = problem()
 
     def cost(us):
         return p.total_cost(p.rollout(us), us)
@@ -75,7 +79,7 @@ def test_near_the_optimum_and_within_bounds(name):
     solve, options = SOLVERS[name]
     p = problem()
     solution = solve(p, key=jax.random.key(0), options=options)
-    best = optimum(p)
+    best = optimum()
     # A spline of eight knots has less freedom than twelve controls.
     assert best * (1 - 1e-9) <= float(solution.cost) <= (1.03 if name == "predictive_sampling" else 1.01) * best
     assert float(jnp.abs(solution.us).max()) == 1.0
@@ -103,15 +107,23 @@ def test_batches_are_the_single_solves(name):
 
 
 def test_statuses_are_true():
-    options = MPPIOptions(samples=32, max_iterations=3)
-    assert mppi(problem(), options=options).status == Status.OUT_OF_ITERATIONS
+    """All problems have the same costs and constraints, with other numbers, so that they share a program."""
+
+    def cost(x, u, t, params):
+        return jnp.sqrt(params - u[0] ** 2)
+
+    def solved(distance, base, max_iterations):
+        away = [Constraint(Selected(StateResidual(), [0]), distance, np.inf)]
+        root = FunctionCost(cost, jnp.asarray(base))
+        options = MPPIOptions(samples=32, max_iterations=max_iterations, patience=5)
+        return mppi(problem(constraints=away, costs=[root]), options=options)
+
+    assert solved(-50.0, 2.0, 3).status == Status.OUT_OF_ITERATIONS
     # The mass cannot get 50 m away in so short a time.
-    far = [Constraint(Selected(StateResidual(), [0]), 50.0, np.inf)]
-    stalled = mppi(problem(constraints=far), options=MPPIOptions(samples=32, max_iterations=200, patience=5))
+    stalled = solved(50.0, 2.0, 200)
     assert stalled.status == Status.STALLED
     assert float(stalled.residuals.violation) > 40
-    nothing = FunctionCost(lambda x, u, t, params: jnp.sqrt(-1 - u[0] ** 2))
-    diverged = mppi(problem(costs=[nothing]), options=options)
+    diverged = solved(-50.0, -1.0, 3)
     assert diverged.status == Status.DIVERGED
     assert "diverged" in diverged.message
 
@@ -149,7 +161,7 @@ def test_single_precision():
     p = problem(dtype=jnp.float32)
     solution = mppi(p, options=SOLVERS["mppi"][1])
     assert solution.us.dtype == solution.xs.dtype == jnp.float32
-    assert float(solution.cost) <= 1.01 * optimum(problem())
+    assert float(solution.cost) <= 1.01 * optimum()
 
 
 def test_splines():

@@ -500,36 +500,48 @@ def test_associative_scan_is_the_recursion():
         np.testing.assert_allclose(recursive, associative, rtol=1e-8, atol=1e-8)
 
 
-@pytest.mark.parametrize(("sweeps", "enough"), [(1, False), (20, True)])
-def test_an_active_set_is_known_to_have_settled(sweeps, enough):
-    e, bound = linear_quadratic(), jnp.full((T, M), 0.3)
-    none, box = jnp.zeros((T, M), bool), (-bound, bound)
+def test_an_active_set_is_known_to_have_settled():
+    e, bound = linear_quadratic(), np.full((T, M), 0.3)
+    none = np.zeros((T, M), bool)
 
     def next_active(dxs, dus, active):
         return dxs[:, 0] > 0
 
-    start = (none, none), jnp.zeros(T + 1, bool)
-    solve = jax.jit(lambda e: backward_with_active_set(lambda _: e, next_active, 0.0, box, start, sweeps))
-    policy, active, settled = solve(e)
-    assert bool(settled) == enough
-    dxs, dus = linear_roll_out(e, policy)
-    assert bool((jnp.abs(dus) <= 0.3 + 1e-9).all()) == enough
-    np.testing.assert_array_equal(active, dxs[:, 0] > 0)
-
-
-def cost_of_steps(e: Expansion):
-    """Return a function that gives the cost of steps `[horizon * nu]` of the controls."""
-
     @jax.jit
-    def cost(us):
-        total, dx = 0.0, e.gaps[0]
-        for k, u in enumerate(us.reshape(e.B.shape[0], -1)):
-            l = jax.tree.map(lambda a, k=k: a[k], e.stage)
-            total += l.x @ dx + l.u @ u + 0.5 * (dx @ l.xx @ dx + u @ l.uu @ u) + u @ l.ux @ dx
-            dx = e.A[k] @ dx + e.B[k] @ u + e.gaps[k + 1]
-        return total + e.terminal.x @ dx + 0.5 * dx @ e.terminal.xx @ dx
+    def solve(e, bound, sweeps):
+        start = (none, none), np.zeros(T + 1, bool)
+        policy, active, settled = backward_with_active_set(
+            lambda _: e, next_active, 0.0, (-bound, bound), start, sweeps
+        )
+        return active, settled, *linear_roll_out(e, policy)
 
-    return cost
+    for sweeps, enough in ((1, False), (20, True)):
+        active, settled, dxs, dus = jax.tree.map(np.asarray, solve(e, bound, sweeps))
+        assert bool(settled) == enough
+        assert bool((np.abs(dus) <= 0.3 + 1e-9).all()) == enough
+        np.testing.assert_array_equal(active, dxs[:, 0] > 0)
+
+
+def cost_of_steps(e: Expansion) -> tuple[np.ndarray, np.ndarray]:
+    """Return the matrix `H` and the vector `g` of the cost `us H us / 2 + g us` of steps `us`, `[horizon * nu]`, of the
+    controls, without what does not depend on them."""
+    e = jax.tree.map(np.asarray, e)
+    horizon, nx, nu = e.B.shape
+    H, g = np.zeros((horizon * nu, horizon * nu)), np.zeros(horizon * nu)
+    # The displacement of a state is `dx + S us`.
+    dx, S = e.gaps[0], np.zeros((nx, horizon * nu))
+    for k in range(horizon):
+        l = jax.tree.map(lambda a, k=k: a[k], e.stage)
+        U = np.eye(horizon * nu)[k * nu : (k + 1) * nu]
+        H += S.T @ l.xx @ S + U.T @ l.uu @ U + U.T @ l.ux @ S + S.T @ l.ux.T @ U
+        g += S.T @ (l.x + l.xx @ dx) + U.T @ (l.u + l.ux @ dx)
+        dx, S = e.A[k] @ dx + e.gaps[k + 1], e.A[k] @ S + e.B[k] @ U
+    return H + S.T @ e.terminal.xx @ S, g + S.T @ (e.terminal.x + e.terminal.xx @ dx)
+
+
+@jax.jit
+def steps_in_a_box(e: Expansion, lower, upper):
+    return linear_roll_out(e, backward_in_box(e, 0.0, lower, upper))[1]
 
 
 def test_step_in_a_box_is_that_of_a_general_solver():
@@ -537,12 +549,12 @@ def test_step_in_a_box_is_that_of_a_general_solver():
     width = np.random.default_rng(2).uniform(0.3, 3.0, size=(2, T, M))
     width[0, 2], width[:, 4, 0], width[1, 5] = 0.0, 0.0, np.inf
     lower, upper = -width[0], width[1]
-    _, us = linear_roll_out(e, jax.jit(backward_in_box)(e, 0.0, lower, upper))
-    cost = cost_of_steps(e)
+    us = np.asarray(steps_in_a_box(e, lower, upper))
+    H, g = cost_of_steps(e)
     best = scipy.optimize.minimize(
-        cost,
+        lambda us: 0.5 * us @ H @ us + g @ us,
         np.zeros(T * M),
-        jac=jax.jit(jax.grad(cost)),
+        jac=lambda us: H @ us + g,
         method="L-BFGS-B",
         bounds=list(zip(lower.ravel(), upper.ravel(), strict=True)),
         options={"ftol": 1e-15, "gtol": 1e-10, "maxiter": 2000},
@@ -562,16 +574,17 @@ def test_active_sets_of_an_unstable_motion_do_not_cycle(growth, seed):
     end = Quadratic(np.zeros(()), rng.normal(size=n), np.zeros(0), np.eye(n), np.zeros((0, n)), np.zeros((0, 0)))
     gaps = np.zeros((horizon + 1, n))
     gaps[0] = rng.normal(size=n)
-    e = jax.tree.map(jnp.asarray, Expansion(A, B, gaps, stage, end))
-    box = jnp.full((horizon, m), bound)
-    _, us = linear_roll_out(e, jax.jit(backward_in_box)(e, 0.0, -box, box))
-    slopes = jax.grad(cost_of_steps(e))(us.ravel()).reshape(us.shape)
+    e = Expansion(A, B, gaps, stage, end)
+    box = np.full((horizon, m), bound)
+    us = np.asarray(steps_in_a_box(e, -box, box))
+    H, g = cost_of_steps(e)
+    slopes = (H @ us.ravel() + g).reshape(us.shape)
     low, high = us <= -bound, us >= bound
     assert (low | high).any()
-    assert (jnp.abs(us) <= bound * (1 + 1e-12)).all()
-    assert (jnp.where(low, slopes, 1.0) >= 0).all()
-    assert (jnp.where(high, slopes, -1.0) <= 0).all()
-    assert (jnp.where(low | high, 0.0, jnp.abs(slopes)) <= 1e-8 * jnp.abs(slopes).max()).all()
+    assert (np.abs(us) <= bound * (1 + 1e-12)).all()
+    assert (np.where(low, slopes, 1.0) >= 0).all()
+    assert (np.where(high, slopes, -1.0) <= 0).all()
+    assert (np.where(low | high, 0.0, np.abs(slopes)) <= 1e-8 * np.abs(slopes).max()).all()
 
 
 @pytest.mark.slow
@@ -640,7 +653,8 @@ def test_whole_turns_of_continuous_joints_cost_nothing():
     goal = QuadraticCost(StateResidual(np.array([0.0, 0.0])), 1.0)
     x0 = np.array([2 * np.pi, 0.0])
     problem = Problem(ModelDynamics(builder.build(), 0.05), x0, 5, stage_costs=[goal], terminal_costs=[goal])
-    np.testing.assert_allclose(problem.total_cost(*problem.guess(np.zeros((5, 1)))), 0.0, atol=1e-20)
+    cost = jax.jit(lambda us: problem.total_cost(*problem.guess(us)))
+    np.testing.assert_allclose(cost(np.zeros((5, 1))), 0.0, atol=1e-20)
 
 
 def test_divergence_is_told_and_the_iterate_kept():
