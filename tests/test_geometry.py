@@ -82,11 +82,18 @@ def compare_derivatives(function, args) -> None:
     rng = np.random.default_rng(2)
     args = [np.asarray(x) for x in args]
     tangents = [rng.normal(size=x.shape) for x in args]
-    out, forward = jax.jvp(function, args, tangents)
-    weights = rng.normal(size=out.shape)
-    backward = jax.vjp(function, *args)[1](weights)
+    weights = rng.normal(size=jax.eval_shape(function, *args).shape)
+
+    @jax.jit
+    def computed(args, tangents):
+        return *jax.jvp(function, args, tangents), jax.vjp(function, *args)[1](weights)
+
+    _, forward, backward = computed(args, tangents)
     h = 1e-6
-    ends = [np.asarray(function(*(x + way * h * t for x, t in zip(args, tangents, strict=True)))) for way in (-1, 1)]
+    ends = [
+        np.asarray(computed([x + way * h * t for x, t in zip(args, tangents, strict=True)], tangents)[0])
+        for way in (-1, 1)
+    ]
     scale = max(1.0, float(np.abs(forward).max()))
     np.testing.assert_allclose(forward, (ends[1] - ends[0]) / (2 * h), atol=1e-7 * scale)
     total = sum(np.vdot(x, y) for x, y in zip(backward, tangents, strict=True))

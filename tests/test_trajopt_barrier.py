@@ -110,12 +110,24 @@ def test_penalties_of_violated_inequalities_stop_growing(times, after_times):
     assert (after.waited == 0) == (times > 1)
 
 
+@eqx.filter_jit
+def sizes_at_zero(p: Problem, widths) -> jax.Array:
+    """The sizes of the constraints where all states and controls are zero, with controls of these ranges."""
+    us, xs = jnp.zeros(widths.shape), jnp.zeros((len(widths) + 1, p.dynamics.nx))
+    e, rows = expand(p, xs, us, p.gaps(xs, us))
+    return row_scale(p, rows, e, xs, widths)
+
+
+def moved_by_a_force(x, u, t, params):
+    return x + 1e-6 * u
+
+
 @pytest.mark.parametrize("highest", [2.0, 0.0])
 def test_constraints_in_other_units_have_sizes_of_their_own(highest):
     """A force of a million newtons stands beside a height, which moves by 2 m in a step with a force that changes by
     its range. A height that has to be at most zero, and is zero at the guess, has this size, too."""
     p = Problem(
-        DiscreteDynamics(lambda x, u, t, params: x + 1e-6 * u, 1, 1),
+        DiscreteDynamics(moved_by_a_force, 1, 1),
         np.zeros(1),
         2,
         terminal_costs=[QuadraticCost(StateResidual())],
@@ -126,9 +138,7 @@ def test_constraints_in_other_units_have_sizes_of_their_own(highest):
         control_lower=-1e6,
         control_upper=1e6,
     )
-    us, xs = np.zeros((2, 1)), np.zeros((3, 1))
-    e, rows = expand(p, xs, us, p.gaps(xs, us))
-    np.testing.assert_allclose(row_scale(p, rows, e, xs, np.full((2, 1), 2e6)), [1e6, 2.0, 1e6, 2.0])
+    np.testing.assert_allclose(sizes_at_zero(p, np.full((2, 1), 2e6)), [1e6, 2.0, 1e6, 2.0])
 
 
 def test_rounding_is_not_the_size_of_a_constraint():
@@ -140,9 +150,7 @@ def test_rounding_is_not_the_size_of_a_constraint():
         stage_costs=[QuadraticCost(ControlResidual())],
         terminal_constraints=[Constraint(StateResidual(np.array([1.0, 0.0])))],
     )
-    us, xs = np.zeros((2, 1)), np.zeros((3, 2))
-    e, rows = expand(p, xs, us, p.gaps(xs, us))
-    first, second = row_scale(p, rows, e, xs, np.ones((2, 1)))
+    first, second = sizes_at_zero(p, np.ones((2, 1)))
     np.testing.assert_allclose(second, FAR * first)
 
 
@@ -182,6 +190,24 @@ def test_tiny_steps_far_from_feasible_points_count_as_none(violated):
         assert after_mean > MEMORY * before_mean
 
 
+def growing(x, u, t, params):
+    return params * x + u
+
+
+def last_state(x, u, t, params):
+    return x[0] + params
+
+
+@eqx.filter_jit
+def cost_scale(p: Problem, us) -> jax.Array:
+    """The scale of the cost for these controls, where all states are zero and controls have the range one."""
+    xs = jnp.zeros((len(us) + 1, p.dynamics.nx))
+    guess = types.SimpleNamespace(xs=xs, gaps=p.gaps(xs, us))
+    e, _ = expand(p, xs, us, guess.gaps)
+    station, _ = Stationarity.of(e, e.stage.x, (e.stage.u,), e.terminal.x)
+    return guess_cost_scale(p, guess, e, station.slopes, jnp.ones(us.shape))
+
+
 @pytest.mark.parametrize(
     ("growth", "control", "constant", "expected"),
     # 100 times the way of one and of 40 gaps; the cost of the guess; 1 % of what 40 controls of size one change.
@@ -190,17 +216,12 @@ def test_tiny_steps_far_from_feasible_points_count_as_none(violated):
 def test_the_scale_of_the_cost_is_not_that_of_an_unstable_motion(growth, control, constant, expected):
     """The last control changes the last state by one, the first one by the growth to the power of 39."""
     p = Problem(
-        DiscreteDynamics(lambda x, u, t, params: growth * x + u, 1, 1),
+        DiscreteDynamics(growing, 1, 1, jnp.asarray(growth)),
         np.zeros(1),
         40,
-        terminal_costs=[FunctionCost(lambda x, u, t, params: x[0] + constant)],
+        terminal_costs=[FunctionCost(last_state, jnp.asarray(constant))],
     )
-    us, xs = jnp.full((40, 1), control), jnp.zeros((41, 1))
-    guess = types.SimpleNamespace(xs=xs, gaps=p.gaps(xs, us))
-    e, _ = expand(p, xs, us, guess.gaps)
-    station, _ = Stationarity.of(e, e.stage.x, (e.stage.u,), e.terminal.x)
-    scale = guess_cost_scale(p, guess, e, station.slopes, jnp.ones((40, 1)))
-    np.testing.assert_allclose(scale, expected, rtol=1e-9)
+    np.testing.assert_allclose(cost_scale(p, np.full((40, 1), control)), expected, rtol=1e-9)
 
 
 @pytest.mark.slow
@@ -235,10 +256,23 @@ def test_prices_of_gaps_are_those_of_the_lagrangian_and_of_absolute_values():
     np.testing.assert_allclose(absolute, 4.0 * 0.1 + 2.0 * 0.5 + 1.0 + 3.0)
 
 
-def point_at(infeasibility: float, objective: float, lagrangian: float) -> Point:
+def point_at(infeasibility, objective, lagrangian) -> Point:
     nothing = jnp.zeros(())
     merits = jnp.array([lagrangian, objective + 10 * infeasibility])
     return Point(nothing, nothing, nothing, jnp.asarray(infeasibility), jnp.asarray(objective), merits)
+
+
+@jax.jit
+def along_a_circle(watched, lagrangian, infeasibility) -> Trial:
+    """A search where a whole step has this Lagrangian and infeasibility, and only its half is within the filter."""
+
+    def step(alpha):
+        far, near = point_at(infeasibility, 1.0, lagrangian), point_at(0.01, -0.5, -0.5)
+        return jax.tree.map(lambda a, b: jnp.where(alpha > 0.7, a, b), far, near), -alpha
+
+    start, empty = point_at(0.1, 0.0, 0.0), Filter.empty(jnp.zeros(()).dtype)
+    rules = {"watched": watched, "priced": jnp.array(False), "forced": jnp.array(False)}
+    return search(start, empty.with_point(start), 20.0, step, jnp.ones(()), jnp.array(True), 1.0, **rules)
 
 
 @pytest.mark.parametrize(
@@ -246,34 +280,31 @@ def point_at(infeasibility: float, objective: float, lagrangian: float) -> Point
     [(True, -1.0, 1.0, True), (False, -1.0, 1.0, False), (True, 0.0, 1.0, False), (True, -1.0, 3.0, False)],
 )
 def test_whole_steps_along_curved_constraints_need_the_lagrangian(watched, lagrangian, infeasibility, whole):
-    """A whole step increases infeasibility and objective, as along a circle, where only its half is within the
-    filter."""
-
-    def step(alpha):
-        far, near = point_at(infeasibility, 1.0, lagrangian), point_at(0.01, -0.5, -0.5)
-        return jax.tree.map(lambda a, b: jnp.where(alpha > 0.7, a, b), far, near), -alpha
-
-    start, empty = point_at(0.1, 0.0, 0.0), Filter.empty(jnp.zeros(()).dtype)
-    rules = {"watched": jnp.array(watched), "priced": jnp.array(False), "forced": jnp.array(False)}
-    trial = search(start, empty.with_point(start), 20.0, step, jnp.ones(()), jnp.array(True), 1.0, **rules)
+    """A whole step increases infeasibility and objective, as along a circle."""
+    trial = along_a_circle(watched, lagrangian, infeasibility)
     assert bool(trial.accepted)
     assert (float(trial.alpha), bool(trial.by_lagrangian)) == ((1.0, True) if whole else (0.5, False))
     assert int(trial.filter.count) == (0 if whole else 2)
 
 
-@pytest.mark.parametrize(("priced", "forced", "taken"), [(False, False, 1.0), (True, False, 0.0625), (True, True, 1.0)])
-def test_roll_outs_that_close_gaps_at_any_cost_are_refused(priced, forced, taken):
-    """A roll-out halves the infeasibility, and the objective becomes 1e25. Only a sixteenth of it is worth it at the
-    multipliers; where steps need not be, or are taken whatever they lead to, the whole step is taken."""
+@jax.jit
+def closing_gaps(priced, forced) -> Trial:
+    """A search where a roll-out halves the infeasibility, and the objective becomes 1e25."""
 
     def step(alpha):
         costly = jnp.where(alpha > 0.07, 1e25, 0.0)
         return point_at(1 - 0.5 * alpha, costly, costly), alpha
 
     empty, yes = Filter.empty(jnp.zeros(()).dtype), jnp.array(True)
-    rules = {"watched": jnp.array(False), "priced": jnp.array(priced), "forced": jnp.array(forced)}
-    trial = search(point_at(1.0, 0.0, 0.0), empty, 1.0, step, jnp.ones(()), yes, 1.0, **rules)
-    assert float(trial.alpha) == taken
+    rules = {"watched": jnp.array(False), "priced": priced, "forced": forced}
+    return search(point_at(1.0, 0.0, 0.0), empty, 1.0, step, jnp.ones(()), yes, 1.0, **rules)
+
+
+@pytest.mark.parametrize(("priced", "forced", "taken"), [(False, False, 1.0), (True, False, 0.0625), (True, True, 1.0)])
+def test_roll_outs_that_close_gaps_at_any_cost_are_refused(priced, forced, taken):
+    """Only a sixteenth of the roll-out is worth its objective at the multipliers; where steps need not be, or are taken
+    whatever they lead to, the whole step is taken."""
+    assert float(closing_gaps(priced, forced).alpha) == taken
 
 
 def test_batches_compute_only_what_one_of_them_needs():
