@@ -29,7 +29,7 @@ def test_distances_are_those_of_mujoco():
     radii = rng.uniform(0.02, 0.08, (20, 2))
     # Spheres are segments of zero length.
     ends[:4, 1], ends[2:6, 3] = ends[:4, 0], ends[2:6, 2]
-    nearest = jax.vmap(closest_points)(*jnp.asarray(np.moveaxis(ends, 1, 0)))
+    nearest = jax.tree.map(np.asarray, jax.jit(jax.vmap(closest_points))(*np.moveaxis(ends, 1, 0)))
     ours = np.linalg.norm(nearest.first - nearest.second, axis=1) - radii.sum(axis=1)
     for i in range(20):
         geoms = ""
@@ -56,9 +56,9 @@ def test_distances_are_those_of_mujoco():
 )
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_special_positions(first, second, distance, dtype):
-    p1, q1, p2, q2 = (jnp.asarray(x, dtype) for x in (*first, *second))
-    nearest = closest_points(p1, q1, p2, q2)
-    assert float(jnp.linalg.norm(nearest.first - nearest.second)) == pytest.approx(distance, abs=1e-6)
+    p1, q1, p2, q2 = (np.array(x, dtype) for x in (*first, *second))
+    nearest = jax.tree.map(np.asarray, jax.jit(closest_points)(p1, q1, p2, q2))
+    assert float(np.linalg.norm(nearest.first - nearest.second)) == pytest.approx(distance, abs=1e-6)
     assert nearest.first.dtype == dtype
 
 

@@ -750,6 +750,7 @@ def test_batches(arm, name):
             for field, described in LEAVES.items():
                 leaf, values = getattr(out, field), getattr(model, field)
                 if leaf is not None:
+                    leaf = np.asarray(leaf)
                     np.testing.assert_allclose(
                         leaf[k] if leaf.ndim > described.axes else leaf, values, atol=1e-13, err_msg=field
                     )

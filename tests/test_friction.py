@@ -33,8 +33,9 @@ def test_torque_columns_and_array_modules(law, expected):
     products = [c * x for c, x in zip(law.coefficients, law.columns(V), strict=True)]
     np.testing.assert_allclose(sum(products), expected, rtol=1e-13)
     np.testing.assert_allclose(law.secant(V) * V, expected, rtol=1e-13)
-    for method in METHODS:
-        plain, traced = getattr(law, method)(V), eqx.filter_jit(getattr(jax_law(law), method))(V)
+    compiled = eqx.filter_jit(lambda law, v: {method: getattr(law, method)(v) for method in METHODS})(jax_law(law), V)
+    for method, traced in compiled.items():
+        plain = getattr(law, method)(V)
         assert all(isinstance(x, np.ndarray) for x in jax.tree.leaves(plain))
         assert all(isinstance(x, jax.Array) and x.shape == V.shape for x in jax.tree.leaves(traced))
         jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-12, atol=1e-12), plain, traced)

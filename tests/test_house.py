@@ -24,9 +24,15 @@ def trees() -> dict[str, ast.Module]:
     return {str(file.relative_to(PACKAGE)): ast.parse(file.read_text()) for file in sorted(PACKAGE.rglob("*.py"))}
 
 
+@functools.cache
+def nodes() -> dict[str, list[ast.AST]]:
+    """The nodes of the syntax tree of every file; to walk through the trees takes a second."""
+    return {file: list(ast.walk(tree)) for file, tree in trees().items()}
+
+
 def functions() -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
-    for file, tree in trees().items():
-        for node in ast.walk(tree):
+    for file, inside in nodes().items():
+        for node in inside:
             if isinstance(node, FUNCTION):
                 yield f"{file}:{node.lineno} {node.name}", node
 
@@ -94,9 +100,9 @@ def test_public_docstrings_begin_with_what_they_are_about():
     assert not bad, "\n".join(bad)
 
 
-def imports(tree: ast.Module) -> Iterator[tuple[int, list[str]]]:
-    """The line and the dotted parts of each name that a file imports from the library."""
-    for node in ast.walk(tree):
+def imports(inside: list[ast.AST]) -> Iterator[tuple[int, list[str]]]:
+    """The line and the dotted parts of each name that a file with these nodes imports from the library."""
+    for node in inside:
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "jaxdyn":
             for alias in node.names:
                 yield node.lineno, [*node.module.split("."), alias.name]
@@ -107,9 +113,9 @@ def imports(tree: ast.Module) -> Iterator[tuple[int, list[str]]]:
 
 def test_private_modules_stay_in_their_package():
     bad = {}
-    for file, tree in trees().items():
+    for file, inside in nodes().items():
         package = Path(file).parts[0].removesuffix(".py")
-        for line, parts in imports(tree):
+        for line, parts in imports(inside):
             if parts[0] != "jaxdyn" or len(parts) < 2 or parts[1] in (package, *EVERYBODYS):
                 continue
             if any(part.startswith("_") and not part.startswith("__") for part in parts[1:]):
@@ -120,10 +126,10 @@ def test_private_modules_stay_in_their_package():
 def test_algorithms_keep_no_books():
     """Algorithms leave rows and batch axes to the decorator."""
     bad = []
-    for file, tree in trees().items():
+    for file, inside in nodes().items():
         if not file.startswith("algorithms/") or file.startswith("algorithms/recursions/"):
             continue
-        for node in ast.walk(tree):
+        for node in inside:
             name = next((getattr(node, key) for key in ("id", "attr", "arg") if hasattr(node, key)), None)
             name = getattr(node, "name", name)
             array_function = isinstance(node, ast.Attribute) and ast.unparse(node.value) in ("np", "jnp")

@@ -455,7 +455,8 @@ def test_what_does_not_act_is_no_obstacle():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warnings.simplefilter("ignore", jaxdyn.LeftOutWarning)
-        assert eqx.tree_equal(load_mjcf(text), load_mjcf(world()))
+        # In NumPy: JAX would compile a comparison for each shape.
+        assert eqx.tree_equal(*(jax.tree.map(np.asarray, load_mjcf(x)) for x in (text, world())))
 
 
 def test_plugins_that_exert_no_passive_force():

@@ -58,7 +58,8 @@ def test_searches_of_scenes():
     numbers = RowNumbers(STIFFNESS * one, one, jnp.zeros((0, 1)), jnp.zeros((0, 1)))
     line = Line(one, -0.9 * one, JUMP * one, -JUMP * one, RISE * one, one, 0 * one)
     at = first_guess(line)
+    step = jax.jit(lambda at: search_step(kinds, numbers, line, at))
     for _ in range(12):
-        at = search_step(kinds, numbers, line, at)
+        at = step(at)
     assert at.done == 1
     np.testing.assert_allclose(at.length, ZERO, rtol=1e-14)

@@ -146,7 +146,10 @@ def test_identified_numbers_survive(seed):
     rng = np.random.default_rng(seed)
 
     def perturb(x):
-        return x if x is None else jnp.where(jnp.isfinite(x), x * (1 + 0.1 * rng.uniform(size=x.shape)), x)
+        if x is None:
+            return None
+        x = np.asarray(x)
+        return jax.device_put(np.where(np.isfinite(x), x * (1 + 0.1 * rng.uniform(size=x.shape)), x))
 
     model = everything()
     fields = sorted(KNOWN - {"topology", "joint_axis", "attached_parameters"})

@@ -3,6 +3,7 @@
 # pyright: reportAttributeAccessIssue=false
 # (Pinocchio is a compiled module without type stubs.)
 
+import jax
 import numpy as np
 import pinocchio as pin
 
@@ -30,7 +31,13 @@ def matrix(placement) -> np.ndarray:
     return pin.SE3(pin.Quaternion(w, x, y, z).matrix(), np.asarray(placement[:3])).homogeneous
 
 
+def in_numpy(model: Model) -> Model:
+    """The model with arrays of NumPy: JAX compiles a program for each shape from which it takes a row."""
+    return jax.tree.map(np.asarray, model)
+
+
 def check_joints(model: Model, parsed: pin.Model) -> None:
+    model = in_numpy(model)
     assert sorted(model.joint_names) == sorted(parsed.names[1:])
     parents = {i: "world" if p < 0 else model.joint_names[p] for i, p in enumerate(model.topology.parents)}
     kinds = {"JointModelPlanar": "planar", "JointModelFreeFlyer": "free"}
@@ -48,7 +55,8 @@ def check_joints(model: Model, parsed: pin.Model) -> None:
 
 
 def check_limits_and_friction(model: Model, parsed: pin.Model) -> None:
-    lower, upper = np.asarray(model.position_lower), np.asarray(model.position_upper)
+    model = in_numpy(model)
+    lower, upper = model.position_lower, model.position_upper
     for i, j in one_axis_pairs(model, parsed):
         v, w = model.topology.v_starts[i], parsed.idx_vs[j]
         for ours, theirs in (
@@ -68,6 +76,7 @@ def check_limits_and_friction(model: Model, parsed: pin.Model) -> None:
 
 
 def check_inertias(model: Model, parsed: pin.Model) -> None:
+    model = in_numpy(model)
     for i, j in joint_pairs(model, parsed):
         expected = parsed.inertias[j].toDynamicParameters()
         got = np.asarray(model.inertial_parameters[i])
@@ -76,6 +85,7 @@ def check_inertias(model: Model, parsed: pin.Model) -> None:
 
 
 def check_frames(model: Model, parsed: pin.Model) -> None:
+    model = in_numpy(model)
     frames = model.frames
     links = {f.name for f in parsed.frames if f.type == pin.FrameType.BODY}
     compared = 0
