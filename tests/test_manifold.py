@@ -404,13 +404,16 @@ def test_jacobians_in_closed_form(method):
 
 
 def gradients_and_hessians(f, x, *arguments):
-    """Return the derivatives of a function of rows, which runs operation by operation because it compiles slowly."""
+    """Return the derivatives of a function of rows."""
     n, k = x.shape
-    tiled = [jnp.asarray(np.repeat(y, k, axis=0)) for y in (x, *arguments)]
-    units = jnp.asarray(np.tile(np.eye(k, dtype=x.dtype), (n, 1)))
-    with jax.disable_jit():
-        gradient = jax.grad(lambda x: jnp.sum(f(x, *tiled[1:])))
-        gradients, hessians = jax.jvp(gradient, (tiled[0],), (units,))
+    x, *arguments = (np.repeat(y, k, axis=0) for y in (x, *arguments))
+    units = np.tile(np.eye(k, dtype=x.dtype), (n, 1))
+
+    @jax.jit
+    def along(x, units, *arguments):
+        return jax.jvp(jax.grad(lambda x: jnp.sum(f(x, *arguments))), (x,), (units,))
+
+    gradients, hessians = along(x, units, *arguments)
     assert gradients.dtype == hessians.dtype == x.dtype
     return np.asarray(gradients)[::k], np.asarray(hessians).reshape(n, k, k)
 
