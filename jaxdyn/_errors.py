@@ -231,6 +231,12 @@ def _annotations(function: Callable) -> tuple[inspect.Signature, dict[str, Any]]
     return signature, {name: hints.get(name, x.annotation) for name, x in signature.parameters.items()}
 
 
+@functools.cache
+def _fields(kind: type) -> dict[str, Any]:
+    """Return the annotations of a class."""
+    return typing.get_type_hints(kind)
+
+
 def _require_kind(value, hint, what: str, sizes, fields: bool = True) -> None:
     """Raise `ShapeError` unless `value` is what an annotation says, as far as arrays and classes of the library go."""
     options = _options(hint)
@@ -240,7 +246,7 @@ def _require_kind(value, hint, what: str, sizes, fields: bool = True) -> None:
     classes = tuple(x for x in options if isinstance(x, type) and x.__module__.startswith("jaxdyn"))
     classes = tuple(x for x in classes if not getattr(x, "_is_protocol", False))
     if isinstance(value, classes):
-        for name, kind in typing.get_type_hints(type(value)).items() if fields and classes else ():
+        for name, kind in _fields(type(value)).items() if fields and classes else ():
             if isinstance(value, tuple) or any(hasattr(x, "dim_str") for x in _options(kind)):
                 _require_kind(getattr(value, name), kind, f"{what[:-1]}.{name}`", sizes, fields=False)
     elif shapes or "ArrayLike" in options:
