@@ -133,6 +133,8 @@ WARM = {
     "parallel_park": 0.3,
     "pendulum_on_cart": 0.3,
     "point_mass": 0.3,
+    "quadrotor_flight": 0.25,
+    "race_car": 0.25,
     "three_obstacles": 0.2,
     "van_der_pol": 0.3,
 }

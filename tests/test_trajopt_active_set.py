@@ -1,7 +1,6 @@
 """Guesses with multipliers: steps with an active set near a solution, and the barrier method where these fail."""
 
 import functools
-from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -23,8 +22,12 @@ from jaxdyn.trajopt import (
     Status,
     ddp,
 )
+from jaxdyn.trajopt.ddp import Expansion
 from jaxdyn.trajopt.ddp._active_set import next_active_set
+from jaxdyn.trajopt.ddp._barrier import Sides
 from jaxdyn.trajopt.ddp._constrained_state import ActiveSet
+from jaxdyn.trajopt.ddp._expansion import Rows, expand
+from jaxdyn.trajopt.ddp._interior_point import Bounded, interior_point_sets
 
 
 @functools.cache
@@ -78,31 +81,76 @@ def test_few_steps_lead_to_the_solution_of_a_moved_start(move, most):
     assert (after & ~before).any() == (abs(move) == 0.2)
 
 
-def wrong_multipliers() -> Multipliers:
-    """Return multipliers of the opposite limit of the speed, a hundred thousand times too large."""
+def wrong_multipliers(factor: float) -> Multipliers:
+    """Return multipliers of the opposite limit of the speed, too large by a factor. They make the second derivatives of
+    the Lagrangian indefinite."""
     right = solution().multipliers
     assert right.stage is not None
-    return Multipliers(right.dynamics, -1e5 * right.stage, right.terminal)
+    return Multipliers(right.dynamics, -factor * right.stage, right.terminal)
 
 
-@functools.partial(jax.jit, static_argnames="hessian")
-def warm_solve(problem, us, xs, multipliers, hessian: Literal["adaptive", "full"] = "adaptive") -> Solution:
-    return ddp(problem, us, xs, multipliers=multipliers, options=DDPOptions(history=60, hessian=hessian))
+@jax.jit
+def warm_solve(problem, us, xs, multipliers) -> Solution:
+    return ddp(problem, us, xs, multipliers=multipliers, options=DDPOptions(history=60))
+
+
+def general_solver_sets(e: Expansion, rows: Rows, box) -> Bounded:
+    """Return the active sets of a linear-quadratic problem by a general solver, from its multipliers."""
+    cp = pytest.importorskip("cvxpy")
+    horizon, n, m = e.B.shape
+    dxs, dus = cp.Variable((horizon + 1, n)), cp.Variable((horizon, m))
+    cost = e.terminal.x @ dxs[-1] + cp.quad_form(dxs[-1], e.terminal.xx) / 2
+    motion, change = [dxs[0] == e.gaps[0]], []
+    for k in range(horizon):
+        l, z = jax.tree.map(lambda a, k=k: np.asarray(a[k]), e.stage), cp.hstack([dxs[k], dus[k]])
+        H = np.block([[l.xx, l.ux.T], [l.ux, l.uu]])
+        cost += np.concatenate([l.x, l.u]) @ z + cp.quad_form(z, 0.5 * (H + H.T)) / 2
+        motion.append(dxs[k + 1] == e.A[k] @ dxs[k] + e.B[k] @ dus[k] + e.gaps[k + 1])
+        change.append(rows.by_x[k] @ dxs[k] + rows.by_u[k] @ dus[k])
+    value, number = rows.value + cp.hstack(change), np.isfinite(rows.upper)
+    bounds = [value[number] >= rows.lower[number], value[number] <= rows.upper[number], dus >= box[0], dus <= box[1]]
+    cp.Problem(cp.Minimize(cost), motion + bounds).solve(solver=cp.CLARABEL)
+    found = [np.abs(b.dual_value) > 1e-6 for b in bounds]
+    for k in (0, 1):
+        found[k], held = np.zeros(number.shape, bool), found[k]
+        found[k][number] = held
+    return Bounded(Sides(*found[:2]), Sides(*found[2:]))
+
+
+@jax.jit
+def interior_sets(problem: Problem):
+    """The active sets of the linear-quadratic problem about a pendulum at rest, and this problem."""
+    us, xs = jnp.zeros((20, 1), problem.dtype), jnp.zeros((21, 2), problem.dtype)
+    e, rows = expand(problem, xs, us, problem.gaps(xs, us))
+    none = Bounded(Sides(*(jnp.zeros_like(rows.value),) * 2), Sides(*(jnp.zeros_like(us),) * 2))
+    one = jax.tree.map(jnp.ones_like, none)
+    return interior_point_sets(problem, e, rows, us, none, one, problem.total_cost(xs, us), 0.0), e, rows
+
+
+@pytest.mark.parametrize("dtype", [jnp.float64, jnp.float32])
+def test_interior_points_lead_to_the_active_set_of_a_general_solver(dtype):
+    problem = of_dtype(pendulum(), dtype)
+    found, e, rows = interior_sets(problem)
+    expected = general_solver_sets(*jax.tree.map(lambda x: np.asarray(x, float), (e, rows)), problem.control_box)
+    held_rows, held_controls = (sum(held.sum() for held in sides) for sides in expected)
+    assert held_rows >= 3
+    assert held_controls >= 2
+    jax.tree.map(np.testing.assert_array_equal, found, expected)
 
 
 @pytest.mark.slow
-def test_gauss_newton_leads_on_where_second_derivatives_have_no_active_set():
-    """The wrong multipliers make the second derivatives of the Lagrangian indefinite."""
-    solved = warm_solve(pendulum(), solution().us, solution().xs, wrong_multipliers())
+def test_a_regularization_leads_on_where_second_derivatives_have_no_active_set():
+    solved = warm_solve(pendulum(), solution().us, solution().xs, wrong_multipliers(1e4))
     assert_optimal(pendulum(), solved)
     assert (solved.history.barrier[: int(solved.iterations)] == 0).all()
+    assert solved.history.regularization[0] > 0
     assert solved.iterations <= 5
 
 
 @pytest.mark.slow
 def test_the_barrier_method_takes_over_where_no_active_set_helps():
-    """Without Gauss-Newton's curvatures none is found for the wrong multipliers."""
-    solved = warm_solve(pendulum(), solution().us, solution().xs, wrong_multipliers(), hessian="full")
+    """The second derivatives are so wrong that a regularization that would help is too large."""
+    solved = warm_solve(pendulum(), solution().us, solution().xs, wrong_multipliers(1e6))
     assert_optimal(pendulum(), solved)
     barriers = np.asarray(solved.history.barrier[: int(solved.iterations)])
     assert barriers[0] == 0
@@ -142,7 +190,7 @@ def test_a_step_that_is_not_possible_fails_at_once():
 @pytest.mark.slow
 def test_multipliers_of_the_guess_stay_where_no_iterations_are_left():
     """No active set is found, and in the last iteration no barrier begins."""
-    wrong, options = wrong_multipliers(), DDPOptions(max_iterations=1, hessian="full")
+    wrong, options = wrong_multipliers(1e6), DDPOptions(max_iterations=1)
     stopped = ddp(pendulum(), solution().us, solution().xs, multipliers=wrong, options=options)
     assert stopped.status == Status.OUT_OF_ITERATIONS
     np.testing.assert_allclose(stopped.multipliers.stage, wrong.stage)

@@ -6,18 +6,23 @@ quadratic programming (Nocedal & Wright, Numerical Optimization, 2006, section 1
 active set of that problem, and cost little beside the derivatives. The iterates converge quadratically, where those of
 a barrier method have to follow a barrier that falls.
 
-Such steps need not converge from afar. Where second derivatives are not positive definite in the free directions, so
-that no active set is found, a step takes Gauss-Newton's curvatures, which may lead to where second derivatives have
-one. Where these find none either, or the largest error has not become smaller for the fifth time, the barrier method
-begins at the guess.
+Where these recursions do not find it, because sets that follow each other cycle, they begin again with the set that an
+interior-point method finds (`_interior_point`). Where second derivatives are not positive definite in the free
+directions, so that there is no set, a regularization is added to them.
+
+Such steps need not converge from afar. Where no active set is found, or the largest error has not become smaller for
+the fifth time, the barrier method begins at the guess.
 """
 
+import jax
 import jax.numpy as jnp
+from jax import lax
 
 from jaxdyn._types import Array
 from jaxdyn.trajopt.ddp._barrier import Sides, inside_box
-from jaxdyn.trajopt.ddp._constrained_state import EXACTNESS, ActiveSet, ConstrainedState
+from jaxdyn.trajopt.ddp._constrained_state import EXACTNESS, ActiveSet, ConstrainedState, control_width, cost_scale
 from jaxdyn.trajopt.ddp._expansion import Expansion, Rows
+from jaxdyn.trajopt.ddp._interior_point import Bounded, interior_point_sets
 from jaxdyn.trajopt.ddp._riccati import Policy, backward_with_active_set, control_slopes
 from jaxdyn.trajopt.problem import Problem
 
@@ -56,9 +61,11 @@ def _beyond(rows: Rows, dxs, dus) -> Sides:
     return Sides(rows.lower - rows.value - change, rows.value - rows.upper + change)
 
 
-def active_set_policy(problem: Problem, s: ConstrainedState, e: Expansion, rows: Rows) -> tuple[Policy, Sides]:
+def active_set_policy(
+    problem: Problem, s: ConstrainedState, e: Expansion, rows: Rows, regularization
+) -> tuple[Policy, Sides]:
     """The policy of the step that solves the linear-quadratic problem with all inequalities, and their active set; not
-    `ok` where none is found."""
+    `ok` where none is found. `regularization` is added as in `backward`."""
     low, high = problem.control_box
     equal = rows.lower == rows.upper
     finite = Sides(*(jnp.isfinite(bound) & ~equal for bound in (rows.lower, rows.upper)))
@@ -84,10 +91,30 @@ def active_set_policy(problem: Problem, s: ConstrainedState, e: Expansion, rows:
             )
         )
 
-    held = (s.box.lower > 0) | (low == high), s.box.upper > 0
-    start = held, Sides(*(multiplier > 0 for multiplier in s.rows.shift))
-    box, zero = (low - s.us, high - s.us), jnp.zeros((), e.A.dtype)
-    policy, active, settled = backward_with_active_set(system, next_active, zero, box, start)
+    box, none, fixed = (low - s.us, high - s.us), jnp.zeros_like(equal), low == high
+
+    def given():
+        return (s.box.lower > 0) | fixed, s.box.upper > 0, Sides(*(multiplier > 0 for multiplier in s.rows.shift))
+
+    def of_interior_points():
+        width = control_width(problem, s.us)
+        sizes, known = Bounded(Sides(s.scale.rows, s.scale.rows), Sides(width, width)), Bounded(s.rows.shift, s.box)
+        equalities = system(Sides(none, none))
+        found = interior_point_sets(problem, equalities, rows, s.us, known, sizes, cost_scale(s, e), regularization)
+        return found.box.lower | fixed, found.box.upper, found.rows
+
+    def search(state):
+        _, tries = state
+        at_low, at_high, of_rows = lax.cond(tries == 0, given, of_interior_points)
+        start = (at_low, at_high), of_rows
+        return backward_with_active_set(system, next_active, regularization, box, start), tries + 1
+
+    def goes_on(state):
+        (policy, _, settled), tries = state
+        return ~(policy.ok & settled) & (tries < 2)
+
+    start = jax.tree.map(jnp.zeros_like, s.policy), Sides(none, none), jnp.array(False)
+    (policy, active, settled), _ = lax.while_loop(goes_on, search, (start, jnp.zeros((), jnp.int32)))
     return policy._replace(ok=policy.ok & settled), active
 
 

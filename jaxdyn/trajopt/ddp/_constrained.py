@@ -38,6 +38,7 @@ from jaxdyn.trajopt.ddp._constrained_state import (
     Scale,
     Watch,
     Watched,
+    control_width,
     cost_scale,
     guess_cost_scale,
     least_regularization,
@@ -150,9 +151,8 @@ def _initial_state(problem: Problem, options: DDPOptions, us, xs, multipliers) -
 
 def _begin(problem: Problem, s: ConstrainedState, e: Expansion, rows: Rows, warm: bool) -> ConstrainedState:
     """The state before the first iteration, with the scales, the barrier, `delta`, and the multipliers."""
-    low, high = problem.control_box
     station, _ = Stationarity.of(e, e.stage.x, (e.stage.u,), e.terminal.x)
-    width = jnp.where(jnp.isfinite(high - low), high - low, 1 + jnp.abs(s.us))
+    width = control_width(problem, s.us)
     cost = guess_cost_scale(problem, s, e, station.slopes, width)
     rows_scale = row_scale(problem, rows, e, s.xs, width)
     equal = rows.lower == rows.upper
@@ -160,12 +160,13 @@ def _begin(problem: Problem, s: ConstrainedState, e: Expansion, rows: Rows, warm
     infeasibility = jnp.abs(s.gaps).sum() + jnp.abs(distance).sum()
     barrier, softness = BARRIER * cost / number_of_bounds(problem, rows), SOFTNESS
     if warm:
-        # The nearer to a solution, the smaller the barrier that keeps the iterates near it.
         violation = jnp.abs(bound_excess(rows.value, rows.lower, rows.upper)) / rows_scale
         distance = jnp.maximum(violation.max(initial=0.0), relative_gap(problem, s))
-        barrier = barrier * jnp.clip(distance**NEARNESS, 1e-6, 1.0)
-        s, tries = s._replace(near=distance <= NEAR), distance <= TRIED
-        softness = jnp.where(s.near, SOFTNESS_NEAR, SOFTNESS)
+        if s.active is None:
+            # The nearer to a solution, the smaller the barrier that keeps the iterates near it.
+            barrier = barrier * jnp.clip(distance**NEARNESS, 1e-6, 1.0)
+            s = s._replace(near=distance <= NEAR)
+            softness = jnp.where(s.near, SOFTNESS_NEAR, SOFTNESS)
     # Costates of a guess that diverges are no measure either: with them, any slope would be small.
     slopes = jnp.minimum(station.size, (cost / width).min(axis=0))
     s = s._replace(scale=Scale(cost, rows_scale, slopes, infeasibility, barrier, s.scale.displacement))
@@ -174,11 +175,10 @@ def _begin(problem: Problem, s: ConstrainedState, e: Expansion, rows: Rows, warm
         return s
     by_x, by_u, by_end = rows.slopes(*problem.split_rows(s.rows.equality))
     station, _ = Stationarity.of(e, e.stage.x + by_x, (e.stage.u, by_u), e.terminal.x + by_end)
-    missing = _missing_multipliers(problem, s, station.slopes, barrier / width)
-    s = s._replace(box=jax.tree.map(lambda a, b: jnp.where(s.near, a, b), missing, s.box))
     if s.active is None:
-        return s
-    active = s.active._replace(on=s.active.on & tries)
+        missing = _missing_multipliers(problem, s, station.slopes, barrier / width)
+        return s._replace(box=jax.tree.map(lambda a, b: jnp.where(s.near, a, b), missing, s.box))
+    active = s.active._replace(on=s.active.on & (distance <= TRIED))
     exact = with_active_set(problem, s, station.slopes)
     return jax.tree.map(lambda a, b: jnp.where(active.on, a, b), exact, s)._replace(active=active)
 
@@ -384,7 +384,7 @@ def _solution(problem: Problem, options: DDPOptions, s: ConstrainedState) -> Sol
     signed = sides.upper - sides.lower
     active = equal | (jnp.abs(signed) * s.scale.rows / s.scale.cost > distance)
     multipliers = jnp.where(active, jnp.where(equal, s.rows.equality, signed), 0.0)
-    width = jnp.where(jnp.isfinite(high - low), high - low, 1 + jnp.abs(s.us))
+    width = control_width(problem, s.us)
     converged = s.status == Status.CONVERGED
     to_low, to_high = (s.us - low) / width, (high - s.us) / width
     # Where a multiplier is tiny, too, a control may be so far from its bound that moving it there would open a gap.

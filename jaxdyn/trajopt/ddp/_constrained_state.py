@@ -183,6 +183,12 @@ def number_of_bounds(problem: Problem, rows: Rows):
     return jnp.maximum(sum(f.sum() for f in finite), 1).astype(problem.dtype)
 
 
+def control_width(problem: Problem, us) -> Float[Array, "horizon nu"]:
+    """The ranges of the controls; one plus their size where there is no range."""
+    low, high = problem.control_box
+    return jnp.where(jnp.isfinite(high - low), high - low, 1 + jnp.abs(us))
+
+
 def guess_cost_scale(problem: Problem, s: ConstrainedState, e: Expansion, slopes, width) -> Float[Array, ""]:
     """The size of the cost: its value at the guess, or how much it can change from there, to second order.
 

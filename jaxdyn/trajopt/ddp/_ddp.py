@@ -58,9 +58,8 @@ def ddp(
     - `multipliers`: those of a solution nearby (`solution.multipliers`). With constraints, each step solves the
       linear-quadratic problem with all inequalities for its active set (sequential quadratic programming, Nocedal &
       Wright, Numerical Optimization, 2006, section 18.1). Where this fails, or the guess violates a constraint by more
-      than its size, the barrier method begins at the guess, with a barrier that is the smaller the nearer the guess is
-      to meeting its constraints. Second derivatives are taken from the first step on if the guess is near, with an
-      active set, or without constraints, unless `options.hessian` leaves them out.
+      than its size, the barrier method begins at the guess. Second derivatives are taken from the first step on
+      with an active set and without constraints, unless `options.hessian` leaves them out.
 
     Derivatives of the solution's trajectory, cost and multipliers with respect to all arrays of the problem come from
     the implicit function theorem, in both modes: exact at a solution, so converge tightly. They are NaN where the
@@ -85,6 +84,12 @@ def ddp(
 
 @eqx.filter_custom_jvp
 def _differentiable_solve(problem: Problem, guess: tuple[Any, Any, Any], options: DDPOptions) -> Solution:
+    return _traced_once(problem, guess, options)
+
+
+@eqx.filter_jit
+def _traced_once(problem: Problem, guess: tuple[Any, Any, Any], options: DDPOptions) -> Solution:
+    """The solution, traced once for a program with derivatives, which evaluate it again."""
     arrays, static = eqx.partition((problem, guess, options), eqx.is_array)
     return one_by_one_on_cpu(lambda arrays: _solve(*eqx.combine(arrays, static)), in_programs=True)(arrays)
 

@@ -34,6 +34,12 @@ from jaxdyn.trajopt.problem import Problem
 NEAREST = 0.99
 """Part of the distance from a control's bound that a step may take."""
 
+LESS, LESS_WITH_ACTIVE_SET = 3.0, 10.0
+"""The last regularization that was needed, divided by the first one of the next step that needs one."""
+
+DAMPING = 1.0
+"""Largest regularization of steps with an active set, relative to the cost's scale."""
+
 JAMMED = 0.1
 """Part of a step below which single controls are cut at their bounds, instead of the whole step."""
 
@@ -45,8 +51,7 @@ def newton_policy(problem: Problem, options: DDPOptions, s, e: Expansion, rows: 
     """The policy of the step; the active set of inequalities that it was found with, which is None where steps never
     have one; and the regularization with which the curvatures are positive definite.
 
-    Steps with an active set have no regularization. Where none is found with second derivatives, Gauss-Newton's
-    curvatures are tried; where none is found with these either, the policy is not `ok`."""
+    The policy is not `ok` where no active set is found with any regularization that is tried."""
     second = jnp.asarray(options.hessian == "full")
     if options.drops_second_order:
         patience = PATIENCE if options.hessian == "finishing" else LONG_PATIENCE
@@ -78,7 +83,7 @@ def newton_policy(problem: Problem, options: DDPOptions, s, e: Expansion, rows: 
 
         def with_active_set():
             stage, end = jax.tree.map(lambda a, b: jnp.where(wanted, a, b), costs, (e.stage, e.terminal))
-            return active_set_policy(problem, s, e._replace(stage=stage, terminal=end), rows)
+            return active_set_policy(problem, s, e._replace(stage=stage, terminal=end), rows, regularization)
 
         if options.backward == "associative":
             policy = backward_associative(system(*costs), regularization)
@@ -88,22 +93,20 @@ def newton_policy(problem: Problem, options: DDPOptions, s, e: Expansion, rows: 
             policy, active = lax.cond(
                 s.active.on, with_active_set, lambda: (backward(system(*costs), regularization, held), none)
             )
-        first = jnp.where(s.last_regularization > 0, s.last_regularization / 3, least_regularization(s))
+        less = jnp.where(s.by_active_set, LESS_WITH_ACTIVE_SET, LESS)
+        first = jnp.where(s.last_regularization > 0, s.last_regularization / less, least_regularization(s))
         more = jnp.where(regularization > 0, 8 * regularization, first)
         # Where Gauss-Newton has no positive curvature, as for a cost of the last state alone, all second derivatives
-        # say how long a step should be, and a regularization does not. Steps with an active set begin with these, and
-        # turn to Gauss-Newton.
-        other = ~policy.ok & options.drops_second_order & (wanted == s.by_active_set)
-        # An infinite regularization ends the loop.
-        more = jnp.where(s.by_active_set, jnp.inf, more)
+        # say how long a step should be, and a regularization does not.
+        other = ~policy.ok & options.drops_second_order & ~wanted & ~s.by_active_set
         regularization = jnp.where(policy.ok | other, regularization, more)
         return policy, active, regularization, wanted ^ other, second | wanted, costs
 
     start = jax.tree.map(jnp.zeros_like, s.policy), none, s.regularization
-    limit = options.max_regularization * s.scale.cost
+    limit = jnp.where(s.by_active_set, DAMPING, options.max_regularization) * s.scale.cost
     state = *start, second, jnp.array(False), (e.stage, e.terminal)
     policy, active, regularization, *_ = lax.while_loop(lambda s: ~s[0].ok & (s[2] <= limit), attempt, state)
-    return policy, active, jnp.where(s.by_active_set, 0.0, regularization)
+    return policy, active, regularization
 
 
 def take_step(

@@ -244,8 +244,11 @@ def backward_with_active_set(
         policy = backward(e, regularization, HeldControls(free.astype(step.dtype), step))
         dxs, dus = linear_roll_out(e, policy)
         slopes = control_slopes(policy, dxs, dus)
-        next_low = jnp.where(free, dus < lower - rounding, low & (slopes >= 0))
-        next_high = jnp.where(free, dus > upper + rounding, high & (slopes <= 0))
+        # A slope that is rounding frees no control: where curvatures are small, it would leave the box by much more.
+        terms = control_slopes(*jax.tree.map(jnp.abs, (policy, dxs, dus)))
+        nothing = 10 * jnp.finfo(terms.dtype).eps * terms
+        next_low = jnp.where(free, dus < lower - rounding, low & (slopes >= -nothing))
+        next_high = jnp.where(free, dus > upper + rounding, high & (slopes <= nothing))
         next_rows = next_active(dxs, dus, active)
         pairs = zip(jax.tree.leaves((next_low, next_high, next_rows)), jax.tree.leaves(state[0]), strict=True)
         changes = sum(((new != old).sum(dtype=jnp.int32) for new, old in pairs), jnp.zeros((), jnp.int32))
