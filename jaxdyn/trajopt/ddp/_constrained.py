@@ -69,8 +69,8 @@ INSIDE, INSIDE_ANEW = 1e-2, 0.25
 """Smallest distance of the guess's controls from their bounds, relative to their size and range, and the one where a
 solve begins anew."""
 NEAR, NEARNESS = 0.1, 3.0
-"""Largest relative violation of a guess with multipliers that counts as near a solution, and the power of this
-violation that the first barrier is a multiple of."""
+"""Largest relative violation of a guess with multipliers that counts as near a solution where steps have no active set,
+and the power of this violation that the first barrier is then a multiple of."""
 TRIED = 1.0
 """Largest relative violation of a guess with multipliers from which steps with an active set are tried."""
 BARRIER_FACTOR, BARRIER_POWER = 0.2, 1.5

@@ -40,9 +40,9 @@ class Bounded(NamedTuple):
     """A quantity of each inequality."""
 
     rows: Sides
-    """Of the components of constraints."""
+    """For the bounds of the components of constraints."""
     box: Sides
-    """Of the controls."""
+    """For the bounds of the controls."""
 
 
 class _State(NamedTuple):
@@ -63,9 +63,10 @@ def interior_point_sets(
 ) -> Bounded:
     """The inequalities that hold with equality in the solution of a linear-quadratic problem.
 
-    - `e`: the expansion of all but the inequalities.
+    - `e`: the expansion of all but the inequalities; `rows`: the components of constraints, with their linear models.
+    - `us`: the controls `[horizon, nu]`, whose bounds are those of the problem.
     - `multipliers`, `sizes`: guesses of the inequalities' multipliers, and the sizes of what they bound.
-    - `scale`: the size of the cost."""
+    - `scale`: the size of the cost; `regularization`: as in `backward`."""
     low, high = problem.control_box
     equal, fixed = rows.lower == rows.upper, low == high
     has, _ = ravel_pytree(
