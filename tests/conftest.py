@@ -37,10 +37,10 @@ jax.config.update("jax_traceback_filtering", "off")
 gc.set_threshold(200_000, 20, 50)
 
 LONG_FILES = (
-    "test_trajopt_ddp", "test_batching", "test_rotations", "test_mpc", "test_trajopt_terms", "test_contact",
-    "test_rollout_fit", "test_native", "test_geometry", "test_manifold", "test_formulations", "test_scene_collisions",
-    "test_loop_derivatives", "test_integrators", "test_parametrization", "test_actuators", "test_geometry_pairs",
-    "test_recording_checks", "test_urdf_fuzz", "test_trajopt_guesses", "test_natively", "test_scene_forces",
+    "test_trajopt_ddp", "test_batching", "test_rotations", "test_native", "test_rollout_fit", "test_integrators",
+    "test_actuators", "test_manifold", "test_trajopt_terms", "test_scene_collisions", "test_natively",
+    "test_formulations", "test_array_programs", "test_derivatives", "test_recording_checks", "test_scene_forces",
+    "test_parametrization", "test_geometry", "test_contact", "test_urdf_writer", "test_urdf_fuzz", "test_mpc",
 )  # fmt: skip
 """The files that took longest, from the table at the end of a run. They run first, so that the processes of a run end
 together: pytest-xdist starts with the files that have most tests, and would leave some of these for the end."""
