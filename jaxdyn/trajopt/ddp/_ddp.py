@@ -59,7 +59,8 @@ def ddp(
       linear-quadratic problem with all inequalities for its active set (sequential quadratic programming, Nocedal &
       Wright, Numerical Optimization, 2006, section 18.1). Where this fails, or the guess violates a constraint by more
       than its size, the barrier method begins at the guess. Second derivatives are taken from the first step on
-      with an active set and without constraints, unless `options.hessian` leaves them out.
+      with an active set, without constraints, and near a solution with `backward="associative"`, unless
+      `options.hessian` leaves them out.
 
     Derivatives of the solution's trajectory, cost and multipliers with respect to all arrays of the problem come from
     the implicit function theorem, in both modes: exact at a solution, so converge tightly. They are NaN where the
@@ -89,7 +90,7 @@ def _differentiable_solve(problem: Problem, guess: tuple[Any, Any, Any], options
 
 @eqx.filter_jit
 def _traced_once(problem: Problem, guess: tuple[Any, Any, Any], options: DDPOptions) -> Solution:
-    """The solution, traced once for a program with derivatives, which evaluate it again."""
+    """The solution, by a function that is traced once for a program with derivatives, whose rule calls it again."""
     arrays, static = eqx.partition((problem, guess, options), eqx.is_array)
     return one_by_one_on_cpu(lambda arrays: _solve(*eqx.combine(arrays, static)), in_programs=True)(arrays)
 

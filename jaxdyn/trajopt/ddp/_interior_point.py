@@ -2,8 +2,8 @@
 
 A primal-dual method with infeasible slacks (Nocedal & Wright, Numerical Optimization, 2006, section 16.6), whose
 Newton steps are Riccati recursions (Rao, Wright & Rawlings, Application of interior-point methods to model predictive
-control, JOTA 1998). It takes about twenty recursions from any start, and its iterates are inside of the inequalities,
-so it leads to an active set also where guesses of active sets cycle.
+control, JOTA 1998). Its slacks and multipliers stay positive, so it does not guess which inequalities hold with
+equality until it is done, and finds active sets also where guesses of them cycle.
 """
 
 from __future__ import annotations
@@ -46,6 +46,8 @@ class Bounded(NamedTuple):
 
 
 class _State(NamedTuple):
+    """What a Newton step changes; arrays have a number for each inequality."""
+
     slacks: Float[Array, "n"]
     multipliers: Float[Array, "n"]
     product: Float[Array, ""]
@@ -88,8 +90,8 @@ def interior_point_sets(
     here = distances(jnp.zeros_like(rows.value), jnp.zeros_like(us))
 
     def solved(slope, weight):
-        """The distances after the solution of the problem in which each distance `d` costs `weight d^2 / 2 - slope d`,
-        about the present distances, and whether there is one."""
+        """The distances in the solution of the problem in which a change `c` of each distance costs
+        `weight c^2 / 2 - slope c`, and whether there is a solution."""
         slope, weight = unravel(slope), unravel(weight)
         slopes, weights = (problem.split_rows(x) for x in (slope.rows.upper - slope.rows.lower, sum(weight.rows)))
         stage, end = rows.add_to(e.stage, e.terminal, slopes, weights)
