@@ -1,6 +1,7 @@
 """The source keeps the rules that a program can check: sizes, docstrings' beginnings, private modules, batching."""
 
 import ast
+import collections
 import functools
 import re
 from collections.abc import Iterator
@@ -136,3 +137,33 @@ def test_algorithms_keep_no_books():
             if name in BOOKKEEPING and not array_function:
                 bad.append(f"{file}:{getattr(node, 'lineno', 0)} {name}")
     assert not bad, "\n".join(bad)
+
+
+SHARED_CLASSES = {
+    "ActiveSet", "Capsule", "Columns", "Constant", "ConstraintRows", "Contacts", "Iterate", "Kind", "Linear", "Loop",
+    "Minimum", "Options", "Part", "Places", "Plan", "Point", "Points", "Problem", "Robot", "Rows", "Scale", "Search",
+    "Solution", "Solved", "Transmission", "Trial", "_Equations", "_Face", "_Limits", "_OnRows", "_Problem", "_Search",
+    "_State", "_Static", "_Step", "_Table", "_Touching",
+}  # fmt: skip
+"""Names of classes that stand for several things. The list may only shrink: a name stands for one thing."""
+SHARED_MODULES = {
+    "_actuators", "_articulated_bodies", "_box_pairs", "_closed_loops", "_constraints", "_equalities", "_files",
+    "_identify", "_inertia", "_joint_motions", "_law", "_left_out", "_limits", "_loops", "_mesh_files", "_module",
+    "_motions", "_numbers", "_parts", "_places", "_rays", "_reader", "_rows", "_shapes", "_solver", "_states", "_step",
+    "_sums", "_target", "_tree", "_values", "_views", "_writer",
+}  # fmt: skip
+"""Names of modules that stand for several things, a list that may only shrink, too."""
+
+
+def shared(names: Iterator[str]) -> set[str]:
+    return {name for name, count in collections.Counter(names).items() if count > 1}
+
+
+def test_a_name_of_a_class_stands_for_one_thing():
+    classes = shared(node.name for tree in trees().values() for node in tree.body if isinstance(node, ast.ClassDef))
+    assert classes == SHARED_CLASSES, "take names that are gone from the list, and choose others for those that are new"
+
+
+def test_a_name_of_a_module_stands_for_one_thing():
+    modules = shared(Path(file).stem for file in trees() if not Path(file).stem.startswith("__"))
+    assert modules == SHARED_MODULES, "take names that are gone from the list, and choose others for those that are new"

@@ -1,6 +1,7 @@
 """The packages are in layers (floors); each package imports only from floors below its own."""
 
 import ast
+import graphlib
 import pathlib
 
 import jaxdyn
@@ -72,6 +73,37 @@ def test_imports_point_down():
             assert FLOORS[other] < FLOORS[room], (
                 f"{file} (floor {FLOORS[room]}) imports {other} (floor {FLOORS[other]})"
             )
+
+
+def file_imports() -> dict[str, set[str]]:
+    """The modules that each module imports, also inside of functions and for annotations only."""
+    names = {}
+    for file in sorted(PACKAGE.rglob("*.py")):
+        parts = (PACKAGE.name, *file.relative_to(PACKAGE).with_suffix("").parts)
+        names[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = file
+    graph = {}
+    for name, file in names.items():
+        graph[name] = set()
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == PACKAGE.name:
+                modules = {f"{node.module}.{alias.name}" for alias in node.names}
+                graph[name] |= {module if module in names else node.module for module in modules} - {name}
+    return graph
+
+
+def circle(graph: dict[str, set[str]]) -> list[str]:
+    """The modules along one circle of imports; none for layers."""
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        return error.args[1]
+    return []
+
+
+def test_files_import_in_layers():
+    graph = file_imports()
+    assert len(graph) > 20
+    assert not circle(graph), " imports ".join(reversed(circle(graph)))
 
 
 def test_modules_are_private_and_names_public():
