@@ -167,8 +167,8 @@ def far_masses(model: ModelFields) -> str:
     size = max([_LEAST_SIZE, *(reach[massive] + centers)])
     far = []
     for name, parameters in parts:
-        # A difference of inertias may leave a little mass by rounding.
-        if np.isfinite(parameters).all() and parameters[0] > 1e-9 * bodies[:, 0].max():
+        # A difference of inertias may leave a little mass by rounding. Impossible inertias are said elsewhere.
+        if parameters[0] > 1e-9 * bodies[:, 0].max() and unphysical_reason(parameters) is None:
             radius = np.sqrt(max(np.linalg.eigvalsh(rotational_about_center(parameters))[-1], 0.0) / parameters[0])
             far += [f"{name!r} ({radius:.3g} m)"] if radius > _FAR * size else []
     if not far:

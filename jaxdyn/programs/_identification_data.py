@@ -24,6 +24,7 @@ from jaxdyn.sysid import (
     JointEffects,
     Plan,
     Recording,
+    check_recording,
     load_csv,
     load_npz,
     nearest_physical_model,
@@ -316,10 +317,17 @@ def _load_recordings(config: IdentifyConfig, start: Model) -> tuple[list[Recordi
             for x in recordings:
                 x.require_columns(start)
         # The checks of torques take seconds, so options that cannot be are refused before.
-        parts, last = _split(recordings, config)
-        for x in (*parts, last):
-            rate = x.rate or 1 / float(np.median(np.diff(x.t)))
-            x.prepared(config.cutoff or min(10.0, 0.1 * rate), model=start)
+        try:
+            parts, last = _split(recordings, config)
+            for x in (*parts, last):
+                rate = x.rate or 1 / float(np.median(np.diff(x.t)))
+                x.prepared(config.cutoff or min(10.0, 0.1 * rate), model=start)
+        except DataError as error:
+            # Times in another unit may be the reason, which these checks need no torques to see.
+            clocks = [y for x in recordings for y in check_recording(x, warn=False) if y.kind == "clock"]
+            for finding in clocks[:1]:
+                error.add_note(finding.message)
+            raise
         with _noting("The keys csv and scale choose columns, units and signs; --force, or force = true, goes on"):
             require_plausible(recordings, start, force=config.force)
         return recordings, None

@@ -223,11 +223,12 @@ class _JointTorque:
         """Compute the columns `[rows]` of a kind of friction, as the residuals have it, and their lengths."""
         missing = sorted({_key(name, *x[:3]) for x in candidates} - self._columns.keys())
         count = max(1, _AT_ONCE // len(self.torque))
-        for delay, keys in itertools.groupby(missing, key=lambda x: x[0]):
+        for delay, same in itertools.groupby(missing, key=lambda x: x[0]):
+            keys = list(same)
             if delay not in self._velocities:
                 j = self.dof
                 self._velocities[delay] = self._delayed(self.samples.v[:, j], self.samples.a[:, j], delay)
-            for some in itertools.batched(keys, count, strict=False):
+            for some in (keys[k : k + count] for k in range(0, len(keys), count)):
                 w, v_s = (np.array([x[k] for x in some]) for k in (2, 3))
                 values = self._whiten(self._low_passed(self._law(name, self._velocities[delay][:, None], w, v_s)))
                 for key, column in zip(some, np.ascontiguousarray(values.T), strict=True):
