@@ -138,7 +138,9 @@ def damped_step[S: Search](
         Status.STALLED: spent,
         Status.OUT_OF_ITERATIONS: iteration >= max_iterations,
     }
-    status = xp.select(list(ends.values()), [xp.full_like(state.status, end) for end in ends], state.status)
+    status = state.status
+    for end, holds in reversed(ends.items()):
+        status = xp.where(holds, end, status).astype(state.status.dtype)
     after = dataclasses.replace(
         select(taken, candidate, state),
         expected=promised,

@@ -771,3 +771,23 @@ def test_single_precision_stays(arm, name):
     edit, x = EDITS[name]
     model = edit(arm.astype(jnp.float32), x)
     assert {leaf.dtype for leaf in jax.tree.leaves(model)} == {np.dtype(np.float32)}
+
+
+def test_all_joints_but_those_to_keep_are_locked():
+    """`keep` names what still moves; other joints are locked where they are given, or at zero."""
+    arm = samples.arm()
+    first, *others = [x for x in arm.joint_names if x not in ("joint2", "joint3")]
+    kept = arm.with_locked_joints({first: 0.3}, keep=["joint2", "joint3"])
+    expected = arm.with_locked_joints({first: 0.3} | dict.fromkeys(others, 0.0))
+    assert kept.topology == expected.topology
+    np.testing.assert_array_equal(kept.inertial_parameters, expected.inertial_parameters)
+    for joints, keep, words in (
+        ({"joint2": 0.0}, ["joint2"], "to be locked, and to be kept"),
+        (None, [], "all 7 joints would be locked"),
+        (None, None, "give joints .* or keep"),
+        (None, "joint2", r"such as \['joint2'\]"),
+    ):
+        with pytest.raises(ModelError, match=words):
+            arm.with_locked_joints(joints, keep=keep)
+    with pytest.raises(UnknownNameError, match="joint8"):
+        arm.with_locked_joints(keep=["joint8"])

@@ -446,3 +446,14 @@ def test_coverage_of_lengths():
         assert len(rows) == 11
         inside.append(((intervals.lower <= y) & (y <= intervals.upper))[rows])
     assert 0.88 <= np.mean(inside) <= 0.99
+
+
+def test_a_plan_says_what_it_does(capsys):
+    """A function gets what is done now; lines on stderr are for waits only."""
+    recording, texts = _recording(_arm().with_joint_friction(**FRICTION), duration=8.0), []
+    options = {"joint_effects": sysid.JointEffects(), "cutoff": 5.0}
+    plans = [sysid.plan_identification(_arm(), recording, progress=x, **options) for x in (texts.append, False)]
+    assert texts[0] == "preparing the recordings"
+    assert texts[-1].startswith("choosing the prior by cross-validation: weight ")
+    assert plans[0].prior_weight == plans[1].prior_weight
+    assert capsys.readouterr().err == ""

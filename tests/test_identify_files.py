@@ -12,7 +12,7 @@ import pytest
 import jaxdyn
 from experiments import identify
 from jaxdyn import DataError, programs, to_urdf
-from jaxdyn.programs import FitFiles, _identification, alone_in
+from jaxdyn.programs import FitFiles, _identification, _identification_data, alone_in
 from jaxdyn.programs._identification_data import HeldOut, IdentificationData
 from jaxdyn.sysid import JointEffects, Recording, fit_inverse_dynamics, ordinary_least_squares, plan_identification
 from jaxdyn.sysid.reports._torque_report import _torque_figures
@@ -272,6 +272,25 @@ def test_mistakes_about_columns_and_units_are_named(data, capsys, options, messa
     np.savetxt(data / "run_1.csv", np.column_stack(columns), delimiter="\t", fmt="%.17g")
     one = ("--recording", "run_1.csv", "--more-recordings", "--test-recording", "", "--fit-stop", "4")
     assert identify.main(command(data, *one, *OTHER_UNITS, *options)) == 2
+    assert re.search(message, capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--fit-stop", "9", "--test-stop", "9"), r"fit_stop is 9 s, but run_1.npz ends after 5.99 s"),
+        (("--fit-start", "5.9"), "5.9.*|too few to filter"),
+        (("--cutoff", "70"), "0.4 times the rate"),
+        (("--joint-effects", "springs"), "no joint effect named 'springs'"),
+        (("--bootstrap", "1"), "bootstrap is 1"),
+        (("--rounds", "0"), "rounds"),
+        (("--prior-weight", "-1"), "prior_weight is -1"),
+    ],
+)
+def test_options_are_checked_before_any_work(data, capsys, monkeypatch, options, message):
+    """What the recordings cannot fulfill is refused before the checks of torques and the fits, which take long."""
+    monkeypatch.setattr(_identification_data, "require_plausible", lambda *_, **__: pytest.fail("work has begun"))
+    assert identify.main(command(data, *options)) == 2
     assert re.search(message, capsys.readouterr().err)
 
 

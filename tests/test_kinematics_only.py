@@ -36,6 +36,10 @@ def test_the_error_offers_it():
     assert load_urdf(arm(child_inside=""), kinematics_only=True).topology.missing_inertias == ("hand",)
     with pytest.raises(ModelError, match="kinematics_only=True"):
         ModelBuilder().add_body("a").build()
+    # It is not offered to those who give it.
+    with pytest.raises(ModelError, match="no inertia against the motion") as error:
+        ModelBuilder().add_body("a", inertia=BodyInertia(1.0)).build(kinematics_only=True)
+    assert "kinematics_only" not in str(error.value)
     with pytest.raises(ModelError, match="kinematics_only=True"):
         jaxdyn.from_dh([[1, 0, 0, 0]], convention="standard")
     assert jaxdyn.from_dh([[1, 0, 0, 0]], convention="standard", kinematics_only=True).topology.missing_inertias

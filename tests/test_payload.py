@@ -253,3 +253,11 @@ def test_mistakes_are_named():
         identify_payload(bare, r, r, frame="tool", prior_weight=0)
     with pytest.raises(ModelError, match="fixed in the world"):
         identify_payload(on_a_post, r, r, frame="post")
+
+
+def test_exchanged_recordings_are_named():
+    """A payload whose recordings are exchanged has a negative mass by least squares, which is said."""
+    robot = arm()
+    bare, loaded = record(robot, 1, noise=0.02), record(robot.with_payload("tool", PAYLOAD), 2, noise=0.02)
+    with pytest.warns(RecordingWarning, match=r"the mass -1\.\d+ kg.*Are the two exchanged\?"):
+        identify_payload(robot, loaded, bare, frame="tool")

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from scipy.spatial.transform import Rotation
 
+import jaxdyn
 from jaxdyn import BodyInertia, DataError, Joint, ModelBuilder
 from jaxdyn.sysid import Recording, as_recordings
 
@@ -345,3 +346,20 @@ def test_one_or_several_recordings():
         as_recordings([])
     with pytest.raises(DataError, match=r"recordings\[1\] is str"):
         as_recordings([r, "run"])
+
+
+def test_angles_that_jump_by_a_turn_are_unwrapped_or_refused():
+    """A wrapped angle is prepared as the angle itself where the model's joint has no limits, and refused elsewhere."""
+    pendulum = jaxdyn.samples.pendulum()
+    assert not np.isfinite(pendulum.position_upper).any()
+    t = np.arange(0, 6, 0.01)
+    angle = (8 * np.sin(t) + 0.5 * np.sin(5 * t))[:, None]
+    wrapped = Recording(t, (angle + np.pi) % (2 * np.pi) - np.pi, name="run")
+    got, expected = (x.prepared(model=pendulum).require("v", "a") for x in (wrapped, Recording(t, angle)))
+    np.testing.assert_allclose(got, expected, atol=1e-9)
+    limited = dataclasses.replace(pendulum, position_lower=-4 * jnp.ones(1), position_upper=4 * jnp.ones(1))
+    for model in (limited, None):
+        with pytest.raises(DataError, match=r"run: column 0 of q jumps by a turn after t = .*unwrapped\(\[0\]\)"):
+            wrapped.prepared(model=model)
+    # Steps of six degrees side by side are a fast motion.
+    Recording(t, np.cumsum(6.2 + 0.2 * np.sin(t))[:, None]).prepared()

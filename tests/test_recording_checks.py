@@ -146,6 +146,11 @@ def test_positions_beyond_limits_and_wrapped_angles():
     (finding,) = check_recording(wrapped, None, warn=False)
     assert (finding.kind, finding.joints) == ("wrapped", ("0",))
     assert kinds(wrapped.unwrapped([0]), None) == {"degrees"}
+    for model, grave in ((MODEL, False), (dataclasses.replace(limited, position_upper=jnp.full(2, 30.0)), True)):
+        found = [x for x in check_recording(wrapped, model, warn=False) if x.kind == "wrapped"]
+        assert [x.grave for x in found] == [grave]
+    rates = wrapped.unwrapped([0]).differentiated()
+    assert "rates" not in kinds(Recording(rates.t, wrapped.q[2:-2], rates.v), None)
 
 
 def test_a_joint_that_never_moves_and_a_sensor_that_never_speaks():

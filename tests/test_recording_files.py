@@ -174,3 +174,25 @@ def test_what_is_no_archive_is_named(tmp_path):
     }.items():
         with pytest.raises(DataError, match=message):
             load_npz(tmp_path / name)
+
+
+def test_columns_are_guessed_by_their_names(tmp_path):
+    """Without columns, and for None, usual names are taken."""
+    path = tmp_path / "run.csv"
+    path.write_text("time,torque_2,position_1,torque_1,position_2\n0,4,1,3,2\n1,4,2,3,2\n")
+    r = load_csv(path)
+    np.testing.assert_array_equal(r.q, [[1, 2], [2, 2]])
+    np.testing.assert_array_equal(r.tau, [[3, 4], [3, 4]])
+    assert load_csv(path, {"t": "time", "q": None}).tau is None
+    path.write_text("time,q1,M1\n0,4,1\n1,4,2\n")
+    with pytest.raises(DataError, match=r"no column 'tau\*' for tau \(torques\); it has 'time', 'q1', 'M1'"):
+        load_csv(path)
+
+
+@pytest.mark.parametrize("broken", ["2,5", "2,abc,6"])
+def test_broken_lines_are_named_and_can_be_left_out(tmp_path, broken):
+    path = tmp_path / "run.csv"
+    path.write_text(f"t,q1,tau1\n0,4,1\n1,4,2\n{broken}\n3,7,8\n{broken}\n5,6,7\n")
+    with pytest.raises(DataError, match=r"line 4: .*skip_lines=\[4, 6\]"):
+        load_csv(path)
+    np.testing.assert_array_equal(load_csv(path, skip_lines=[4, 6]).t, [0, 1, 3, 5])

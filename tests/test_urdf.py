@@ -401,6 +401,24 @@ WARNED = {
 }
 
 
+def test_limits_of_zero_and_inertias_in_another_unit_are_said():
+    """Zeros in <limit> silence a motor, and moments in kg mm^2 put the mass far outside of the robot: both are said at
+    loading, once, and in the summary."""
+    zeros = arm('<limit lower="-1" upper="1" effort="0" velocity="0"/>', child_inside=INERTIAL)
+    with pytest.warns(
+        RobotFileWarning, match=r"limits of zero \(effort_limit of wrist; velocity_limit of wrist\)"
+    ) as said:
+        model = load_urdf(zeros)
+    assert len(said) == 1
+    assert "warning: limits of zero (effort_limit of wrist" in model.summary()
+    assert "warning" not in load_urdf(arm(child_inside=inertial(ixx="0.01", iyy="0.01", izz="0.01"))).summary()
+    large = inertial(ixx="10000", iyy="10000", izz="10000")
+    with pytest.warns(PhysicalityWarning, match=r"radii of gyration of links 'hand' .*kg mm\^2") as said:
+        model = load_urdf(arm(child_inside=large))
+    assert len(said) == 1
+    assert "warning: the radii of gyration of links 'hand'" in model.summary()
+
+
 @pytest.mark.parametrize("what", WARNED)
 def test_what_is_not_read_is_warned_of(what):
     text, fragments = WARNED[what]

@@ -77,7 +77,8 @@ def urdf(draw) -> str:
         inside = draw(origin())
         if kind in ("revolute", "continuous", "prismatic"):
             inside += draw(axis())
-            lower, effort, velocity = (draw(st.floats(0, 100, width=32)) for _ in range(3))
+            # Limits of zero for motors are warned of.
+            lower, effort, velocity = (draw(st.floats(least, 100, width=32)) for least in (0, 0.125, 0.125))
             bounds = "" if kind == "continuous" else f'lower="{-lower!r}" upper="{draw(number(0, 5))}"'
             inside += f'<limit {bounds} effort="{effort!r}" velocity="{velocity!r}"/>'
             inside += draw(st.sampled_from(("", '<dynamics damping="0.5"/>', '<dynamics friction="2" damping="1"/>')))

@@ -11,25 +11,26 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxdyn._errors import (
-    ModelError,
-    ShapeError,
-    UnknownNameError,
-    look_up,
-    require_finite,
-    require_shape,
-)
+from jaxdyn._errors import ModelError, ShapeError, UnknownNameError, look_up, require_finite, require_shape
 from jaxdyn._types import ArrayLike
 from jaxdyn.joints import JOINT_TYPES, Topology, joint_nq, joint_nv
 from jaxdyn.model._edit_arguments import require_poses, require_values
 from jaxdyn.model._fields import FRICTION_VELOCITY, JOINT_FIELDS, LEAVES
-from jaxdyn.model._inertia import BodyInertia, real_array, require_mass, require_resistance, warn_if_unphysical
+from jaxdyn.model._inertia import (
+    BodyInertia,
+    real_array,
+    require_mass,
+    require_resistance,
+    warn_if_unphysical,
+    warn_of_far_masses,
+)
 from jaxdyn.model._loop_edits import with_coupling, with_loop
 from jaxdyn.model._model import Model
 from jaxdyn.model._singular_motions import warn_of_singular_motions
 from jaxdyn.spatial import IDENTITY_POSE, SE3, compose_poses, rotation_to_quaternion, transform_inertial_parameters
 
 STANDARD_GRAVITY = (0.0, 0.0, -9.81)
+_ADVICE = "A rough guess is enough for a fit; kinematics_only=True loads what needs no inertia"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -204,8 +205,8 @@ class ModelBuilder:
         inertias.
 
         **Raises** `ModelError` without a body, or, unless `kinematics_only`, if a joint moves nothing with inertia.
-        **Warns** (`PhysicalityWarning`) of inertias that no distribution of mass has, and of a mass matrix that is
-        singular, with the joints that move together without resistance.
+        **Warns** (`PhysicalityWarning`) of inertias that no distribution of mass has, or that look like another unit,
+        and of a mass matrix that is singular, with the joints that move together without resistance.
         """
         if not self._bodies:
             raise ModelError("the model has no moving body: every link is fixed to the world; add a body with a joint")
@@ -259,11 +260,12 @@ class ModelBuilder:
         try:
             require_resistance(topology, arrays)
         except ModelError as error:
-            raise ModelError(f"{error}; or, for its kinematics alone, load it with kinematics_only=True") from None
+            raise error if kinematics_only else ModelError(f"{error}. {_ADVICE}") from None
         if not arrays["stiffness"].any():
             del arrays["stiffness"], arrays["spring_reference"]
         numbers: dict[str, Any] = arrays
         model = Model(topology=topology, **numbers)
+        warn_of_far_masses(model)
         warn_of_singular_motions(model)
         model = jax.device_put(model)
         for close in self._loops.values():

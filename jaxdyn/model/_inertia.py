@@ -20,7 +20,12 @@ from jaxdyn._errors import (
 )
 from jaxdyn._types import ArrayLike
 from jaxdyn.joints import Topology
+from jaxdyn.model._fields import ModelFields
 from jaxdyn.spatial import SKEW, inertia_elements, inertia_matrix
+
+# The radius of gyration of a link that is this many times as large as the robot shows another unit: kg cm^2 makes it a
+# hundred times, kg mm^2 a thousand times as large. A robot whose joints stand in one point has this size, m.
+_FAR, _LEAST_SIZE = 10.0, 0.2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,6 +146,44 @@ def warn_if_unphysical(what: str, parameters: np.ndarray, rounding: np.ndarray) 
     if reason:
         warn(f"{what}: {reason}", PhysicalityWarning)
     return reason is not None
+
+
+def far_masses(model: ModelFields) -> str:
+    """Return a sentence about links whose mass lies far outside of the robot by their moments of inertia, or nothing.
+
+    The radius of gyration of a link, the root of its largest moment of inertia over its mass, is compared with the
+    longest way along joints to a center of mass, from each root. Models have NumPy arrays without batch axes.
+    """
+    topology = model.topology
+    placements, bodies = _array(model.joint_placement), _array(model.inertial_parameters)
+    links, reach = _array(model.attached_parameters), np.zeros(topology.nb)
+    for i, parent in enumerate(topology.parents):
+        reach[i] = 0.0 if parent < 0 else reach[parent] + np.linalg.norm(placements[i, :3])
+    merged = [topology.links_of(i) for i in range(topology.nb)]
+    parts = [(n, x - links[k].sum(axis=0)) for n, x, k in zip(topology.body_names, bodies, merged, strict=True)]
+    parts += [(topology.attached_links[k], links[k]) for some in merged for k in some]
+    massive = bodies[:, 0] > 0
+    centers = np.linalg.norm(bodies[massive, 1:4], axis=-1) / bodies[massive, 0]
+    size = max([_LEAST_SIZE, *(reach[massive] + centers)])
+    far = []
+    for name, parameters in parts:
+        # A difference of inertias may leave a little mass by rounding. Impossible inertias are said elsewhere.
+        if parameters[0] > 1e-9 * bodies[:, 0].max() and unphysical_reason(parameters) is None:
+            radius = np.sqrt(max(np.linalg.eigvalsh(rotational_about_center(parameters))[-1], 0.0) / parameters[0])
+            far += [f"{name!r} ({radius:.3g} m)"] if radius > _FAR * size else []
+    if not far:
+        return ""
+    shown = ", ".join(far[:8]) + (f" and {len(far) - 8} more" if len(far) > 8 else "")
+    return (
+        f"the radii of gyration of links {shown} are far beyond the robot's reach of about {size:.3g} m: are the "
+        "moments of inertia in kg mm^2 or kg cm^2? kg m^2, kg and m are needed"
+    )
+
+
+def warn_of_far_masses(model: ModelFields) -> None:
+    """Warn the library's caller of what `far_masses` says."""
+    if far := far_masses(model):
+        warn(far, PhysicalityWarning)
 
 
 def rounding(parameters: np.ndarray, dtype) -> np.ndarray:

@@ -163,7 +163,12 @@ def _leaf_or_default(model: ModelFields, field: str):
     return constant(default, model.armature)
 
 
-def with_locked_joints[M: ModelFields](model: M, joints: Mapping[str, Float[ArrayLike, "*batch nqj"] | float]) -> M:
+def with_locked_joints[M: ModelFields](
+    model: M,
+    joints: Mapping[str, Float[ArrayLike, "*batch nqj"] | float] | None = None,
+    *,
+    keep: Sequence[str] | None = None,
+) -> M:
     """The model in which joints are fixed at given coordinates, each body behind one merged into the body before it.
 
     The name of a merged body stays as a frame and as a link (`Model.link_parameters`); the joint's name becomes a frame
@@ -175,6 +180,8 @@ def with_locked_joints[M: ModelFields](model: M, joints: Mapping[str, Float[Arra
 
     - `joints`: for the name of each joint its coordinates (rad, m, quaternions): `[*batch, n]` with as many as the
       joint has in `q`, or a number if that is one. Differentiable.
+    - `keep`: the joints that still move; all others are locked, those that `joints` does not name at zero, or without
+      rotation.
 
     **Raises** `UnknownNameError` for a joint; `ShapeError` for its coordinates; `ModelError` if a joint mimics another
     or belongs to a coupling, if both frames of a loop would be fixed in one body, if no joint is left, if coordinates
@@ -182,8 +189,13 @@ def with_locked_joints[M: ModelFields](model: M, joints: Mapping[str, Float[Arra
     **Warns** `PhysicalityWarning` of joints that then can move together without moving anything with inertia.
     """
     topology = model.topology
+    if joints is None and keep is None:
+        raise ModelError("give joints with their coordinates to lock, or keep, the joints that still move")
+    joints = {} if joints is None else joints
     if not isinstance(joints, Mapping):
         raise ModelError(f"joints is {joints!r}; give a mapping such as {{{topology.joint_names[-1]!r}: 0.5}}")
+    if keep is not None:
+        joints = _all_but(topology, keep, joints)
     values: dict[int, Array] = {}
     for name, value in joints.items():
         joint = arguments.independent_joint(topology, name, "lock that one, then both are locked")
@@ -201,6 +213,22 @@ def with_locked_joints[M: ModelFields](model: M, joints: Mapping[str, Float[Arra
     require_resistance(out.topology, vars(out))
     warn_of_new_singular_motions(model, out)
     return out
+
+
+def _all_but(topology: Topology, keep: Sequence[str], joints: Mapping[str, Any]) -> dict[str, Any]:
+    """The coordinates of all joints but those to keep, and those that mimic others: as given, or the neutral ones."""
+    if isinstance(keep, str):
+        raise ModelError(f"keep is {keep!r}; give a list of names of joints, such as [{keep!r}]")
+    kept = {arguments.independent_joint(topology, name, "keep that one, then both move") for name in keep}
+    if both := [topology.joint_names[i] for i in sorted(kept) if topology.joint_names[i] in joints]:
+        raise ModelError(f"joints {both} are to be locked, and to be kept; leave them out of one of the two")
+    start, followers = neutral(topology), {i for i, _ in topology.mimics}
+    others = {
+        name: start[topology.q_starts[i] : topology.q_starts[i + 1]]
+        for i, name in enumerate(topology.joint_names)
+        if i not in kept | followers
+    }
+    return others | dict(joints)
 
 
 def _require_free_constraints(topology: Topology, locked: set[int]) -> None:

@@ -14,7 +14,7 @@ from jaxdyn._printing import is_concrete, lines_as_table
 from jaxdyn.joints import JOINT_TYPES, LOOP_ROWS
 from jaxdyn.model._edit_arguments import batches_of
 from jaxdyn.model._fields import LEAVES, ModelFields
-from jaxdyn.model._inertia import rounding, unphysical_beyond_rounding
+from jaxdyn.model._inertia import far_masses, rounding, unphysical_beyond_rounding
 from jaxdyn.model._mobility import mobility
 from jaxdyn.model._singular_motions import in_double_precision, singular_motions
 
@@ -181,6 +181,24 @@ def _frames(model: ModelFields) -> list[str]:
     return _lines(f"{_count(len(names), 'frame', 'frames')} besides bodies and links: ", names) if names else []
 
 
+def zero_limits(model: ModelFields) -> str:
+    """Return a sentence about joints whose effort or velocity is limited to zero, or nothing."""
+    found = []
+    for field in ("effort_limit", "velocity_limit"):
+        values = _numbers(model, field)
+        zero = [] if values is None else np.flatnonzero(values == 0).tolist()
+        if zero:
+            names = [model.topology.dof_names[j] for j in zero]
+            shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+            found.append(f"{field} of {shown}")
+    if not found:
+        return ""
+    return (
+        f"limits of zero ({'; '.join(found)}): no motor can drive these joints where limits count. Files have zeros "
+        "where nobody has set limits; replace them by dataclasses.replace(model, effort_limit=...), infinite for none"
+    )
+
+
 def _warnings(model: ModelFields) -> list[str]:
     topology = model.topology
     bodies, links = _numbers(model, "inertial_parameters"), _numbers(model, "attached_parameters")
@@ -203,7 +221,10 @@ def _warnings(model: ModelFields) -> list[str]:
             check(name, bodies[i] - inside.sum(axis=0), np.abs(bodies[i]) + np.abs(inside).sum(axis=0))
         for k in merged:
             check(topology.attached_links[k], links[k], links[k])
-    if (numbers := in_double_precision(model)) is not None:
+    numbers = in_double_precision(model)
+    for text in filter(None, [zero_limits(model), far_masses(numbers) if numbers is not None else ""]):
+        lines += textwrap.wrap(f"warning: {text}", WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+    if numbers is not None:
         lines += [f"warning: {motion}" for motion in singular_motions(numbers)]
     return lines
 

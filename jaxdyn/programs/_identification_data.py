@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from jaxdyn import samples
-from jaxdyn._errors import DataError, ModelError, look_up, require_positive
+from jaxdyn._errors import DataError, ModelError, look_up, require_positive, require_positive_integer
 from jaxdyn._printing import percent
 from jaxdyn.io import load_urdf, patch_urdf, to_urdf
 from jaxdyn.model import Model
@@ -24,6 +24,7 @@ from jaxdyn.sysid import (
     JointEffects,
     Plan,
     Recording,
+    check_recording,
     load_csv,
     load_npz,
     nearest_physical_model,
@@ -39,11 +40,13 @@ class Columns:
     """The columns of CSV files: names between commas, one name with a * for a number, or, in files without a line of
     names, numbers from 0 between commas and ranges of them, such as 1-7."""
 
-    t: str = "t"
-    q: str = "q*"
+    t: str = ""
+    """Empty to guess by the names, like `q` and `tau`: `t` or `time`, `q1` or `position1`, `tau1`, `torque1` or
+    `effort1`."""
+    q: str = ""
     v: str = ""
     """Empty for none."""
-    tau: str = "tau*"
+    tau: str = ""
     current: str = ""
     """Motor currents in the place of torques, with `torque_gain`."""
     delimiter: str = ","
@@ -52,6 +55,8 @@ class Columns:
     """Sign before the decimals of a number, `.` or `,`."""
     header: Literal["auto", "yes", "no"] = "auto"
     """Whether the first line has names of columns."""
+    skip_lines: tuple[int, ...] = ()
+    """Numbers of broken lines to leave out, which the error about them names."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,8 +125,9 @@ class IdentifyConfig(ProgramConfig):
     """Whether to draw torque.png."""
     report: bool = True
     """Whether to write report.html."""
-    bootstrap: int = 200
-    """Draws of the bootstrap, whose intervals the report shows beside the others; 0 for none."""
+    bootstrap: int = 0
+    """Draws of the bootstrap, whose intervals the report shows beside the others, such as 200; 0 for none. Each is a
+    fit."""
     urdf: bool = False
     """Whether to write identified.urdf: the robot's own file with the identified numbers."""
     csv: Columns = dataclasses.field(default_factory=Columns)
@@ -152,28 +158,29 @@ class IdentificationData(NamedTuple):
 def load_data(config: IdentifyConfig, start: Model) -> IdentificationData:
     """Load or simulate the recordings, and prepare their parts. `start` is a physical model of the robot. **Raises**
     `DataError` for times in the wrong order and for recordings that do not fit the robot."""
+    _require_numbers(config)
+    effects = _joint_effects(config)
     stop = config.test_stop if not config.test_recording else np.inf
     if not config.fit_start < config.fit_stop < stop or config.test_stop <= config.fit_start:
         raise DataError(
             f"fit_start {config.fit_start:g} < fit_stop {config.fit_stop:g} < test_stop {config.test_stop:g} is needed"
         )
     recordings, simulated = _load_recordings(config, start)
-    last, begin = (recordings.pop(), config.fit_start) if config.test_recording else (recordings[0], config.fit_stop)
-    # Split first: the filter and the differences look ahead, and must not see past the boundary.
+    fitted, last = _split(recordings, config)
     announce("choosing what was not given (cutoff, friction, prior) by cross-validation")
     plan = plan_identification(
         start,
-        [_part(x, config.fit_start, config.fit_stop, config) for x in recordings],
-        joint_effects=_joint_effects(config),
+        fitted,
+        joint_effects=effects,
         prior_weight=config.prior_weight or None,
         friction_velocity=config.friction_velocity,
         cutoff=config.cutoff or None,
         lengths=config.lengths,
     )
-    held_out = _hold_out(_part(last, begin, config.test_stop, config), plan.cutoff)
-    fitted = ", ".join(f"{x.t[0]:.2f} to {x.t[-1]:.2f} s" for x in plan.recordings)
+    held_out = _hold_out(last, plan.cutoff)
+    times = ", ".join(f"{x.t[0]:.2f} to {x.t[-1]:.2f} s" for x in plan.recordings)
     print(
-        f"{sum(map(len, plan.recordings))} samples to fit ({fitted}), {len(held_out.data)} held out "
+        f"{sum(map(len, plan.recordings))} samples to fit ({times}), {len(held_out.data)} held out "
         f"({held_out.data.t[0]:.2f} to {held_out.data.t[-1]:.2f} s); torques are compared below {plan.cutoff:.3g} Hz"
     )
     for choice in plan.choices:
@@ -250,7 +257,7 @@ def load_from_zero(name: str, columns: Columns, *, currents: bool = False) -> Re
 _RECORDING = (
     "(a recording is `simulated`, a NumPy archive with arrays t, q and tau, or a CSV file, whose columns the keys "
     "csv.t, csv.q and csv.tau choose, by name or by number, such as --csv.q 1-7 on the command line; the keys "
-    "csv.header, yes or no, and csv.decimal say what the file cannot)"
+    "csv.header, yes or no, csv.decimal and csv.skip_lines say what the file cannot)"
 )
 
 
@@ -260,15 +267,16 @@ def _load_file(path: Path, columns: Columns, currents: bool) -> Recording:
     if path.suffix.lower() == ".csv":
         if currents and not columns.current:
             raise DataError("torque_gain is given, but csv.current names no columns of motor currents")
-        unused = ("delimiter", "decimal", "header", "tau" if currents else "current")
+        unused = ("delimiter", "decimal", "header", "skip_lines", "tau" if currents else "current")
         named = {
-            key: _columns_of(key, text)
+            key: _columns_of(key, text) if text else None
             for key, text in chosen.items()
-            if key not in unused and (text or key in ("t", "q"))
+            if key not in unused and (text or key in ("t", "q", "tau"))
         }
         delimiter = {"tab": "\t", "space": " "}.get(columns.delimiter, columns.delimiter)
         header = {"yes": True, "no": False}.get(columns.header)
-        return load_csv(path, named, delimiter=delimiter, decimal=columns.decimal, header=header)
+        options = {"delimiter": delimiter, "decimal": columns.decimal, "skip_lines": columns.skip_lines}
+        return load_csv(path, named, header=header, **options)
     torques = {"tau": None, "current": "current"} if currents else {}
     return load_npz(path, **torques)
 
@@ -308,11 +316,24 @@ def _load_recordings(config: IdentifyConfig, start: Model) -> tuple[list[Recordi
         with _noting("The key locked does it: locked = {joint = 0.0} in the file, --locked joint 0.0 as an option"):
             for x in recordings:
                 x.require_columns(start)
+        # The checks of torques take seconds, so options that cannot be are refused before.
+        try:
+            parts, last = _split(recordings, config)
+            for x in (*parts, last):
+                rate = x.rate or 1 / float(np.median(np.diff(x.t)))
+                x.prepared(config.cutoff or min(10.0, 0.1 * rate), model=start)
+        except DataError as error:
+            # Times in another unit may be the reason, which these checks need no torques to see.
+            clocks = [y for x in recordings for y in check_recording(x, warn=False) if y.kind == "clock"]
+            for finding in clocks[:1]:
+                error.add_note(finding.message)
+            raise
         with _noting("The keys csv and scale choose columns, units and signs; --force, or force = true, goes on"):
             require_plausible(recordings, start, force=config.force)
         return recordings, None
     if config.more_recordings or config.test_recording:
         raise DataError("more_recordings and test_recording do not go with a simulated recording")
+    _require_end("simulation.duration", config.simulation.duration, config)
     simulated = simulate_recording(start, config.simulation, config.friction_velocity)
     print(
         f"simulated by {simulated.engine}: {config.simulation.duration:g} s at {config.simulation.timestep:g} s, "
@@ -331,6 +352,18 @@ def _noting(note: str) -> Iterator[None]:
         raise
 
 
+def _require_numbers(config: IdentifyConfig) -> None:
+    """Raise `DataError` for numbers that no step of the program takes, before the first one."""
+    for key in ("rounds", "max_iterations"):
+        require_positive_integer(getattr(config, key), key, error=DataError)
+    require_positive(config.friction_velocity, "friction_velocity", error=DataError)
+    for key in ("prior_weight", "cutoff", "rate", "trim"):
+        if getattr(config, key) < 0:
+            raise DataError(f"{key} is {getattr(config, key):g}; it must be positive, or 0 to leave it out")
+    if config.bootstrap < 0 or config.bootstrap == 1:
+        raise DataError(f"bootstrap is {config.bootstrap}; at least two draws, or 0 for none, are needed")
+
+
 def _require_units(config: IdentifyConfig) -> None:
     """Raise `DataError` for scales and gains that no unit has, and for currents without a gain."""
     require_positive(config.scale.t, "scale.t", error=DataError)
@@ -346,6 +379,27 @@ def _require_units(config: IdentifyConfig) -> None:
         )
     if not config.csv.delimiter:
         raise DataError("csv.delimiter is empty; give the text between columns, tab, or space for any white space")
+
+
+def _split(recordings: Sequence[Recording], config: IdentifyConfig) -> tuple[list[Recording], Recording]:
+    """The parts that are fitted, and the one that is held out. **Raises** `DataError` where a recording ends before."""
+    fitted = recordings[:-1] if config.test_recording else recordings
+    for x in fitted:
+        _require_end(x.name, x.t[-1], config, slack=2 * float(np.median(np.diff(x.t))))
+    begin = config.fit_start if config.test_recording else config.fit_stop
+    # Split first: the filter and the differences look ahead, and must not see past the boundary.
+    last = _part(recordings[-1] if config.test_recording else recordings[0], begin, config.test_stop, config)
+    return [_part(x, config.fit_start, config.fit_stop, config) for x in fitted], last
+
+
+def _require_end(name: str, end: float, config: IdentifyConfig, *, slack: float = 0.0) -> None:
+    """Raise `DataError` if the part that is fitted ends more than `slack` after the end of its recording, s."""
+    if config.fit_stop > end + slack:
+        raise DataError(
+            f"fit_stop is {config.fit_stop:g} s, but {name} ends after {end:g} s, counted from its first sample; the "
+            "part from fit_start to fit_stop is fitted, and that from fit_stop to test_stop, or another recording "
+            "(test_recording), is held out"
+        )
 
 
 def _part(recording: Recording, start: float, stop: float, config: IdentifyConfig) -> Recording:

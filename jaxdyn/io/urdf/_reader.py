@@ -26,6 +26,7 @@ from jaxdyn.model import (
     depth_first,
     pose_vector,
     unphysical_reason,
+    zero_limits,
 )
 from jaxdyn.spatial import IDENTITY_POSE, SE3, transform_inertial_parameters
 
@@ -91,9 +92,10 @@ def load_urdf(
     refused, and with it all entities: only the file itself is ever opened.
 
     **Warns** `LeftOutWarning`, once, of what may change the motion and is not read (`left_out` lists it, and the rest);
-    `RobotFileWarning` of what `strict=False` passes over, and of zero limits; `PhysicalityWarning` of inertias that
-    no mass distribution has (for each link, with its principal moments), and, once, of singular ones, which only points
-    and thin rods have; and of a singular mass matrix, with the joints that can move together without resistance.
+    `RobotFileWarning` of what `strict=False` passes over, and of zero limits, also those of effort and velocity;
+    `PhysicalityWarning` of inertias that no mass distribution has (for each link, with its principal moments), and,
+    once, of singular ones, which only points and thin rods have, and of some that look like another unit; and of a
+    singular mass matrix, with the joints that can move together without resistance.
     """
     require_choice(mimic, get_args(MimicMode.__value__), "mimic")
     placement = None if root_placement is None else pose_vector(root_placement, "root_placement")
@@ -105,6 +107,8 @@ def load_urdf(
         error.add_note(f"(while loading {loader.source.name})")
         raise
     loader.warn_of_singular_inertias()
+    if zeros := zero_limits(model):
+        warn(f"{loader.source.name}: {zeros}")
     if loader.source.forgiven:
         warn(f"{loader.source.name}: against the URDF standard: {enumerate_items(loader.source.forgiven)}")
     return model

@@ -6,7 +6,7 @@ import csv
 import dataclasses
 import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +16,8 @@ from jaxdyn._errors import DataError, naming_arguments
 from jaxdyn._types import ArrayLike
 from jaxdyn.sysid.recordings._recording import Recording
 
+# More broken lines than this are not listed: another delimiter is more likely.
+_MOST_BROKEN = 20
 _MEANING = {
     "t": "time, s",
     "q": "positions",
@@ -23,6 +25,17 @@ _MEANING = {
     "a": "accelerations",
     "tau": "torques",
     "current": "motor currents",
+}
+
+
+# Names of columns for what is not named, of which the first that a table has are taken. They differ in one number.
+_GUESSES = {
+    "t": ("t", "time", "time_s"),
+    "q": ("q*", "q_*", "q[*]", "position*", "position_*", "position[*]"),
+    "v": ("v*", "v_*", "v[*]", "dq*", "qd*", "velocity*", "velocity_*", "velocity[*]"),
+    "a": ("a*", "a_*", "a[*]", "acceleration*", "acceleration_*", "acceleration[*]"),
+    "tau": ("tau*", "tau_*", "tau[*]", "torque*", "torque_*", "torque[*]", "effort*", "effort_*", "effort[*]"),
+    "current": ("current*", "current_*", "current[*]", "i*"),
 }
 
 
@@ -59,12 +72,13 @@ def load_npz(
 @naming_arguments
 def load_csv(
     path: str | Path,
-    columns: Mapping[str, str | int | Sequence[str | int]],
+    columns: Mapping[str, str | int | Sequence[str | int] | None] | None = None,
     *,
     scale: Mapping[str, ArrayLike] | None = None,
     delimiter: str = ",",
     decimal: str = ".",
     header: bool | None = None,
+    skip_lines: Collection[int] = (),
 ) -> Recording:
     """Return a `Recording` from a table of text, one line for each sample, below an optional line of column names.
 
@@ -72,13 +86,16 @@ def load_csv(
 
     - `columns`: the columns of `t`, `q`, `v`, `a`, `tau` and `current`, such as
       `{"t": "time", "q": ["shoulder", "elbow"], "tau": "torque_*"}`. Names, or numbers from 0; a name with one `*`
-      stands for all columns with a number in its place, in the order of the numbers. `t` and `q` are needed.
+      stands for all columns with a number in its place, in the order of the numbers. `t` and `q` are needed. None
+      guesses: names such as `t` or `time`, `q1` or `position_1`, `tau1`, `torque1` or `effort1`. Without `columns`,
+      those of `t`, `q` and `tau` are guessed, as `jaxdyn identify` does.
     - `scale`: factors to SI, such as `{"t": 1e-3, "q": np.pi / 180}`: a number, or one for each column.
     - `delimiter`: between columns; `" "` for any white space. Cells may stand in double quotes.
     - `decimal`: the sign before the decimals of a number, `"."` or `","`.
     - `header`: whether the first line has names. By default it has if no cell in it is a number, or if a text stands
       above a number and all numbers beside it are whole. A first line of the numbers 0, 1, 2, ... or 1, 2, 3, ...,
       which pandas writes for columns without names, may be names or a sample: it is refused until `header` says which.
+    - `skip_lines`: the numbers, from 1, of broken lines to leave out, which the error about them names.
 
     Empty lines and comments (`#`) are skipped; without a line of names, the last comment above the numbers gives the
     names if it has one for each column. **Raises** `DataError` for a missing file or column, a line of another length,
@@ -90,7 +107,8 @@ def load_csv(
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: cannot be read as text: {error}") from None
-    names, rows = _table(path, lines, _Format(delimiter, decimal, header))
+    columns = dict.fromkeys(("t", "q", "tau")) if columns is None else columns
+    names, rows = _table(path, lines, _Format(delimiter, decimal, header), frozenset(skip_lines))
     unknown = [key for key in (*columns, *(scale or {})) if key not in _MEANING]
     if unknown or not {"t", "q"} <= set(columns):
         raise DataError(
@@ -101,15 +119,15 @@ def load_csv(
     values: dict[str, Any] = {}
     for key, chosen in columns.items():
         indices = _indices(path, key, chosen, names, count, delimiter)
-        array = np.empty((len(rows), len(indices)))
-        for numbers, (line, row) in zip(array, rows.items(), strict=True):
-            try:
-                numbers[:] = [_number(row[column], decimal) for column in indices]
-            except ValueError:
-                column = next(k for k in indices if not _is_number(row[k], decimal))
-                what = f"column {repr(names[column]) if names else column} ({_MEANING[key]})"
-                hint = _doubt(count, delimiter) or _advice(row[column], decimal)
-                raise DataError(f"{path}, line {line}: {what} is {row[column]!r}, not a number{hint}") from None
+        try:
+            array = np.array([[_number(row[k], decimal) for k in indices] for row in rows.values()])
+        except ValueError:
+            broken = [n for n, row in rows.items() if not all(_is_number(row[k], decimal) for k in indices)]
+            row = rows[broken[0]]
+            column = next(k for k in indices if not _is_number(row[k], decimal))
+            what = f"column {repr(names[column]) if names else column} ({_MEANING[key]})"
+            hint = (_doubt(count, delimiter) or _advice(row[column], decimal)) + _skipping(broken, len(rows))
+            raise DataError(f"{path}, line {broken[0]}: {what} is {row[column]!r}, not a number{hint}") from None
         try:
             array = array * np.asarray((scale or {}).get(key, 1.0), np.float64)
         except ValueError:
@@ -201,13 +219,16 @@ class _Format(NamedTuple):
         return any(over) and all(x.isdecimal() for x, number in zip(cells, numbers, strict=True) if number)
 
 
-def _table(path: Path, lines: list[str], form: _Format) -> tuple[list[str], dict[int, list[str]]]:
+def _table(
+    path: Path, lines: list[str], form: _Format, skipped: frozenset[int]
+) -> tuple[list[str], dict[int, list[str]]]:
     """Return the names of columns, if there are any, and the cells of each row by the number of its line."""
     names: list[str] = []
     comment: list[str] = []
     rows: dict[int, list[str]] = {}
     texts = [(number, line.strip(" \r\n" if form.delimiter == "\t" else None)) for number, line in enumerate(lines, 1)]
-    texts = [(number, text) for number, text in texts if text.strip()]
+    texts = [(number, text) for number, text in texts if text.strip() and number not in skipped]
+    broken: list[tuple[int, int, int]] = []
     for k, (number, text) in enumerate(texts):
         if text.startswith("#"):
             comment = form.cells(text.lstrip("# "))
@@ -223,8 +244,12 @@ def _table(path: Path, lines: list[str], form: _Format) -> tuple[list[str], dict
             names = comment if len(comment) == len(cells) else []
         expected = len(next(iter(rows.values()), names or cells))
         if len(cells) != expected:
-            raise DataError(f"{path}, line {number}: {len(cells)} columns, but {expected} before")
+            broken.append((number, len(cells), expected))
         rows[number] = cells
+    if broken:
+        number, found, expected = broken[0]
+        advice = _skipping([x for x, _, _ in broken], len(rows))
+        raise DataError(f"{path}, line {number}: {found} columns, but {expected} before{advice}")
     if not rows:
         raise DataError(f"{path}: no line of numbers; it begins with {lines[0][:60]!r}" if lines else f"{path}: empty")
     return names, rows
@@ -245,6 +270,13 @@ def _is_number(cell: str, decimal: str) -> bool:
     return True
 
 
+def _skipping(broken: list[int], count: int) -> str:
+    """Return how to leave out broken lines, or nothing where most of the `count` lines look broken."""
+    if 2 * len(broken) > count or len(broken) > _MOST_BROKEN:
+        return ""
+    return f"; correct the file, or leave the broken lines out by skip_lines={broken}"
+
+
 def _advice(cell: str, decimal: str) -> str:
     """Return what may help with a cell that is not a number, or nothing."""
     other = "," if decimal == "." else "."
@@ -261,11 +293,11 @@ def _advice(cell: str, decimal: str) -> str:
 
 def _indices(path: Path, key: str, chosen, names: list[str], count: int, delimiter: str) -> list[int]:
     out: list[int] = []
+    if chosen is None:
+        chosen = next((x for x in _GUESSES[key] if _matches(x, names)), _GUESSES[key][0])
     for column in [chosen] if isinstance(chosen, str | int) else list(chosen):
         if isinstance(column, str) and column.count("*") == 1:
-            head, tail = (re.escape(part) for part in column.split("*"))
-            matches = [(re.fullmatch(f"{head}([0-9]+){tail}", name), i) for i, name in enumerate(names)]
-            numbered = sorted((int(match[1]), i) for match, i in matches if match)
+            numbered = _matches(column, names)
             matching = [i for _, i in numbered]
             if len({number for number, _ in numbered}) < len(numbered):
                 shown = ", ".join(repr(names[i]) for i in matching)
@@ -284,6 +316,13 @@ def _indices(path: Path, key: str, chosen, names: list[str], count: int, delimit
     if twice := {names[i] if names else i for i in out if out.count(i) > 1}:
         raise DataError(f"{path}: {key} ({_MEANING[key]}) has a column twice: {', '.join(map(repr, twice))}")
     return out
+
+
+def _matches(pattern: str, names: list[str]) -> list[tuple[int, int]]:
+    """Return the numbers in the place of `*`, or 0 where there is none, with the columns of these names, in order."""
+    expression = re.escape(pattern).replace(r"\*", "([0-9]+)")
+    found = [(re.fullmatch(expression, name), i) for i, name in enumerate(names)]
+    return sorted((int(match[1]) if "*" in pattern else 0, i) for match, i in found if match)
 
 
 def _no_column(path: Path, key: str, column, names: list[str], count: int, delimiter: str) -> DataError:

@@ -9,6 +9,7 @@ from scipy.integrate import cumulative_trapezoid
 
 from jaxdyn._errors import DataError, naming_arguments, warn
 from jaxdyn.model import Model
+from jaxdyn.sysid.recordings import _signals as signals
 from jaxdyn.sysid.recordings._delay import delay_findings
 from jaxdyn.sysid.recordings._findings import Finding, RecordingWarning, in_places, of_joints
 from jaxdyn.sysid.recordings._recording import Recording, Recordings, as_recordings
@@ -35,7 +36,7 @@ def check_recording(
     - `"clock"`: times that look like milliseconds, microseconds or nanoseconds;
     - `"degrees"`: positions or rates that look like degrees;
     - `"limits"`: positions beyond the model's;
-    - `"wrapped"`: angles that jump by a turn;
+    - `"wrapped"`: angles that jump by a turn, which is grave unless the model's joint has no limits;
     - `"rates"`: `v` that differs from the derivative of `q`, or `a` from that of `v`, by a factor or a sign;
     - `"order"`: columns that belong to other joints;
     - `"still"`: a joint that never moves, of which hardly more than its gravity torque can be identified;
@@ -115,7 +116,7 @@ def _with_torques(
 ) -> list[Finding]:
     """Return the findings with those of the torques, where the motion can be trusted."""
     kinds = {x.kind for x in findings}
-    if "clock" in kinds or "wrapped" in kinds or any(x.kind == "degrees" and x.grave for x in findings):
+    if "clock" in kinds or any(x.kind in ("degrees", "wrapped") and x.grave for x in findings):
         return findings
     consistent = not kinds & {"rates", "order"}
     part = prepared(part_without_gaps(recording, max_gap), model, use_rates=consistent)
@@ -187,7 +188,7 @@ def _clock(recording: Recording, model: Model | None) -> list[Finding]:
 
 
 def _units(recording: Recording, model: Model | None, names: tuple[str, ...]) -> list[Finding]:
-    turned, turning, beyond, wrapped = [], [], [], []
+    turned, turning, beyond, wrapped, unwrapped = [], [], [], [], []
     for i, j, angle in _plain(recording, model):
         x = recording.q[:, i]
         lower, upper = (-np.inf, np.inf)
@@ -202,16 +203,18 @@ def _units(recording: Recording, model: Model | None, names: tuple[str, ...]) ->
             (turned if angle and fits else beyond).append(names[j])
         elif angle and not np.isfinite(upper - lower) and np.abs(x).max() > 4 * np.pi:
             turning.append(names[j])
-        jump = np.abs(np.diff(x))
-        if angle and np.any(np.abs(jump - 2 * np.pi) < 0.1 * np.pi):
-            wrapped.append(names[j])
+        if angle and signals.jumps_by_a_turn(x).size:
+            # Preparation unwraps the angles of joints that the model leaves without limits.
+            endless = model is not None and not np.isfinite([lower, upper]).any()
+            (unwrapped if endless else wrapped).append(names[j])
     message = "positions of {} look like degrees; radians are needed (numpy.deg2rad)"
     return [
         *of_joints("degrees", turned, message, grave=True),
         # A wheel may turn as far.
         *of_joints("degrees", turning, message),
         *of_joints("limits", beyond, "positions of {} lie beyond the model's limits: other zeros, or another order?"),
-        *of_joints("wrapped", wrapped, "angles of {} jump by a turn; call unwrapped() with their columns"),
+        *of_joints("wrapped", wrapped, "angles of {} jump by a turn; call unwrapped() with their columns", grave=True),
+        *of_joints("wrapped", unwrapped, "angles of {}, which have no limits, jump by a turn; they are unwrapped"),
     ]
 
 
@@ -225,6 +228,8 @@ def _rates(recording: Recording, model: Model | None, names: tuple[str, ...]) ->
     out = []
     for rate, of, x, y, joints in pairs:
         # Integrated rates against differences: neither is noisier than what was recorded.
+        if of == "q":
+            y = np.stack([np.unwrap(c) if signals.jumps_by_a_turn(c).size else c for c in y.T], axis=-1)
         total = cumulative_trapezoid(x, recording.t, axis=0, initial=0.0)
         total, change = total - total.mean(axis=0), y - y.mean(axis=0)
         power = np.sum(change**2, axis=0)

@@ -43,9 +43,10 @@ class Recording:
     All but `t` and `q` may be None. Several recordings are a list of them: each keeps its length and its rate.
 
     Preparation treats every coordinate as a number; with a `model`, the quaternions of ball and free joints get
-    continuous signs before, and are normalized afterwards. To judge a fit on data that it has not seen, **split first**
-    with `between` and prepare each part separately: zero-phase filters and central differences look ahead, and would
-    mix the samples on both sides of the boundary.
+    continuous signs before, and are normalized afterwards, and the angles of joints without limits lose jumps by a
+    turn. Other angles that jump by a turn are refused (see `unwrapped`). To judge a fit on data that it has not seen,
+    **split first** with `between` and prepare each part separately: zero-phase filters and central differences look
+    ahead, and would mix the samples on both sides of the boundary.
 
     **Raises** `DataError` for fewer than two samples, times that do not increase, lengths that differ, NaN or infinity,
     and for what is no real number: complex numbers, texts, booleans, and dates or durations that are not `t`.
@@ -378,21 +379,15 @@ class Recording:
         return rate
 
     def _numbers(self, model: Model | None) -> Recording:
-        """Return the recording with coordinates that can be interpolated: quaternions without changes of sign."""
-        if model is None:
-            if self.dofs not in (None, self.q.shape[1]):
-                raise self._error(
-                    f"q has {self.q.shape[1]} columns, the others have {self.dofs}: some coordinates are not plain "
-                    "numbers; give the model"
-                )
-            return self
-        self.require_columns(model)
-        if self.joints is not None:
-            return self
-        q = self.q.copy()
-        for k in model.topology.quaternion_starts:
-            inner = np.sum(q[1:, k : k + 4] * q[:-1, k : k + 4], axis=-1)
-            q[1:, k : k + 4] *= np.cumprod(np.where(inner < 0, -1.0, 1.0))[:, None]
+        """Return the recording with coordinates that can be interpolated (`continuous_coordinates`)."""
+        if model is not None:
+            self.require_columns(model)
+        elif self.dofs not in (None, self.q.shape[1]):
+            raise self._error(
+                f"q has {self.q.shape[1]} columns, the others have {self.dofs}: some coordinates are not plain "
+                "numbers; give the model"
+            )
+        q = signals.continuous_coordinates(self.t, self.q, model, self.joints, self.name)
         return dataclasses.replace(self, q=q)
 
     def _manifold(self, model: Model | None) -> Model | None:

@@ -14,6 +14,10 @@ from jaxdyn._errors import DataError, require_choice
 from jaxdyn.model import Model
 from jaxdyn.spatial import multiply_quaternions
 
+# A step is a jump by a turn if it is this close to one, rad, or as close as its neighbors are large, and if it is this
+# many times as large as they are: a fast motion in degrees has large steps side by side.
+_NEAR, _LARGER = 0.1 * np.pi, 3.0
+
 
 def interpolate(t: np.ndarray, x: np.ndarray, times: np.ndarray, kind: Literal["cubic", "linear"]) -> np.ndarray:
     """Return `x` `[n, c]` at `times`. **Raises** `DataError`."""
@@ -137,3 +141,50 @@ def rates_on_manifold(
             linear, linear2 = (multiply_quaternions(multiply_quaternions(inverse, x), quaternion)[:, 1:] for x in parts)
             v[:, j : j + 3], a[:, j : j + 3] = linear, linear2 - np.cross(w, linear)
     return v, a
+
+
+def continuous_coordinates(
+    t: np.ndarray, q: np.ndarray, model: Model | None, joints: tuple[str, ...] | None, name: str
+) -> np.ndarray:
+    """Return coordinates `[n, nq]` with quaternions that do not change their signs, and with the angles of joints
+    without limits without jumps by a turn. `joints`: those of the columns, where these are not all.
+
+    **Raises** `DataError` for another column that jumps by a turn.
+    """
+    q, starts = q.copy(), () if model is None or joints is not None else model.topology.quaternion_starts
+    for k in starts:
+        inner = np.sum(q[1:, k : k + 4] * q[:-1, k : k + 4], axis=-1)
+        q[1:, k : k + 4] *= np.cumprod(np.where(inner < 0, -1.0, 1.0))[:, None]
+    for k in range(q.shape[1]):
+        jumps = jumps_by_a_turn(q[:, k])
+        if not jumps.size or (model is not None and not _is_angle(model, joints, k)):
+            continue
+        if model is None or not _is_endless(model, joints, k):
+            why = "no model says that its joint has no limits" if model is None else "its joint has limits"
+            raise DataError(
+                f"{name}: column {k} of q jumps by a turn after t = {t[jumps[0]]:g} s, and in {jumps.size} places in "
+                f"all, and {why}; call unwrapped([{k}]) first"
+            )
+        q[:, k] = np.unwrap(q[:, k])
+    return q
+
+
+def jumps_by_a_turn(x: np.ndarray) -> np.ndarray:
+    """Return the samples of an angle `[n]` after which it jumps by a turn."""
+    step = np.pad(np.abs(np.diff(x)), 1)
+    beside = np.maximum(step[:-2], step[2:])
+    here = step[1:-1]
+    return np.flatnonzero((np.abs(here - 2 * np.pi) < np.maximum(_NEAR, beside)) & (here > _LARGER * beside))
+
+
+def _coordinate(model: Model, joints: tuple[str, ...] | None, column: int) -> int:
+    return column if joints is None else model.q_index(joints[column]).start
+
+
+def _is_angle(model: Model, joints: tuple[str, ...] | None, column: int) -> bool:
+    return bool(model.topology.coordinate_units[_coordinate(model, joints, column)] == "rad")
+
+
+def _is_endless(model: Model, joints: tuple[str, ...] | None, column: int) -> bool:
+    k = _coordinate(model, joints, column)
+    return not np.isfinite([model.position_lower[..., k], model.position_upper[..., k]]).any()

@@ -9,7 +9,7 @@ import numpy as np
 
 from jaxdyn._errors import DataError
 from jaxdyn._types import ArrayLike
-from jaxdyn.sysid.torques._physical_fit import minimize, start_at
+from jaxdyn.sysid.torques._physical_fit import Physical, minimize, start_at
 from jaxdyn.sysid.torques._reweighting import first_noise
 from jaxdyn.sysid.torques._torque_data import TorqueData
 from jaxdyn.sysid.torques._torque_model import Samples
@@ -64,25 +64,35 @@ class CrossValidation(NamedTuple):
 def choose_weight(samples: Samples, effects_weight: float, candidates: CandidateWeights) -> CrossValidation:
     """See `cross_validate`. The parts are weighted by the same noise in all fits."""
     weights = np.sort(np.asarray(candidates.weights, np.float64))
-    errors = held_out_errors(samples, first_noise(samples), weights, candidates.folds, effects_weight)
+    errors, _ = held_out_errors(samples, first_noise(samples), weights, candidates.folds, effects_weight)
     return CrossValidation(weights, errors, len(errors))
 
 
 def held_out_errors(
-    samples: Samples, sigma: np.ndarray, weights: ArrayLike, folds: int, effects_weight: float = 0.1
-) -> np.ndarray:
+    samples: Samples,
+    sigma: np.ndarray,
+    weights: ArrayLike,
+    folds: int,
+    effects_weight: float = 0.1,
+    near: Physical | None = None,
+) -> tuple[np.ndarray, Physical]:
     """The errors `[folds, k]` of fits with increasing prior weights `[k]` on held-out parts, consecutive in time: mean
-    squares of residuals, each joint's divided by `sigma^2`. The samples are compressed once."""
+    squares of residuals, each joint's divided by `sigma^2`. The samples are compressed once. Also returns the fit to
+    all parts with the least weight. `near`: a fit to these samples, perhaps with other effects, to start from."""
     weights = np.asarray(weights, np.float64)
     parts, layout = samples.compressed(blocks=folds), samples.layout
     errors = np.zeros((len(parts), len(weights)))
-    for i, part in enumerate(parts):
-        data, point = TorqueData.join(parts[:i] + parts[i + 1 :]), None
-        problem = start_at(samples.model, samples, 1.0, effects_weight).with_data(data, sigma, layout)
-        # From the largest weight on, each solution is a good start for the next.
-        for k in reversed(range(len(weights))):
-            problem = problem._replace(weight=float(weights[k]))
-            point = minimize(problem, point or problem.prior, _STEPS, lambda *_: None).point
-            rms = part.residual_rms(point.parameters(), layout.drive_gains(point.scale))
+    empty = start_at(samples.model, samples, 1.0, effects_weight)
+    whole = empty.with_data(TorqueData.join(parts), sigma, layout)
+    left = [empty.with_data(TorqueData.join(parts[:i] + parts[i + 1 :]), sigma, layout) for i in range(len(parts))]
+    point = empty.prior if near is None else empty.prior._replace(U=near.U)
+    # From the largest weight on, each solution is a good start for the next, and the fit to all parts, which is close
+    # to the fits to all but one, for these.
+    for k in reversed(range(len(weights))):
+        weight = float(weights[k])
+        point = minimize(whole._replace(weight=weight), point, _STEPS, lambda *_: None).point
+        for i, (problem, part) in enumerate(zip(left, parts, strict=True)):
+            found = minimize(problem._replace(weight=weight), point, _STEPS, lambda *_: None).point
+            rms = part.residual_rms(found.parameters(), layout.drive_gains(found.scale))
             errors[i, k] = np.sum(part.samples * (rms / sigma) ** 2) / np.sum(part.samples)
-    return errors
+    return errors, point

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from scipy.optimize import minimize as minimize_function
@@ -17,7 +16,7 @@ from jaxdyn.model import Model
 from jaxdyn.sysid.parameters import nearest_physical_model
 from jaxdyn.sysid.recordings import as_recordings
 from jaxdyn.sysid.torques._effects import SEARCHED, JointEffects, delay_signal, frictionless_torque
-from jaxdyn.sysid.torques._physical_fit import minimize, start_at
+from jaxdyn.sysid.torques._physical_fit import Physical, minimize, start_at
 from jaxdyn.sysid.torques._torque_model import (
     EffectShape,
     Samples,
@@ -39,6 +38,8 @@ _SIMPLEX, _RESOLUTION, _EVALUATIONS = 0.3, 0.003, 200
 _PASSES, _FITS, _PRIOR_WEIGHT = 2, 3, 0.1
 # The number of samples that a search uses: neighboring samples of a filtered recording say the same.
 _ROWS = 1500
+# Numbers in the friction columns that are computed at once: they stay in the processor's cache.
+_AT_ONCE = 2**17
 _FRICTIONS = ("viscous", "coulomb", "stribeck", "load")
 
 
@@ -50,6 +51,8 @@ def effect_shape(
     *,
     finely: bool = False,
     like: Samples | None = None,
+    found: np.ndarray | None = None,
+    near: Physical | None = None,
 ) -> EffectShape:
     """Return the numbers in which the torque is not linear: the velocities and delays that `effects` chooses are
     searched for, the others are as given or by default.
@@ -58,7 +61,9 @@ def effect_shape(
     joint has at most four numbers to search for: on a grid, then on finer ones about the best, joint after joint, in
     several passes. The last grid has steps of about a tenth; `finely`, a simplex follows. The inertias are free as far
     as the other joints' torques and the prior allow, by the linearization of a physical fit with the shape so far, and
-    lengths are the model's. Delays are searched up to about 0.1 s. `like`: as in `Samples`.
+    lengths are the model's. Delays are searched up to about 0.1 s. `like`: as in `Samples`. `found` `[4, nv]`: what
+    searches with other effects have found, NaN for nothing; one pass is enough where all that is searched for has been
+    found before. `near`: a fit to these samples, perhaps with other effects, to start fits from.
 
     **Raises** `DataError` for a friction velocity (by default the model's) that is not positive.
     """
@@ -74,17 +79,20 @@ def effect_shape(
     if not searched.any():
         return out
     model, _ = nearest_physical_model(model)
-    for number in range(_PASSES):
+    known = searched & np.isfinite(np.full_like(out, np.nan) if found is None else found)
+    out = EffectShape(*np.where(known, 0.0 if found is None else found, out))
+    linearization, passes = None, 1 if (known == searched).all() else _PASSES
+    for number in range(passes):
         like = Samples(model, recordings, effects, out, like=like)
-        linearization = _Linearization(like)
+        linearization = _Linearization(like, linearization, near)
         shape = np.array(out, np.float64)
         for j in np.flatnonzero(searched.any(axis=0)).tolist():
             top = float(np.abs(linearization.samples.v[:, j]).max())
             if top > 0:
-                misfit = functools.cache(_JointTorque(linearization, j).misfit)
-                shape[:, j] = _grid_search(misfit, searched[:, j], shape[:, j].tolist(), top)
-                if finely and number == _PASSES - 1:
-                    shape[:, j] = _simplex_search(misfit, searched[:, j], shape[:, j].tolist(), top)
+                misfits = _JointTorque(linearization, j).misfits
+                shape[:, j] = _grid_search(misfits, searched[:, j], shape[:, j].tolist(), top)
+                if finely and number == passes - 1:
+                    shape[:, j] = _simplex_search(misfits, searched[:, j], shape[:, j].tolist(), top)
         out = EffectShape(*shape)
     return out
 
@@ -92,11 +100,16 @@ def effect_shape(
 class _Linearization:
     """The physical fit of samples, from which the torque of each joint is predicted by the others."""
 
-    def __init__(self, samples: Samples):
+    def __init__(self, samples: Samples, before: _Linearization | None = None, near: Physical | None = None):
+        """`before`: that of the pass before, with the same effects. `near`: as in `effect_shape`."""
         self.samples, layout = samples, samples.layout
         (self.data,) = samples.compressed()
         problem = start_at(samples.model, samples, _PRIOR_WEIGHT, _PRIOR_WEIGHT)
         point, self.sigma = problem.prior, samples.torque_scale
+        if before is not None:
+            point, self.sigma = before.point, before.sigma
+        elif near is not None:
+            point = point._replace(U=near.U)
         for _ in range(_FITS):
             problem = problem.with_data(self.data, self.sigma, layout)
             point = minimize(problem, point, 100, lambda *_: None).point
@@ -123,7 +136,7 @@ class _Linearization:
 
     def prediction(self, j: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The correction `[rows]` of joint `j`'s torque that the other joints' torques predict, and what whitens its
-        residuals: directions `[rows, k]`, and by which part `[k]` each is reduced."""
+        residuals `x`: the matrices `A` `[rows, k]` and `M` `[k, k]` for which they are `x - A M A^T x`."""
         n, point = 10 * self.samples.layout.nb, self.point
         # Without the joint's rows, |R x + c|^2 remains for the bodies' coordinates x, with all effects eliminated.
         factors = self.data.factors.copy()
@@ -136,9 +149,12 @@ class _Linearization:
         tangent = point.tangent(self.problem.offset_scale)[:n, :n]
         white = np.linalg.solve(T[k : k + n, k : k + n].T, (self.regressor[:, j] @ tangent).T).T
         scale = np.sqrt(self.rows.step) / self.sigma[j] / self.gain[j]
-        U, size, _ = np.linalg.svd(white * scale, full_matrices=False)
-        # Residuals have the covariance 1 + A A^T, whose inverse square root reduces the directions U by this part.
-        return -white @ T[k : k + n, -1], U, 1 - 1 / np.sqrt(1 + size**2)
+        # Residuals have the covariance 1 + A A^T, whose inverse square root takes the part 1 - (1 + s)^(-1/2) away from
+        # the direction with the eigenvalue s of A^T A.
+        A = white * scale
+        s, V = np.linalg.eigh(A.T @ A)
+        root = np.sqrt(1 + np.maximum(s, 0.0))
+        return -white @ T[k : k + n, -1], A, (V / (root * (1 + root))) @ V.T
 
 
 class _JointTorque:
@@ -165,22 +181,31 @@ class _JointTorque:
             columns.append(samples.q[:, spring])
             displacement = samples.q[:, spring] - float(model.spring_reference[spring])
             self.fixed = self.fixed - float(model.stiffness[j]) * displacement
-        self.center, self.directions, self.share = fit.prediction(j)
+        self.center, self.factor, self.middle = fit.prediction(j)
         low_passed = [self._whiten(self._low_passed(x)) for x in columns]
         self.unchanged = [x / max(float(np.linalg.norm(x)), 1e-300) for x in low_passed]
         # Values by what they depend on: a grid asks for the same ones many times.
         self._velocities: dict[float, np.ndarray] = {}
         self._residuals: dict[float, np.ndarray] = {}
-        self._columns: dict[tuple[str, float, float, float], tuple[np.ndarray, float]] = {}
+        self._columns: dict[_Key, tuple[np.ndarray, float]] = {}
+        self._misfits: dict[tuple[float, ...], float] = {}
 
-    def misfit(self, w: float, v_s: float, friction_delay: float, torque_delay: float) -> float:
-        """The sum of squares that remains after the best linear parameters."""
+    def misfits(self, candidates: Sequence[tuple[float, ...]]) -> np.ndarray:
+        """The sums of squares `[m]` that remain after the best linear parameters, for `m` candidates: a friction
+        velocity, a Stribeck velocity, a friction delay and a torque delay each."""
+        new = [x for x in candidates if x not in self._misfits]
+        for name in (*self.frictions, *self.known_frictions):
+            self._add_columns(name, new)
+        self._misfits |= {x: self._misfit(*x) for x in new}
+        return np.array([self._misfits[x] for x in candidates])
+
+    def _misfit(self, w: float, v_s: float, friction_delay: float, torque_delay: float) -> float:
         y, columns = self._residual(torque_delay), list(self.unchanged)
         for name in self.frictions:
-            column, length = self._friction(name, w, v_s, friction_delay)
+            column, length = self._columns[_key(name, w, v_s, friction_delay)]
             columns.append(column / length)
         for name, coefficient in self.known_frictions.items():
-            y = y - coefficient * self._friction(name, w, v_s, friction_delay)[0]
+            y = y - coefficient * self._columns[_key(name, w, v_s, friction_delay)][0]
         if columns:
             F = np.stack(columns, axis=-1)
             # The normal equations of a few columns, with a ridge for columns that the inertias explain as well.
@@ -194,24 +219,29 @@ class _JointTorque:
             self._residuals[torque_delay] = self._whiten(self._low_passed(tau - self.fixed) - self.center)
         return self._residuals[torque_delay]
 
-    def _friction(self, name: str, w: float, v_s: float, delay: float) -> tuple[np.ndarray, float]:
-        """The column `[rows]` of a kind of friction, as the residuals have it, and its length."""
-        key = name, (0.0 if name == "viscous" else w), (v_s if name == "stribeck" else 0.0), delay
-        if key not in self._columns:
+    def _add_columns(self, name: str, candidates: Sequence[tuple[float, ...]]) -> None:
+        """Compute the columns `[rows]` of a kind of friction, as the residuals have it, and their lengths."""
+        missing = sorted({_key(name, *x[:3]) for x in candidates} - self._columns.keys())
+        count = max(1, _AT_ONCE // len(self.torque))
+        for delay, same in itertools.groupby(missing, key=lambda x: x[0]):
+            keys = list(same)
             if delay not in self._velocities:
                 j = self.dof
                 self._velocities[delay] = self._delayed(self.samples.v[:, j], self.samples.a[:, j], delay)
-            u = self._velocities[delay]
-            if name == "viscous":
-                column = u
-            elif name == "stribeck":
-                _, column = Stribeck(1.0, 1.0, v_s, w).columns(u)
-            else:
-                law = Coulomb(1.0, w) if name == "coulomb" else LoadProportional(1.0, self.transmitted, w)
-                (column,) = law.columns(u)
-            column = self._whiten(self._low_passed(column))
-            self._columns[key] = column, max(float(np.linalg.norm(column)), 1e-300)
-        return self._columns[key]
+            for some in (keys[k : k + count] for k in range(0, len(keys), count)):
+                w, v_s = (np.array([x[k] for x in some]) for k in (2, 3))
+                values = self._whiten(self._low_passed(self._law(name, self._velocities[delay][:, None], w, v_s)))
+                for key, column in zip(some, np.ascontiguousarray(values.T), strict=True):
+                    self._columns[key] = column, max(float(np.linalg.norm(column)), 1e-300)
+
+    def _law(self, name: str, u: np.ndarray, w: np.ndarray, v_s: np.ndarray) -> np.ndarray:
+        """The torques `[n, m]` of a kind of friction at the velocities `u` `[n, 1]`."""
+        if name == "viscous":
+            return u
+        if name == "stribeck":
+            return Stribeck(1.0, 1.0, v_s, w).columns(u)[1]
+        law = Coulomb(1.0, w) if name == "coulomb" else LoadProportional(1.0, self.transmitted[:, None], w)
+        return law.columns(u)[0]
 
     def _delayed(self, x: np.ndarray, rate: np.ndarray | None, delay: float) -> np.ndarray:
         """A signal `[n]` of all recordings, later by `delay`."""
@@ -226,7 +256,15 @@ class _JointTorque:
         return self.samples.low_passed(x)[self.rows]
 
     def _whiten(self, x: np.ndarray) -> np.ndarray:
-        return x - self.directions @ (self.share * (self.directions.T @ x))
+        return x - self.factor @ (self.middle @ (self.factor.T @ x))
+
+
+type _Key = tuple[float, str, float, float]
+
+
+def _key(name: str, w: float, v_s: float, delay: float) -> _Key:
+    """What a column of friction depends on: delay, kind and velocities."""
+    return delay, name, (0.0 if name == "viscous" else w), (v_s if name == "stribeck" else 0.0)
 
 
 def searched_range(top: float | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -238,7 +276,9 @@ def searched_range(top: float | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return lower, upper
 
 
-def _grid_search(misfit: Callable[..., float], searched: np.ndarray, start: list[float], top: float) -> list[float]:
+def _grid_search(
+    misfits: Callable[[list[tuple[float, ...]]], np.ndarray], searched: np.ndarray, start: list[float], top: float
+) -> list[float]:
     """Return the best of a grid for both velocities together and for each delay in turn, refined by finer grids."""
     full = (_FRICTION_VELOCITY * top, _STRIBECK_VELOCITY * top, _DELAYS, _DELAYS)
     grids = [np.append(x, y) if on else np.array([y]) for x, y, on in zip(full, start, searched, strict=True)]
@@ -247,7 +287,8 @@ def _grid_search(misfit: Callable[..., float], searched: np.ndarray, start: list
     for number in range(_ROUNDS):
         for group in groups * (2 if number == 0 else 1):
             axes = [grids[k] if k in group else np.array([best[k]]) for k in range(4)]
-            best = [float(x) for x in min(itertools.product(*axes), key=lambda x: misfit(*x))]
+            candidates = list(itertools.product(*(x.tolist() for x in axes)))
+            best = list(candidates[int(np.argmin(misfits(candidates)))])
         width, step = [w**0.5 for w in width], step / 2
         around = [best[k] * np.array([1 / width[k], 1.0, width[k]]) for k in range(2)]
         around += [np.maximum(0.0, best[k] + step * np.array([-1, 0, 1])) for k in (2, 3)]
@@ -255,9 +296,12 @@ def _grid_search(misfit: Callable[..., float], searched: np.ndarray, start: list
     return best
 
 
-def _simplex_search(misfit: Callable[..., float], searched: np.ndarray, start: list[float], top: float) -> list[float]:
+def _simplex_search(
+    misfits: Callable[[list[tuple[float, ...]]], np.ndarray], searched: np.ndarray, start: list[float], top: float
+) -> list[float]:
     """Return a minimum near the start (Nelder & Mead 1965)."""
-    free, bounds, least = np.flatnonzero(searched), searched_range(top), misfit(*start)
+    free, bounds = np.flatnonzero(searched), searched_range(top)
+    (least,) = misfits([tuple(start)])
 
     def moved(x: np.ndarray) -> np.ndarray:
         out = np.array(start)
@@ -268,5 +312,9 @@ def _simplex_search(misfit: Callable[..., float], searched: np.ndarray, start: l
 
     simplex = np.vstack([np.zeros(free.size), _SIMPLEX * np.eye(free.size)])
     options = {"initial_simplex": simplex, "xatol": _RESOLUTION, "fatol": 1e-6 * least, "maxfev": _EVALUATIONS}
-    found = minimize_function(lambda x: misfit(*moved(x)), simplex[0], method="Nelder-Mead", options=options)
+
+    def misfit(x: np.ndarray) -> float:
+        return float(misfits([tuple(moved(x).tolist())])[0])
+
+    found = minimize_function(misfit, simplex[0], method="Nelder-Mead", options=options)
     return moved(found.x).tolist() if found.fun < least else start

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdyn._errors import DataError, ModelError, look_up
-from jaxdyn.algorithms import motion_map, rnea
+from jaxdyn.algorithms import motion_map, rnea, spring_torque
 from jaxdyn.friction import FrictionSum, JointFriction, LoadProportional, Stribeck, Viscous
 from jaxdyn.model import Model
 from jaxdyn.simulate import AbstractActuator, AbstractMemorylessActuator, Gear, State, StribeckFriction
@@ -243,8 +243,11 @@ def delay_signal(t, x, rate, delay: np.ndarray) -> np.ndarray:
 def frictionless_torque(model: Model, q, v, a, joints: tuple[str, ...] | None = None) -> np.ndarray:
     """The torque that the joints transmit, `[n, nv]`: armature and springs count, friction does not. With closed loops
     it is what `joints`, which drive the robot, transmit, and zero elsewhere."""
-    torque = rnea(model, *(jnp.asarray(x) for x in (q, v, a)), joint_friction=False)
-    torque = np.asarray(torque, np.float64)
+    # A model with springs has other leaves, for which `rnea` would be compiled again.
+    plain = model if model.stiffness is None else dataclasses.replace(model, stiffness=None, spring_reference=None)
+    torque = np.asarray(rnea(plain, *(jnp.asarray(x) for x in (q, v, a)), joint_friction=False), np.float64)
+    if model.stiffness is not None:
+        torque = torque + np.asarray(spring_torque(model, jnp.asarray(q)), np.float64)
     return torque if joints is None else on_driven_joints(model, q, torque[..., None], joints)[..., 0]
 
 

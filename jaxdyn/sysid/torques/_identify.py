@@ -14,6 +14,7 @@ from jaxdyn import _printing as printing
 from jaxdyn._errors import naming_arguments
 from jaxdyn._types import ArrayLike
 from jaxdyn.model import Model
+from jaxdyn.sysid._progress import Progress, ProgressReport
 from jaxdyn.sysid.parameters import nearest_physical_model
 from jaxdyn.sysid.recordings import (
     Recording,
@@ -23,13 +24,14 @@ from jaxdyn.sysid.recordings import (
     signals,
     unchecked_torques,
 )
-from jaxdyn.sysid.torques._base_parameters import base_covariance_root
+from jaxdyn.sysid.torques._acceleration_noise import without_bias
 from jaxdyn.sysid.torques._cross_validation import held_out_errors
 from jaxdyn.sysid.torques._effect_search import effect_shape
-from jaxdyn.sysid.torques._effects import JointEffects, Joints, has_redundant_drives
+from jaxdyn.sysid.torques._effects import SEARCHED, JointEffects, Joints, has_redundant_drives
 from jaxdyn.sysid.torques._fit_result import Evaluation, InverseDynamicsFit
 from jaxdyn.sysid.torques._layout import require_one_robot
 from jaxdyn.sysid.torques._lengths import with_lengths_of
+from jaxdyn.sysid.torques._physical_fit import Physical
 from jaxdyn.sysid.torques._residual_causes import Cause, horizontal_axes, residual_causes
 from jaxdyn.sysid.torques._reweighting import Loss, first_noise
 from jaxdyn.sysid.torques._torque_fit import Step, fit_inverse_dynamics, ordinary_least_squares
@@ -45,10 +47,8 @@ _FOLDS = 5
 _CONFIDENCE = 0.95
 # The part of the held-out mean square below which an improvement is not worth an effect: one percent of the error.
 _WORTHWHILE = 0.02
-# The part of its standard error by which noise in accelerations may bias a base parameter, the number of times that the
-# cutoff is lowered to reach it, and the least part of the first cutoff that it may get to.
-_BIAS, _LOWERINGS, _LOWEST = 0.5, 3, 0.25
 _TILT_ROUNDS = 4
+_USUAL = JointEffects()
 _BESIDE = ", beside the others"
 # The causes of residuals (`residual_causes`) that the choices of effects have tried, by the names of these.
 _CAUSES = {"load": "load friction", "stribeck and friction velocity": "Stribeck friction", "spring": "springs"}
@@ -158,6 +158,7 @@ def identify(
     loss: Loss = "squared",
     report: Callable[[Step], None] | None = None,
     force: bool = False,
+    progress: ProgressReport = True,
 ) -> Identification:
     """Identify a robot from recordings as they were measured, and say what the result is worth.
 
@@ -175,6 +176,8 @@ def identify(
       `length` of `JointEffects`.
     - `friction_velocity`, `loss`, `report`: as in `fit_inverse_dynamics`.
     - `force`: go on with recordings that look wrong.
+    - `progress`: whether a line on stderr says every few seconds what is done now (none for a call that takes less), or
+      a function that gets each of these texts.
 
     For a robot with closed loops the recordings are those of its driven joints (`Recording.joints`); then torques are
     not compared with the model's before, and effects that are searched for are tried only where there are no more
@@ -183,8 +186,10 @@ def identify(
     **Returns** an `Identification`; print it. **Raises** `DataError` for recordings that look wrong (torques negated,
     in other units or of other joints, degrees, milliseconds), and `DataError`, `ModelError` as `fit_inverse_dynamics`.
     """
+    say = Progress(progress, "identify")
     require_one_robot(model)
     driven_joints(model, as_recordings(recordings))
+    say("checking the recordings")
     require_plausible(recordings, model, force=force)
     plan = plan_identification(
         model,
@@ -194,6 +199,7 @@ def identify(
         friction_velocity=friction_velocity,
         cutoff=cutoff,
         lengths=lengths,
+        progress=say,
     )
     model = plan.start
     options = {"joint_effects": plan.joint_effects, "friction_velocity": friction_velocity, "loss": loss}
@@ -201,14 +207,18 @@ def identify(
     for round_ in range(rounds + 1):
         # The search was made for the start, not for another direction of gravity.
         options["shape"] = plan.shape if model is plan.start else None
-        fit = fit_inverse_dynamics(model, plan.recordings, prior_weight=plan.prior_weight, report=report, **options)
+        options["report"] = _saying(say, "physical fit", report)
+        fit = fit_inverse_dynamics(model, plan.recordings, prior_weight=plan.prior_weight, **options)
+        say("searching for causes of the residuals")
         causes = residual_causes(fit, plan.recordings)
         found = [x.parameters for x in causes if x.name == "tilt"]
         if round_ < rounds and found:
             gravity = model.gravity + jnp.asarray(found[0] @ horizontal_axes(model), model.dtype)
             size = jnp.linalg.norm(model.gravity) / jnp.linalg.norm(gravity)
             model = dataclasses.replace(model, gravity=size * gravity)
+    say("least squares, for comparison")
     known = not plan.joint_effects.dofs("gain", model).any()
+    del options["report"]
     if known:
         options["joint_effects"] = dataclasses.replace(plan.joint_effects, length=False)
         if plan.joint_effects.length:
@@ -227,6 +237,7 @@ def plan_identification(
     friction_velocity: ArrayLike | None = None,
     cutoff: float | None = None,
     lengths: Joints = False,
+    progress: ProgressReport = True,
 ) -> Plan:
     """Prepare recordings as they were measured, and choose how to fit them.
 
@@ -247,7 +258,9 @@ def plan_identification(
     What is given is not chosen. With `lengths`, a first fit finds them, and the choices are made with them. The
     arguments are those of `identify`.
     """
+    say = progress if isinstance(progress, Progress) else Progress(progress, "plan_identification")
     measured, choices = as_recordings(recordings), []
+    say("preparing the recordings")
     notes = unchecked_torques(measured, model)
     model, changed = nearest_physical_model(model)
     if changed:
@@ -258,13 +271,14 @@ def plan_identification(
     chosen = min(10.0, *(0.1 * _rate(x) for x in measured)) if cutoff is None else cutoff
     prepared = [x.prepared(chosen, model=model) for x in measured]
     if cutoff is None:
-        chosen, prepared, lowered = _without_bias(model, measured, prepared, chosen, friction_velocity)
+        chosen, prepared, lowered = without_bias(model, measured, prepared, chosen, friction_velocity)
         notes += lowered
     if lengths:
         first = dataclasses.replace(joint_effects or JointEffects(), length=lengths)
         options = {"friction_velocity": friction_velocity, "prior_weight": _PRIOR_WEIGHT}
+        options["report"] = _saying(say, "first fit of lengths")
         model = with_lengths_of(model, fit_inverse_dynamics(model, prepared, joint_effects=first, **options).model)
-    trials = _Trials(model, prepared, friction_velocity)
+    trials = _Trials(model, prepared, friction_velocity, say)
     if joint_effects is None:
         joint_effects, choices = _choose_effects(trials)
     if prior_weight is None:
@@ -276,6 +290,17 @@ def plan_identification(
     return Plan(model, tuple(prepared), chosen, joint_effects, prior_weight, tuple(choices), tuple(notes), shape)
 
 
+def _saying(say: Progress, what: str, report: Callable[[Step], None] | None = None) -> Callable[[Step], None]:
+    """A report of a fit that says where it is, and calls another report."""
+
+    def both(step: Step) -> None:
+        say(f"{what}, round {step.round}, step {step.step}")
+        if report is not None:
+            report(step)
+
+    return both
+
+
 def _rate(recording: Recording) -> float:
     return recording.rate or 1 / float(np.median(np.diff(recording.t)))
 
@@ -283,20 +308,25 @@ def _rate(recording: Recording) -> float:
 class _Trials:
     """Prepared recordings with several choices of effects, of which each is searched for and fitted once."""
 
-    def __init__(self, model: Model, prepared: list[Recording], friction_velocity):
-        self.model, self.prepared, self.friction_velocity = model, prepared, friction_velocity
+    def __init__(self, model: Model, prepared: list[Recording], friction_velocity, say: Progress):
+        self.model, self.prepared, self.friction_velocity, self.say = model, prepared, friction_velocity, say
         self._shapes: dict[tuple[JointEffects, bool], EffectShape] = {}
         self._errors: dict[tuple[JointEffects, bool], np.ndarray] = {}
         # All other samples share the columns of the bodies with these.
         self.plain = Samples(model, prepared, JointEffects(), EffectShape.default(np.ones(model.nv)))
         self._first_noise: np.ndarray | None = None
+        # What the latest searches have found, and the latest fit: good starts for the next ones.
+        self._found = np.full((len(SEARCHED), model.nv), np.nan)
+        self.near: Physical | None = None
 
     def shape(self, effects: JointEffects, *, finely: bool = False) -> EffectShape:
         """The velocities and delays that a search finds, or `finely`, a fine one."""
         if (effects, finely) not in self._shapes:
-            options = {"finely": finely, "like": self.plain}
+            options = {"finely": finely, "like": self.plain, "found": self._found, "near": self.near}
             found = effect_shape(self.model, self.prepared, effects, self.friction_velocity, **options)
             self._shapes[effects, finely] = found
+            searched = np.stack([effects.dofs(name, self.model) for name in SEARCHED])
+            self._found = np.where(searched, found, self._found)
         return self._shapes[effects, finely]
 
     def samples(self, effects: JointEffects, *, finely: bool = False) -> Samples:
@@ -312,8 +342,11 @@ class _Trials:
         if self._first_noise is None:
             self._first_noise = first_noise(self.samples(JointEffects()))
         if (effects, finely) not in self._errors:
-            samples = self.samples(effects, finely=finely)
-            self._errors[effects, finely] = held_out_errors(samples, self._first_noise, (_PRIOR_WEIGHT,), _FOLDS)[:, 0]
+            more = ", ".join(x.replace("_", " ") for x, y in vars(effects).items() if y and not vars(_USUAL)[x])
+            self.say(f"choosing effects by cross-validation: {more or 'the usual ones'}")
+            samples, weights = self.samples(effects, finely=finely), (_PRIOR_WEIGHT,)
+            errors, self.near = held_out_errors(samples, self._first_noise, weights, _FOLDS, near=self.near)
+            self._errors[effects, finely] = errors[:, 0]
         return self._errors[effects, finely]
 
 
@@ -364,19 +397,27 @@ def _choose_effects(trials: _Trials) -> tuple[JointEffects, list[Choice]]:
 def _choose_weight(trials: _Trials, effects: JointEffects) -> tuple[float, list[Choice], list[str]]:
     """The weight 1, or the best smaller one if that is significantly better."""
     samples = trials.samples(effects)
-    errors = held_out_errors(samples, first_noise(samples), _WEIGHTS, _FOLDS)
-    default = _WEIGHTS.index(_PRIOR_WEIGHT)
+    noise, near, columns = first_noise(samples), trials.near, []
+    # From the default on, as long as a smaller weight predicts better: light weights take most steps.
+    for weight in reversed(_WEIGHTS):
+        trials.say(f"choosing the prior by cross-validation: weight {weight:g}")
+        errors, near = held_out_errors(samples, noise, (weight,), _FOLDS, near=near)
+        columns.insert(0, errors[:, 0])
+        if len(columns) > 1 and columns[0].mean() >= columns[1].mean():
+            break
+    errors, tried = np.stack(columns, axis=-1), _WEIGHTS[len(_WEIGHTS) - len(columns) :]
+    default = tried.index(_PRIOR_WEIGHT)
     best = int(np.argmin(errors.mean(axis=0)))
     if best == default:
         return _PRIOR_WEIGHT, [], []
-    choice = _compare(f"prior weight {_WEIGHTS[best]:g}", errors[:, default], errors[:, best])
+    choice = _compare(f"prior weight {tried[best]:g}", errors[:, default], errors[:, best])
     if not choice.taken:
         return _PRIOR_WEIGHT, [choice], []
     edge = (
-        f"The prior weight {_WEIGHTS[best]:g} is the least of the candidates {list(_WEIGHTS)}: the data want to be far "
+        f"The prior weight {tried[best]:g} is the least of the candidates {list(_WEIGHTS)}: the data want to be far "
         f"from the start, whose inertias may be wrong by factors."
     )
-    return _WEIGHTS[best], [choice], [edge] if best == 0 else []
+    return tried[best], [choice], [edge] if tried[best] == _WEIGHTS[0] else []
 
 
 def _compare(name: str, old: np.ndarray, new: np.ndarray) -> Choice:
@@ -386,54 +427,3 @@ def _compare(name: str, old: np.ndarray, new: np.ndarray) -> Choice:
     mean = float(decrease.mean())
     least = max(_WORTHWHILE * float(old.mean()), student_t.ppf(_CONFIDENCE, len(decrease) - 1) * error)
     return Choice(name, mean / float(old.mean()), error / float(old.mean()), bool(mean > least))
-
-
-def _without_bias(
-    model: Model, measured: tuple[Recording, ...], prepared: list[Recording], cutoff: float, friction_velocity
-) -> tuple[float, list[Recording], list[str]]:
-    """Lower the cutoff until noise in accelerations biases no base parameter by more than half of a standard error."""
-    if model.nq != model.nv and measured[0].joints is None:
-        return cutoff, prepared, ["Noise in accelerations was not looked at: some positions are quaternions."]
-    first, lowered = cutoff, 0
-    ratio = _bias(model, measured, prepared, cutoff, friction_velocity)
-    while ratio > _BIAS and lowered < _LOWERINGS and cutoff > _LOWEST * first:
-        # The noise's variance below the cutoff grows with its fifth power if positions are differentiated twice.
-        power = 5 if measured[0].v is None else 3
-        cutoff, lowered = max(0.8 * cutoff * (_BIAS / ratio) ** (1 / power), _LOWEST * first), lowered + 1
-        prepared = [x.prepared(cutoff, model=model) for x in measured]
-        ratio = _bias(model, measured, prepared, cutoff, friction_velocity)
-    if not lowered:
-        return cutoff, prepared, []
-    note = (
-        f"Torques were compared below {cutoff:.3g} Hz instead of {first:g} Hz, since noise in the accelerations biases "
-        f"inertias; the largest bias is about {ratio:.2g} standard errors now."
-    )
-    return cutoff, prepared, [note]
-
-
-def _bias(
-    model: Model, measured: tuple[Recording, ...], prepared: list[Recording], cutoff: float, friction_velocity
-) -> float:
-    """The largest bias of a base parameter, in standard errors, that noise in the accelerations causes in least
-    squares: `H^-1 N^T N p` for the regressor `N` of accelerations that are only noise."""
-    fit = ordinary_least_squares(model, prepared, friction_velocity=friction_velocity)
-    rng, noise = np.random.default_rng(0), []
-    for raw, x in zip(measured, prepared, strict=True):
-        drawn = {
-            name: rng.normal(size=y.shape) * signals.noise_level(raw.t, y)
-            for name, y in (("q", raw.q), ("v", raw.v))
-            if y is not None
-        }
-        (a,) = dataclasses.replace(raw, **drawn, a=None).prepared(cutoff).require("a")
-        noise.append(dataclasses.replace(x, v=np.zeros_like(a), a=a))
-    weightless = dataclasses.replace(model, gravity=jnp.zeros_like(model.gravity))
-    samples = Samples(weightless, noise, fit.effects, EffectShape.default(fit.shape.friction_velocity))
-    P = len(fit.parameters)
-    N = np.concatenate([B[..., :P] for _, B in samples.chunks()]) / np.maximum(fit.sigma, 1e-300)[:, None]
-    # Offsets have a column without any motion.
-    N[..., P - len(fit.layout.offsets) :] = 0.0
-    N = N.reshape(-1, P)
-    base = fit.base_parameters()
-    root = base_covariance_root(fit.triangle, base)
-    bias = root @ root.T @ (N[:, base.independent].T @ (N @ fit.parameters))
-    return float(np.max(np.abs(bias) / fit.intervals(base).standard_error))

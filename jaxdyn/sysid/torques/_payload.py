@@ -43,6 +43,9 @@ _MAX_ITERATIONS = 100
 # Where parameters fit more than this part of a joint's independent samples, its noise is hardly known; and the least
 # part of them that counts as left over.
 _MUCH_FITTED, _LEAST_LEFT = 0.5, 0.1
+# A mass is negative beyond doubt if it is so by this many standard errors, and by this part of the robot's mass: errors
+# of the model take a little away, too.
+_SURE, _LEAST_PART = 4.0, 0.002
 
 
 class PayloadFit(NamedTuple):
@@ -134,7 +137,8 @@ def identify_payload(
       linear solution and a radius of gyration of 0.1 m (where that mass is not positive: 0.1 kg at the origin).
     - `rounds`: how often the noise is estimated and load friction linearized.
 
-    Warns with `RecordingWarning` where residuals are alike for so long that the noise can hardly be estimated.
+    Warns with `RecordingWarning` where residuals are alike for so long that the noise can hardly be estimated, and
+    where the mass by least squares is clearly negative, as if the recordings were exchanged.
 
     **Returns** a `PayloadFit`; its parameters are `[10]`, about the origin of the frame.
 
@@ -157,6 +161,7 @@ def identify_payload(
     runs = _Runs(samples, body, transform_inertial_parameters(np.eye(10), placement).T)
     linear = runs.solve(rounds)
     _warn_of_few_samples(model, linear)
+    _warn_of_exchange(model, linear)
     T = linear.equations
     start = Physical(cholesky.pseudo_factor(_prior(prior, linear.payload, frame)[None]), *np.zeros((3, 0)))
     none = np.zeros((len(T), 0))
@@ -201,6 +206,21 @@ def _warn_of_few_samples(model: Model, solution: _Solution) -> None:
             f"{solution.correlation[j]:.0f}), so few independent samples remain to estimate the noise from: the "
             f"parameters fit {printing.percent(float(share[j]))} of them, and the intervals are rough. Record for "
             "longer, or find the effect that is missing (joint_effects)",
+            RecordingWarning,
+        )
+
+
+def _warn_of_exchange(model: Model, solution: _Solution) -> None:
+    """Warn where the payload takes mass away from the robot, beyond what noise explains. The physical fit would end
+    with a mass near zero, and a short interval."""
+    inverse = np.linalg.pinv(solution.equations[:, :10], rcond=1e-9)
+    error = max(float(np.linalg.norm(K @ (inverse @ inverse[0]))) for K in solution.score_factors)
+    mass, whole = float(solution.payload[0]), float(np.sum(np.asarray(model.inertial_parameters)[:, 0]))
+    if mass < -max(_SURE * error, _LEAST_PART * whole):
+        warn(
+            f"by least squares the payload has the mass {mass:.3g} kg, with a standard error of {error:.2g} kg: the "
+            "robot carries less in the recordings with_ the payload than in those without it. Are the two exchanged? "
+            "The mass of the physical fit, and its interval, mean nothing here",
             RecordingWarning,
         )
 

@@ -162,14 +162,17 @@ class PhysicalProblem(NamedTuple):
     def metric(self) -> np.ndarray:
         """`[size, size]`, lower `L` with `L L^T` the second derivative of `divergence` with respect to `p`, in the
         coordinates about any point (see `divergence_metric`)."""
-        return _metric(len(self.prior.U), self.prior.size, self.weight, self.effects_weight)
+        return _metric(*self._sizes())
+
+    def _sizes(self) -> tuple[int, int, float, float]:
+        return len(self.prior.U), self.prior.size, self.weight, self.effects_weight
 
     def linearized(self, point: Physical) -> tuple[np.ndarray, np.ndarray]:
         """`A` `[rows, size]` and `b` of the linear least-squares problem `1/2 |A x + b|^2` for a step from `point`. It
         has the (generalized) Gauss-Newton normal equations: with the metric `G = L L^T` of the divergence, `H = Jr^T Jr
         + G` and the gradient `Jr^T r + slope`."""
         L = self.metric()
-        b = np.concatenate([self.residual(point), solve_triangular(L, self.slope(point), lower=True)])
+        b = np.concatenate([self.residual(point), _inverse_metric(*self._sizes()) @ self.slope(point)])
         return np.concatenate([self.jacobian(point), L.T]), b
 
 
@@ -180,6 +183,11 @@ def _metric(bodies: int, size: int, weight: float, effects_weight: float) -> np.
     out = np.asarray(block_diag(*[L] * bodies, np.sqrt(effects_weight) * np.eye(size - 10 * bodies)))
     out.flags.writeable = False
     return out
+
+
+@functools.lru_cache(maxsize=8)
+def _inverse_metric(bodies: int, size: int, weight: float, effects_weight: float) -> np.ndarray:
+    return np.linalg.inv(_metric(bodies, size, weight, effects_weight))
 
 
 class Minimum(NamedTuple):
@@ -243,7 +251,7 @@ def minimize(
     for step in range(first, max_iterations + 1):
         R = np.linalg.qr(np.column_stack(problem.linearized(state.point)), mode="r")[: point.size]
         # The undamped step, and the decrease of the cost that it promises.
-        x, expected = -solve_triangular(R[:, :-1], R[:, -1]), 0.5 * float(np.sum(R[:, -1] ** 2))
+        x, expected = -solve_triangular(R[:, :-1], R[:, -1], check_finite=False), 0.5 * float(np.sum(R[:, -1] ** 2))
         if not (np.isfinite(x).all() and np.isfinite(state.cost)):
             return Minimum(state.point, float(state.cost), step, Status.DIVERGED)
         report(step, float(state.cost), expected, state.point)
