@@ -771,3 +771,16 @@ def test_single_precision_stays(arm, name):
     edit, x = EDITS[name]
     model = edit(arm.astype(jnp.float32), x)
     assert {leaf.dtype for leaf in jax.tree.leaves(model)} == {np.dtype(np.float32)}
+
+
+def test_joints_locked_in_degrees_are_warned_of():
+    model = samples.cartpole()
+    lower, upper = np.array([-1.0, -3.0]), np.array([1.0, 3.0])
+    limited = dataclasses.replace(model, position_lower=lower, position_upper=upper)
+    pole = model.joint_names[1]
+    with pytest.warns(PhysicalityWarning, match=f"90.* beyond the limits of joint '{pole}', -3 to 3 rad"):
+        limited.with_locked_joints({pole: 90})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        limited.with_locked_joints({pole: 3.0})
+        model.with_locked_joints({pole: 90})
