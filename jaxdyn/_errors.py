@@ -7,7 +7,6 @@ import functools
 import math
 import os
 import re
-import sys
 import typing
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -81,13 +80,13 @@ class NotConvergedWarning(UserWarning):
     """Derivatives are wanted of a solution that a solver did not reach; they are NaN."""
 
 
-_OUTSIDE = tuple(os.path.dirname(module.__file__) for module in (sys.modules[__name__], equinox))
+_INSIDE = tuple(os.path.dirname(file) for file in (__file__, str(equinox.__file__)))
 """The folders of the library, and of the one that calls the methods of its classes."""
 
 
 def warn(message: str, category: type[Warning]) -> None:
     """Warn at the line of the caller outside the library."""
-    warnings.warn(plain_numbers(message), category, skip_file_prefixes=_OUTSIDE)
+    warnings.warn(plain_numbers(message), category, skip_file_prefixes=_INSIDE)
 
 
 def look_up(name: str, names: Iterable[str], kind: str) -> int:

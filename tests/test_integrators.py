@@ -516,6 +516,7 @@ def table():
     return builder.build(gravity=(0, 0, 0))
 
 
+@pytest.mark.filterwarnings("ignore::jaxdyn.DivergenceWarning")
 @pytest.mark.parametrize("integrator", ["euler", "semi_implicit_euler", "implicit_velocity", "rk4"])
 def test_the_longest_stable_step_is_that_of_the_linearized_step(integrator):
     model, zero = table(), jnp.zeros(2)

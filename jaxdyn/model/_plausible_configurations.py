@@ -60,7 +60,8 @@ def warn_beyond_limits(
     for k in np.flatnonzero(beyond)[:1].tolist():
         far, unit = (" more than a turn" if margin == TURN else ""), model.topology.coordinate_units[coordinates[k]]
         advice = "; angles are in rad, not in degrees" if unit == "rad" else ""
-        limits = f"limits of joint {_joint_of(model, coordinates[k])!r}, {least[k]:.4g} to {most[k]:.4g} {unit}"
+        advice += " (motions pass limits that no contact holds)" if margin == TURN else ""
+        limits = f"limits of joint {_joint_of(model, int(coordinates[k]))!r}, {least[k]:.4g} to {most[k]:.4g} {unit}"
         # Without the value: Python shows a text once for a line, and a motion has another value in each step.
         warn(f"{what} is{far} beyond the {limits}{advice}", PhysicalityWarning)
 
@@ -72,7 +73,7 @@ def _joint_of(model: ModelFields, coordinate: int) -> str:
 def _on_host(x: Any) -> np.ndarray | None:
     """Return the values of an array of real numbers if they are known here, without waiting."""
     if isinstance(x, jax.Array):
-        if isinstance(x, Tracer) or not x.is_ready():
+        if isinstance(x, Tracer) or not x.is_ready():  # pyright: ignore[reportAttributeAccessIssue]
             return None
         if not _only_processor() and (
             not x.is_fully_addressable or any(device.platform != "cpu" for device in x.devices())

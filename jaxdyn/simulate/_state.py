@@ -19,7 +19,7 @@ class State(eqx.Module):
     q: Float[Array, "*#batch nq"]
     if TYPE_CHECKING:
         # The states that the library returns have a velocity, and so have those that policies and sensors are given.
-        v: Float[Array, "*#batch nv"] = ...
+        v: Float[Array, "*#batch nv"] = ...  # pyright: ignore[reportAssignmentType]
     else:
         v: Float[Array, "*#batch nv"] | None = None
 
