@@ -59,7 +59,8 @@ def stable_steps(model: ModelFields) -> dict[str, StableStep]:
 def _stable_steps(model: ModelFields) -> dict[str, StableStep]:
     arrays = {name: x for name in LEAVES if (x := getattr(model, name)) is not None}
     if model.topology.missing_inertias or any(
-        isinstance(x, Tracer) or not isinstance(x, jax.Array | np.ndarray) for x in arrays.values()
+        isinstance(x, Tracer) or not isinstance(x, jax.Array | np.ndarray) or 0 in x.shape[: x.ndim - LEAVES[n].axes]
+        for n, x in arrays.items()
     ):
         return {}
     if not any(np.asarray(arrays[name]).any() for name in ("damping", "friction", "stiffness") if name in arrays):
@@ -105,7 +106,7 @@ def _of_motions(model: ModelFields, motions: np.ndarray, laws: np.ndarray) -> di
     n = len(C)
     rates = np.linalg.eigvals(np.block([[np.zeros((n, n)), np.eye(n)], [-K, -C]]))
     # Motions that nothing holds have rates of zero, but for rounding, the square root of that of the largest.
-    rates = rates[np.abs(rates) > 1e-6 * np.abs(rates).max()]
+    rates = rates[np.abs(rates) > 1e-6 * np.abs(rates).max(initial=0.0)]
     steps = {
         "euler": (max(0.0, float((-2 * rates.real / np.abs(rates) ** 2).min(initial=np.inf))), total, stiffness),
         "semi_implicit_euler": (_least_root(C, K), total, stiffness),

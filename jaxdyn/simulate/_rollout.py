@@ -117,11 +117,11 @@ def rollout(
     steps = _number_of_steps(controls, steps, policy_state)
     if steps % options.save_every:
         raise ModelError(f"save_every is {options.save_every}, which does not divide the {steps} steps")
-    warn_of_long_step(model, dt, integrator, substeps, contacts)
     policy, rows = (controls, None) if callable(controls) else (None, controls)
     function, wrenches = (f_ext, None) if callable(f_ext) else (None, f_ext)
     arrays, static = separate_arrays((policy, sensors, function))
     inputs = _inputs(model, state, rows, wrenches, dt, steps, options.actuator_damping)
+    warn_of_long_step(model, dt, integrator, substeps, contacts)
     if policy_state is None and isinstance(policy, ActuatedPolicy):
         policy_state = policy.init(inputs.start)
     inputs = inputs._replace(
