@@ -17,6 +17,7 @@ from . import sysid as sysid
 from . import trajopt as trajopt
 from . import viz as viz
 from ._errors import DataError as DataError
+from ._errors import DivergenceWarning as DivergenceWarning
 from ._errors import JaxdynError as JaxdynError
 from ._errors import ModelError as ModelError
 from ._errors import NotConvergedWarning as NotConvergedWarning

@@ -11,6 +11,7 @@ from jax.core import Tracer
 
 from jaxdyn import native
 from jaxdyn._errors import require_arguments, wrong_argument
+from jaxdyn._signatures import look_at_configurations
 
 
 def compiled[**P, R](*static: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -28,6 +29,7 @@ def compiled[**P, R](*static: str) -> Callable[[Callable[P, R]], Callable[P, R]]
 
         @functools.wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            look_at_configurations(function, args, kwargs)
             try:
                 traced = [isinstance(x, Tracer) for x in jax.tree.leaves((args, kwargs))]
                 if any(traced) and not all(traced) and tracing():

@@ -4,21 +4,22 @@ import collections.abc
 import contextlib
 import difflib
 import functools
-import inspect
 import math
 import os
 import re
-import types
 import typing
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import equinox
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
+
+from jaxdyn._signatures import advice, annotations_of, look_at_configurations, options_of
 
 _WRAPPED = (
     (re.compile(r"\bnp\.(?:float|int|uint|complex|longdouble|str|datetime|timedelta)\w*\(([^()]*)\)"), r"\1"),
@@ -67,16 +68,25 @@ class DataError(JaxdynError, ValueError):
 
 
 class PhysicalityWarning(UserWarning):
-    """An inertia that no distribution of mass has, or joints that can move without moving anything with inertia."""
+    """An inertia that no distribution of mass has, joints that can move without moving anything with inertia, or a
+    configuration far beyond the limits of a joint."""
+
+
+class DivergenceWarning(UserWarning):
+    """A roll-out stopped being finite, or a time step is longer than is stable."""
 
 
 class NotConvergedWarning(UserWarning):
     """Derivatives are wanted of a solution that a solver did not reach; they are NaN."""
 
 
+_INSIDE = tuple(os.path.dirname(file) for file in (__file__, str(equinox.__file__)))
+"""The folders of the library, and of the one that calls the methods of its classes."""
+
+
 def warn(message: str, category: type[Warning]) -> None:
     """Warn at the line of the caller outside the library."""
-    warnings.warn(plain_numbers(message), category, skip_file_prefixes=(os.path.dirname(__file__),))
+    warnings.warn(plain_numbers(message), category, skip_file_prefixes=_INSIDE)
 
 
 def look_up(name: str, names: Iterable[str], kind: str) -> int:
@@ -158,10 +168,11 @@ def _with_article(name: str) -> str:
 def naming_arguments[**P, R](function: Callable[P, R]) -> Callable[P, R]:
     """Return a function that raises the library's errors for arguments that are not what their annotations say: arrays
     of real numbers, and objects of the library. Annotations are read only for what is not an array of real numbers, and
-    after another exception: calls cost no more."""
+    after another exception: calls cost no more. Models look at their configurations first."""
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        look_at_configurations(function, args, kwargs)
         for x in (*args, *kwargs.values()):
             if (x is None or isinstance(x, str | complex | list)) or (
                 isinstance(x, np.ndarray | jax.Array) and getattr(x.dtype, "kind", "f") in "cOUS"
@@ -205,11 +216,11 @@ def wrong_argument(function: Callable, args: tuple, kwargs: Mapping[str, Any]) -
 def require_arguments(function: Callable, args: tuple, kwargs: Mapping[str, Any]) -> None:
     """Raise `ShapeError`, which names the function and the argument, for one that is not what its annotation says, and
     `TypeError` for one that is missing or that the function does not have."""
-    signature, hints = _annotations(function)
+    signature, hints = annotations_of(function)
     try:
         bound = signature.bind(*args, **kwargs)
     except TypeError as error:
-        raise TypeError(f"{_name_of(function)}: {error}") from None
+        raise TypeError(f"{_name_of(function)}: {advice(signature, args, kwargs) or error}") from None
     sizes = next((x for x in bound.arguments.values() if hasattr(x, "nv") and hasattr(x, "nq")), None)
     for name, value in bound.arguments.items():
         _require_kind(value, hints.get(name), f"{_name_of(function)}: `{name}`", sizes)
@@ -220,18 +231,6 @@ def _name_of(function: Callable) -> str:
 
 
 @functools.cache
-def _annotations(function: Callable) -> tuple[inspect.Signature, dict[str, Any]]:
-    """Return the signature of a function and the annotations of its parameters; those that cannot be read are Any."""
-    signature = inspect.signature(function)
-    try:
-        hints = typing.get_type_hints(inspect.unwrap(function))
-    except (NameError, TypeError):
-        hints = dict.fromkeys(signature.parameters, Any)
-    # An algorithm has another signature than the function that it decorates.
-    return signature, {name: hints.get(name, x.annotation) for name, x in signature.parameters.items()}
-
-
-@functools.cache
 def _fields(kind: type) -> dict[str, Any]:
     """Return the annotations of a class."""
     return typing.get_type_hints(kind)
@@ -239,7 +238,7 @@ def _fields(kind: type) -> dict[str, Any]:
 
 def _require_kind(value, hint, what: str, sizes, fields: bool = True) -> None:
     """Raise `ShapeError` unless `value` is what an annotation says, as far as arrays and classes of the library go."""
-    options = _options(hint)
+    options = options_of(hint)
     if (value is None and type(None) in options) or (callable(value) and Callable in options):
         return
     shapes = [x.dim_str for x in options if hasattr(x, "dim_str")]
@@ -247,7 +246,7 @@ def _require_kind(value, hint, what: str, sizes, fields: bool = True) -> None:
     classes = tuple(x for x in classes if not getattr(x, "_is_protocol", False))
     if isinstance(value, classes):
         for name, kind in _fields(type(value)).items() if fields and classes else ():
-            if isinstance(value, tuple) or any(hasattr(x, "dim_str") for x in _options(kind)):
+            if isinstance(value, tuple) or any(hasattr(x, "dim_str") for x in options_of(kind)):
                 _require_kind(getattr(value, name), kind, f"{what[:-1]}.{name}`", sizes, fields=False)
     elif shapes or "ArrayLike" in options:
         if Any not in options:
@@ -307,16 +306,6 @@ _PLAIN: dict[Any, tuple[str, Callable[[Any], bool]]] = {
     tuple: ("a tuple", lambda value: isinstance(value, list | tuple)),
 }
 """The kinds of annotations of plain Python, each with its words and whether a value is of that kind."""
-
-
-def _options(hint) -> list:
-    """Return the kinds that an annotation allows."""
-    if isinstance(hint, typing.TypeAliasType):
-        return [hint.__name__] if hint.__name__ == "ArrayLike" else _options(hint.__value__)
-    origin = typing.get_origin(hint)
-    if origin in (typing.Union, types.UnionType):
-        return [x for part in typing.get_args(hint) for x in _options(part)]
-    return [Callable if origin is collections.abc.Callable else hint]
 
 
 def _needed(shapes: list[str], sizes) -> str:

@@ -791,3 +791,16 @@ def test_all_joints_but_those_to_keep_are_locked():
             arm.with_locked_joints(joints, keep=keep)
     with pytest.raises(UnknownNameError, match="joint8"):
         arm.with_locked_joints(keep=["joint8"])
+
+
+def test_joints_locked_in_degrees_are_warned_of():
+    model = samples.cartpole()
+    lower, upper = np.array([-1.0, -3.0]), np.array([1.0, 3.0])
+    limited = dataclasses.replace(model, position_lower=lower, position_upper=upper)
+    pole = model.joint_names[1]
+    with pytest.warns(PhysicalityWarning, match=f"90.* beyond the limits of joint '{pole}', -3 to 3 rad"):
+        limited.with_locked_joints({pole: 90})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        limited.with_locked_joints({pole: 3.0})
+        model.with_locked_joints({pole: 90})

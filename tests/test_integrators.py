@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import warnings
 
 import equinox as eqx
 import jax
@@ -147,7 +148,7 @@ def test_derivatives_of_steps_have_batch_axes():
 def test_substeps_are_steps():
     model, start = flyer(), flying()
     fine = jaxdyn.step(model, start, TORQUES, 0.03, substeps=3)
-    expected = advance("semi_implicit_euler", model, start, 0.03, 3, TORQUES)
+    expected = advance("implicit_velocity", model, start, 0.03, 3, TORQUES)
     np.testing.assert_allclose(fine.q, expected.q, rtol=1e-12)
     np.testing.assert_allclose(fine.v, expected.v, rtol=1e-12)
 
@@ -486,7 +487,11 @@ def braked(gain, t, state, args):
         (lambda m, s: jaxdyn.step(m, s, s.v, 0.1, substeps=0), ModelError, ["substeps", "0"]),
         (lambda m, s: jaxdyn.step(m, s, s.v, jnp.ones(2)), ShapeError, ["dt", "(2,)"]),
         (lambda m, s: jaxdyn.step(m, s, s.q[:0], 0.1), ShapeError, ["tau", "nv = 1"]),
-        (lambda m, s: jaxdyn.step(m, s, s.v, 0.1, actuator_damping=s.v), ModelError, ["implicit_velocity"]),
+        (
+            lambda m, s: jaxdyn.step(m, s, s.v, 0.1, integrator="rk4", actuator_damping=s.v),
+            ModelError,
+            ["implicit_velocity"],
+        ),
         (lambda m, s: jaxdyn.step(m, State(s.q, jnp.ones((2, 1))), jnp.ones((3, 1)), 0.1), ShapeError, ["broadcast"]),
         (lambda m, s: vector_field(m, jnp.ones(3)), ShapeError, ["control", "nv = 1"]),
     ],
@@ -496,3 +501,82 @@ def test_errors_name_the_thing(call, error, words):
         call(rod(), State(jnp.zeros(1), jnp.zeros(1)))
     for word in words:
         assert word in str(caught.value)
+
+
+# Long steps.
+
+
+def table():
+    """Two sliders, not perpendicular, with friction, damping and springs: a constant mass matrix that couples them."""
+    builder = ModelBuilder()
+    x = Joint("prismatic", axis=(1, 0, 0), name="x", damping=3.0, friction=0.5, stiffness=40.0, friction_velocity=0.1)
+    builder.add_body("a", joint=x, inertia=BodyInertia.sphere(1.0, 0.1))
+    y = Joint("prismatic", axis=(1, 1, 0), name="y", damping=0.1, friction=2.0, stiffness=900.0, friction_velocity=0.05)
+    builder.add_body("b", "a", y, None, BodyInertia.sphere(0.5, 0.1))
+    return builder.build(gravity=(0, 0, 0))
+
+
+@pytest.mark.filterwarnings("ignore::jaxdyn.DivergenceWarning")
+@pytest.mark.parametrize("integrator", ["euler", "semi_implicit_euler", "implicit_velocity", "rk4"])
+def test_the_longest_stable_step_is_that_of_the_linearized_step(integrator):
+    model, zero = table(), jnp.zeros(2)
+    longest = jaxdyn.model.stable_steps(model)[integrator]
+    assert longest.joint == "y"
+    for factor, stable in ((0.99, True), (1.01, False)):
+        A, _ = step_derivatives(model, State(zero, zero), zero, factor * longest.dt, integrator=integrator)
+        assert (np.abs(np.linalg.eigvals(A)).max() < 1) == stable
+
+
+def test_stable_steps_of_one_joint():
+    """Of a rod with the inertia `m` about its hinge; of a batch, they are those of the model with most friction."""
+    m, friction = 1 / 3, 2.0
+    sticky = rod().with_joint_friction(friction=friction)
+    bound = 2 * m * 0.01 / friction
+    steps = jaxdyn.model.stable_steps(sticky)
+    # The real end of the stability region: Hairer & Wanner, Solving Ordinary Differential Equations II, section IV.2.
+    expected = {"euler": 1, "semi_implicit_euler": 1, "midpoint": 1, "rk4": 2.785293563405282 / 2}
+    for name, factor in expected.items():
+        assert steps[name].dt == pytest.approx(bound * factor, rel=1e-6)
+    assert steps["implicit_velocity"].dt == np.inf
+    assert jaxdyn.model.stable_steps(rod()) == {}
+    batch = sticky.with_joint_friction(friction=jnp.array([[0.0], [friction], [0.1]]))
+    assert jaxdyn.model.stable_steps(batch)["euler"].dt == pytest.approx(bound, rel=1e-6)
+
+
+def test_the_motions_that_loops_leave_have_stable_steps():
+    """With its loop a four-bar is heavier for the motor than without, and its steps are longer."""
+    closed = samples.four_bar().with_joint_friction(friction=1.0)
+    alone, together = (jaxdyn.model.stable_steps(m)["euler"].dt for m in (closed.without_loops(), closed))
+    assert together > alone > 0
+
+
+def test_unstable_steps_are_warned_of():
+    """The warning names the joint and the bound, also while a gradient is traced; the default is stable."""
+    model, state = rod().with_joint_friction(friction=2.0), State(jnp.zeros(1), jnp.ones(1))
+    tau = jnp.zeros((3, 1))
+    words = r"joint 'rod_joint' is unstable .* 0\.0033 s(.|\n)*substeps=4, or integrator='implicit_velocity'"
+    explicit = {"integrator": "semi_implicit_euler"}
+    calls = (
+        lambda: jaxdyn.step(model, state, tau[0], 0.01, **explicit),
+        lambda: jaxdyn.rollout(model, state, tau, 0.01, **explicit),
+        lambda: jax.grad(lambda u: jaxdyn.rollout(model, state, u, 0.01, **explicit).q.sum())(tau),
+    )
+    for call in calls:
+        with pytest.warns(jaxdyn.DivergenceWarning, match=words):
+            call()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        jaxdyn.rollout(model, state, tau, 0.01)
+        jaxdyn.rollout(model, state, tau, 0.01, substeps=4, **explicit)
+        # Nothing is known of a model that is traced.
+        jax.jit(lambda m: jaxdyn.step(m, state, tau[0], 0.01, **explicit))(model)
+
+
+def test_gradients_of_light_links_with_friction_are_those_of_short_steps():
+    """Three light links with friction as in common files of robots: explicit steps have gradients of 1e18."""
+    model = samples.chain(3).with_joint_friction(friction=0.5)
+    start = State(model.neutral() + 0.3, jnp.zeros(3))
+    torques = jnp.asarray(0.5 * np.sin(0.02 * np.arange(300)[:, None] + np.arange(3)))
+    slope = jax.grad(lambda u: jaxdyn.rollout(model, start, u, 2e-3).q[-1].sum())(torques)
+    # With steps of 0.1 ms it is 0.0156.
+    assert 0.01 < np.abs(slope).max() < 0.025

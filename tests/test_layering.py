@@ -8,6 +8,7 @@ import jaxdyn
 
 PACKAGE = pathlib.Path(jaxdyn.__file__).parent
 FLOORS = {
+    "_signatures": -1,
     "_types": 1,
     "_digests": 0,
     "_durable_files": 0,

@@ -227,8 +227,8 @@ def test_single_precision():
     ("call", "words"),
     [
         (lambda m: m.integrate(jnp.zeros(6), jnp.zeros(6)), r"q has shape \(6,\).*nq = 7"),
-        (lambda m: m.integrate(jnp.zeros(7), jnp.zeros(7)), r"dv has shape \(7,\).*nv = 6"),
-        (lambda m: m.difference(jnp.zeros(7), jnp.zeros((7, 1))), r"q1 has shape \(7, 1\).*nq = 7"),
+        (lambda m: m.integrate(m.neutral(), jnp.zeros(7)), r"dv has shape \(7,\).*nv = 6"),
+        (lambda m: m.difference(m.neutral(), jnp.zeros((7, 1))), r"q1 has shape \(7, 1\).*nq = 7"),
         (lambda m: m.checked(jnp.zeros(())), r"q has shape \(\).*nq = 7"),
     ],
 )

@@ -1,6 +1,7 @@
 """Roll-outs support policies, thinned outputs, sensors and checkpoints, and report divergence."""
 
 import dataclasses
+import warnings
 
 import equinox as eqx
 import jax
@@ -11,7 +12,7 @@ from compilations import compilations
 
 import jaxdyn
 from jaxdyn import ModelError, ShapeError, State
-from jaxdyn.simulate import DivergenceError, RolloutOptions
+from jaxdyn.simulate import DivergenceError, RolloutOptions, rk4_step, semi_implicit_euler_step
 from jaxdyn.simulate._checkpointed_scan import scan_in_segments, segment_length
 
 MODEL = jaxdyn.samples.cartpole()
@@ -220,6 +221,29 @@ def test_single_precision_stays_single():
     assert {x.dtype for x in jax.tree.leaves(out)} == {jnp.dtype(jnp.float32)}
 
 
+def test_roll_outs_that_are_not_finite_at_their_end_are_named():
+    bad = CONTROLS.at[1, 7, 0].set(jnp.nan)
+    with pytest.warns(jaxdyn.DivergenceWarning, match=r"1 of 3 .*\n.*element 1: .* step 7 .*; the torques") as caught:
+        jaxdyn.rollout(MODEL, START, bad, 0.01)
+    assert caught[0].filename == __file__ or "jaxtyping" in caught[0].filename
+    with pytest.warns(jaxdyn.DivergenceWarning, match=r"step 8 (.|\n)*Samples are 3 steps apart"):
+        jaxdyn.rollout(MODEL, START, bad, 0.01, options=RolloutOptions(save_every=3))
+    # Steps of 1 s are too long for this pole.
+    with pytest.warns(jaxdyn.DivergenceWarning, match="the roll-out: first not finite after step"):
+        jaxdyn.rollout(MODEL, State(START.q), jnp.full((400, 2), 1e3), 1.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        jaxdyn.rollout(MODEL, START, CONTROLS, 0.01)
+        jax.jit(lambda u: jaxdyn.rollout(MODEL, START, u, 0.01).q)(bad)
+
+
+def test_a_state_without_velocity_is_at_rest():
+    rest = State(START.q, jnp.zeros(2))
+    same(jaxdyn.rollout(MODEL, State(START.q), CONTROLS, 0.01).q, jaxdyn.rollout(MODEL, rest, CONTROLS, 0.01).q)
+    for step in (jaxdyn.step, rk4_step, semi_implicit_euler_step):
+        same(step(MODEL, State(START.q), CONTROLS[0, 0], 0.01), step(MODEL, rest, CONTROLS[0, 0], 0.01))
+
+
 CONSTANT = jnp.zeros((4, 2))
 WRONG = RolloutOptions("all"), RolloutOptions(sharding=jax.devices()[0])  # type: ignore[arg-type]
 
@@ -242,6 +266,16 @@ WRONG = RolloutOptions("all"), RolloutOptions(sharding=jax.devices()[0])  # type
         (lambda s: jaxdyn.rollout(MODEL, s, CONSTANT, 0.1, policy_state=0), ModelError, ["policy_state", "array"]),
         (lambda s: jaxdyn.rollout(MODEL, s, lambda c, s, t: (c, s.v), 0.1), ModelError, ["steps"]),
         (lambda s: jaxdyn.rollout(MODEL, s, lambda c, s, t: s.v, 0.1, steps=2), ShapeError, ["pair"]),
+        (
+            lambda s: jaxdyn.rollout(MODEL, s, lambda state, t: state.v, 0.1, steps=2),
+            ModelError,
+            ["policy", "(carry, state, t)", "(state, t)"],
+        ),
+        (
+            lambda s: jaxdyn.rollout(MODEL, s, CONSTANT, 0.1, sensors=lambda state: state.q),
+            ModelError,
+            ["sensors", "(model, state, t)", "(state)"],
+        ),
         (lambda s: jaxdyn.rollout(MODEL, s, lambda c, s, t: (c, s.v[:1]), 0.1, steps=2), ShapeError, ["tau", "(1,)"]),
         (
             lambda s: jaxdyn.rollout(MODEL, s, lambda c, s, t: (c + 0.5, s.v), 0.1, steps=2, policy_state=0),

@@ -71,7 +71,7 @@ def fit_recordings(
         segment=segment,
         position_noise=position,
         velocity_noise=velocity,
-        options=RolloutFitOptions(**{"integrator": "semi_implicit_euler", "max_iterations": 30, **options}),
+        options=RolloutFitOptions(**{"integrator": "implicit_velocity", "max_iterations": 30, **options}),
         start=start,
         report=report,
         state=state,
@@ -192,7 +192,7 @@ def test_the_held_out_error_falls(fit):
     out, _ = fit
     held_out = record(truth(), 1.5, 9)
     errors = [
-        rollout_errors(robot, held_out, 0.5, every=0.1, integrator="semi_implicit_euler")
+        rollout_errors(robot, held_out, 0.5, every=0.1, integrator="implicit_velocity")
         for robot in (out.before, out.robot)
     ]
     assert errors[0].position.shape == (11, 51, 2)
@@ -277,7 +277,7 @@ def test_derivatives_of_the_residuals(fit, parametrization, recordings):
     loss = RobustLoss("squared", jnp.asarray(3.0))
     # The offsets of the sensors are among the unknowns.
     zeros = jnp.ones((len(segments.linked), 1)), jnp.asarray(0.05)
-    problem = ShootingProblem(parametrization, segments, *numbers, loss, "semi_implicit_euler", 1, *zeros)
+    problem = ShootingProblem(parametrization, segments, *numbers, loss, "implicit_velocity", 1, *zeros)
     state = first_state(problem, fit[0].free + 0.1, np.full(2, POSITION), np.full(2, VELOCITY))
     rows = eqx.filter_jit(linearize)(problem, state)
     S, n, P = state.q.shape[0], 4, problem.shared
@@ -532,7 +532,7 @@ def test_a_fleet_is_fitted_as_each_alone():
     p = jax.tree.map(lambda *x: jnp.stack(x), *many)
     q, v, tau = (np.broadcast_to(x, (3, *x.shape)) for x in (data.q, data.v, data.tau))
     options = {"position_noise": POSITION, "velocity_noise": VELOCITY, "segment": 0.25}
-    options["options"] = RolloutFitOptions(integrator="semi_implicit_euler", max_iterations=50)
+    options["options"] = RolloutFitOptions(integrator="implicit_velocity", max_iterations=50)
     calls = []
     fleet = fit_fleet(p, q, v, tau, DT, chunk=2, report=lambda *x: calls.append(x), **options)
     assert fleet.converged.all()

@@ -203,3 +203,16 @@ def test_batched_models_show_what_has_one_value(gripper):
     assert "? stands for what is traced or has batch axes: damping" in text
     assert line_with(text, "arm", "revolute")[-1] == "1"
     assert np.ndim(model.damping) == 2
+
+
+def test_longest_stable_steps():
+    sticky = samples.pendulum().with_joint_friction(friction=2.0)
+    text = summary(sticky)
+    (line,) = [x for x in text.splitlines() if x.startswith("longest stable steps (s)")]
+    # Those of the Euler method are 2 m w / F.
+    euler = 2 * float(sticky.inertial_parameters[0, 4:].max()) * 0.01 / 2.0
+    assert f"joint {sticky.joint_names[0]!r}: euler {euler:.4g}," in line
+    assert "implicit_velocity any" in text
+    assert lines_fit(text)
+    assert "longest stable" not in summary(samples.pendulum())
+    assert "longest stable" not in summary(jax.tree.map(lambda x: jnp.stack([x] * 2), sticky))

@@ -5,8 +5,10 @@ import functools
 import inspect
 import itertools
 import typing
+import warnings
 from collections.abc import Callable
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -307,10 +309,12 @@ def test_fields_and_states_are_named(what):
         "radius": lambda: trajopt.Capsule(np.zeros(3), np.ones(3), wrong),
         "x0": lambda: trajopt.Problem(PROBLEM.dynamics, wrong, 4, stage_costs=PROBLEM.stage_costs),
         "state.q": lambda: simulate.step(MODEL, simulate.State(wrong, STATE.v), STATE.v, 0.01),
-        "state.v": lambda: simulate.rollout(MODEL, simulate.State(STATE.q, wrong), np.zeros((2, N)), 0.01),
         "q": lambda: sysid.Recording(np.arange(2.0), wrong),
         "recordings": lambda: sysid.identify(MODEL, wrong),
     }
+    if wrong is not None:
+        # A state without a velocity is at rest.
+        fields["state.v"] = lambda: simulate.rollout(MODEL, simulate.State(STATE.q, wrong), np.zeros((2, N)), 0.01)
     for name, call in fields.items():
         with pytest.raises(JaxdynError, match=name.replace(".", r"\.")):
             call()
@@ -401,3 +405,62 @@ def message_of(call) -> str:
     except Exception as error:
         return str(error) if isinstance(error, JaxdynError) else ""
     return ""
+
+
+CUBE = samples.cube()
+ZERO, STILL = np.zeros(7), np.zeros(6)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda q: jaxdyn.forward_kinematics(CUBE, q),
+        lambda q: jaxdyn.aba(CUBE, jnp.asarray(q), STILL, tau=STILL),
+        lambda q: jaxdyn.frame_pose(CUBE, q=q, frame=CUBE.body_names[0]),
+        lambda q: jaxdyn.inverse_kinematics(CUBE, algorithms.FrameTarget(CUBE.body_names[0], np.zeros(3)), q),
+        lambda q: CUBE.integrate(q, STILL),
+        lambda q: CUBE.difference(np.stack([CUBE.neutral(), q]), CUBE.neutral()),
+        lambda q: simulate.step(CUBE, simulate.State(q), STILL, 0.01),
+        lambda q: simulate.rollout(CUBE, simulate.State(q, STILL), np.zeros((2, 6)), 0.01),
+        lambda q: simulate.rk4_step(CUBE, simulate.State(q, STILL), STILL, 0.01),
+        lambda q: jax.grad(lambda v: jaxdyn.kinetic_energy(CUBE, q, v))(STILL),
+    ],
+)
+def test_a_quaternion_of_zeros_is_an_error(call):
+    with pytest.raises(ModelError, match=r"q.?\[3:7\], is zero(.|\n)*model\.neutral\(\)"):
+        call(ZERO)
+
+
+def test_degrees_are_warned_of():
+    """Where limits are known; turns of a free joint and angles near the limits stay."""
+    model = samples.double_pendulum()
+    limited = eqx.tree_at(lambda m: (m.position_lower, m.position_upper), model, (np.full(2, -3.0), np.full(2, 3.0)))
+    start, name = np.array([0.0, 90.0]), model.joint_names[1]
+    calls = (
+        lambda m, q: jaxdyn.forward_kinematics(m, q),
+        lambda m, q: simulate.step(m, simulate.State(q), np.zeros(2), 0.01),
+        lambda m, q: simulate.rollout(m, simulate.State(np.stack([0 * q, q])), np.zeros((2, 2)), 0.01),
+    )
+    for call in calls:
+        with pytest.warns(
+            jaxdyn.PhysicalityWarning, match=f"beyond the limits of joint '{name}', -3 to 3 rad.*degrees"
+        ):
+            call(limited, start)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            call(model, start)
+            call(limited, np.array([8.0, -8.0]))
+
+
+def test_other_names_of_arguments_and_numbers_by_position():
+    calls: dict[str, Callable] = {
+        "step: .*'timestep': did you mean 'dt'": lambda: simulate.step(MODEL, STATE, STATE.v, timestep=0.01),
+        "rollout: .*'timestep': did you mean 'dt'": lambda: simulate.rollout(
+            MODEL, STATE, np.zeros((2, N)), timestep=1
+        ),
+        "'torques': did you mean 'controls'": lambda: simulate.rollout(MODEL, STATE, torques=np.zeros((2, N)), dt=0.01),
+        "scaled: .*by name: length=..., mass=...": lambda: MODEL.scaled(1.2),
+    }
+    for words, call in calls.items():
+        with pytest.raises(TypeError, match=words):
+            call()

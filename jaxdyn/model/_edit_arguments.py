@@ -13,6 +13,7 @@ from jaxdyn._types import Array, ArrayLike, Float
 from jaxdyn.joints import JOINT_TYPES, Topology, joint_nq
 from jaxdyn.model._fields import LEAVES, Leaf, ModelFields
 from jaxdyn.model._inertia import BodyInertia, require_mass, rounding, warn_if_unphysical
+from jaxdyn.model._plausible_configurations import warn_beyond_limits
 from jaxdyn.model._row_tables import join, numpy_unless_tracing, take
 from jaxdyn.spatial import IDENTITY_POSE, SE3, compose_poses, pose_array
 
@@ -47,6 +48,11 @@ def as_coordinates(model: ModelFields, joint: int, value) -> Array:
             raise ModelError(f"{what} are not finite: {numbers.tolist()}")
         if JOINT_TYPES[kind][-1].quaternion is not None and not _are_unit(numbers[..., -4:]):
             raise ModelError(f"{what} are {numbers.tolist()}, whose last four must be a unit quaternion w x y z")
+        start = topology.q_starts[joint]
+        # Limits may have been rounded to single precision.
+        warn_beyond_limits(
+            model, numbers, np.arange(start, start + size), 1e-6, f"{numbers.tolist()}, where it is locked,"
+        )
     return out
 
 

@@ -36,21 +36,25 @@ def mobility(model: ModelFields) -> Mobility:
     (with a fixed seed, within the limits)."""
     arrays = {name: value for name in LEAVES if (value := getattr(model, name)) is not None}
     model = dataclasses.replace(model, **{name: np.asarray(value, np.float64) for name, value in arrays.items()})
+    _, J, where = closed_configuration(model)
+    values = np.linalg.svd(J, compute_uv=False)
+    rank = int((values > _TOLERANCE * values.max(initial=1e-300)).sum())
+    return Mobility(len(J), rank, model.nv - rank, where)
+
+
+def closed_configuration(model: ModelFields) -> tuple[np.ndarray, np.ndarray, str]:
+    """Return the configuration of `mobility`, the Jacobian `[nc, nv]` of loops and couplings there, and where it is in
+    words, for a model with NumPy arrays in double precision."""
     for k, start in enumerate(configurations(model)):
         q = start
         for step in range(_STEPS):
             J, error = _linearized(model, q)
             if np.abs(error).max() < _TOLERANCE:
-                return _counted(model, J, "where the loops close" if k or step else "at the neutral configuration")
+                return q, J, ("where the loops close" if k or step else "at the neutral configuration")
             q = np.asarray(integrate(model.topology, q, -np.linalg.pinv(J, rcond=1e-6) @ error), np.float64)
-    J, _ = _linearized(model, neutral(model.topology))
-    return _counted(model, J, "at the neutral configuration; no configuration was found where the loops close")
-
-
-def _counted(model: ModelFields, J: np.ndarray, where: str) -> Mobility:
-    values = np.linalg.svd(J, compute_uv=False)
-    rank = int((values > _TOLERANCE * values.max(initial=1e-300)).sum())
-    return Mobility(len(J), rank, model.nv - rank, where)
+    q = np.asarray(neutral(model.topology))
+    where = "at the neutral configuration; no configuration was found where the loops close"
+    return q, _linearized(model, q)[0], where
 
 
 def _linearized(model: ModelFields, q: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -16,6 +16,7 @@ from jaxdyn._types import Array, Float
 from jaxdyn.model import _loop_edits, _parameter_edits, _structure_edits, _summary
 from jaxdyn.model._edit_arguments import independent_joint
 from jaxdyn.model._fields import LEAVES, ModelFields
+from jaxdyn.model._plausible_configurations import require_plausible
 from jaxdyn.model._row_tables import numpy_unless_tracing
 from jaxdyn.model._spanning_tree import spanning_coordinates, spanning_tree
 from jaxdyn.spatial import Inertia, invert_pose, transform_inertial_parameters
@@ -162,8 +163,9 @@ class Model(ModelFields):
     def checked(self, q: Float[Array, "*batch nq"]) -> Float[Array, "*batch nq"]:
         """`q`, with a run-time error where it has NaN, an infinite value, or a quaternion that is not unit (to 1e-3).
 
-        Other functions of the library do not check values (a quaternion stands for its direction). Works under `jit`
-        and `vmap`.
+        Other functions of the library take a quaternion for its direction. Where they are called outside of `jit`, and
+        values are known without waiting for a device, they raise `ModelError` for one of zeros, and warn of angles that
+        are more than a turn beyond the limits of their joint. This check also works under `jit` and `vmap`.
         """
         q = self._check(q, "q", "nq")
         names = ", ".join(self.joint_names)
@@ -193,6 +195,8 @@ class Model(ModelFields):
     with_armature = _parameter_edits.with_armature
     scaled = _parameter_edits.scaled
     summary = _summary.summary
+    # Called by the decorators of public functions, which stand below this package.
+    _require_plausible = require_plausible
 
     def __repr__(self) -> str:
         return _summary.short(self)

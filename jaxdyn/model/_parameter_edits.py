@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from jaxdyn._errors import ModelError, look_up, require_positive
+from jaxdyn._errors import ModelError, look_up, naming_arguments, require_positive
 from jaxdyn._types import Array, ArrayLike, Float
 from jaxdyn.joints import JOINT_TYPES
 from jaxdyn.model import _edit_arguments as arguments
@@ -120,6 +120,7 @@ def with_armature[M: ModelFields](
     return out
 
 
+@naming_arguments
 def scaled[M: ModelFields](
     model: M, *, length: Float[ArrayLike, "*batch"] = 1.0, mass: Float[ArrayLike, "*batch"] = 1.0
 ) -> M:

@@ -71,12 +71,16 @@ def singular_motions(model: ModelFields) -> list[str]:
             return []
 
 
+def mass_matrices(model: ModelFields, q: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the mass matrices `[n, nv, nv]` at configurations `[n, nq]`, of a model with NumPy arrays and without
+    batch axes, and the joints' axes `[nv, 6]` at the first."""
+    columns = _columns(model.topology.spanning, model, np.asarray(spanning_coordinates(model, q, velocity=False)))
+    return _mass_matrices(model, columns), columns[0][0]
+
+
 def _found(model: ModelFields) -> list[str]:
     """Return the sentences of `singular_motions`."""
-    tree = model.topology.spanning
-    q = configurations(model)
-    columns = _columns(tree, model, np.asarray(spanning_coordinates(model, q, velocity=False)))
-    matrices = _mass_matrices(model, columns)
+    matrices, axes = mass_matrices(model, configurations(model))
     if not np.isfinite(matrices).all():
         return []
     found = [dict(_null_vectors(M, _bounds(model))) for M in matrices]
@@ -85,7 +89,7 @@ def _found(model: ModelFields) -> list[str]:
         always = all(dof in motions for motions in found)
         moving = np.flatnonzero(np.any([motions[dof] for motions in found if dof in motions], axis=0))
         of_dof = model.topology.row_joints["v"]
-        texts.append(_sentence(model, sorted({int(of_dof[k]) for k in moving}), columns[0][0], always))
+        texts.append(_sentence(model, sorted({int(of_dof[k]) for k in moving}), axes, always))
     return texts
 
 

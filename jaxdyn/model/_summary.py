@@ -17,6 +17,7 @@ from jaxdyn.model._fields import LEAVES, ModelFields
 from jaxdyn.model._inertia import far_masses, rounding, unphysical_beyond_rounding
 from jaxdyn.model._mobility import mobility
 from jaxdyn.model._singular_motions import in_double_precision, singular_motions
+from jaxdyn.model._stable_steps import stable_steps
 
 WIDTH = 118
 _UNKNOWN = "?"
@@ -56,13 +57,13 @@ def as_html(model: ModelFields) -> str:
 
 def summary(model: ModelFields, *, whole: bool = False) -> str:
     """A table of a model: gravity; bodies and joints with their places in `q` and `v`, limits, masses; friction,
-    springs and other limits; joints that mimic others; loops and couplings, with the degrees of freedom that they
-    leave; merged links; frames; and warnings of likely errors.
+    springs and other limits, and the longest stable time steps that follow from them; joints that mimic others; loops
+    and couplings, with the degrees of freedom that they leave; merged links; frames; and warnings of likely errors.
 
     Units are m, rad, kg, N, N m and s. Numbers that are traced, or have batch axes, are shown as `?`. Lines have at
     most 118 characters, for which long names are cut and long lists end early, unless the `whole` text is wanted.
     """
-    sections = (_head, _bodies, _effects, _mimics, _loops, _links, _frames, _warnings)
+    sections = (_head, _bodies, _effects, _steps, _mimics, _loops, _links, _frames, _warnings)
     token = _WHOLE.set(whole)
     try:
         return _joined(model, sections)
@@ -129,6 +130,20 @@ def _effects(model: ModelFields) -> list[str]:
                 present[detail.column] = [cells.get(i, "") for i in range(topology.nb)]
     rows = [list(row) for row in zip(topology.joint_names, *present.values(), strict=True) if any(row[1:])]
     return _table(["joint", *present], rows, right=set(range(1, len(present) + 1))) if rows else []
+
+
+def _steps(model: ModelFields) -> list[str]:
+    """The longest stable steps of the integrators, of a model with friction, damping or springs."""
+    known = all(_numbers(model, field) is not None for field in LEAVES if getattr(model, field) is not None)
+    steps = stable_steps(model) if known else {}
+    if not steps:
+        return []
+    words = {0.0: "none", np.inf: "any"}
+    shown = [f"{name} {words.get(x.dt) or _number(x.dt)}" for name, x in steps.items()]
+    joint = min(steps.values(), key=lambda x: x.dt).joint
+    lines = _lines(f"longest stable steps (s), for the friction and springs of joint {joint!r}: ", shown)
+    where = "where the loops close" if model.topology.has_loops else "of the neutral and three random configurations"
+    return [*lines, f"  (estimated at rest, with the mass matrix {where}, without gravity)"]
 
 
 def _mimics(model: ModelFields) -> list[str]:

@@ -9,9 +9,9 @@ import numpy as np
 from jax import lax
 from jax.core import Tracer
 
-from jaxdyn._errors import JaxdynError
+from jaxdyn._errors import DivergenceWarning, JaxdynError, warn
 from jaxdyn.contact import ContactReport
-from jaxdyn.simulate._state import State
+from jaxdyn.simulate._state import State, Trajectory
 
 _SHOWN = 5
 
@@ -102,17 +102,44 @@ def _earliest(first: np.ndarray) -> np.ndarray:
 def _raise_first(report: Report, dt, offset: tuple[int, ...]) -> None:
     """Raise `DivergenceError` with the earliest elements that diverged or whose contacts were not solved, if there are
     any."""
-    first, bad = report.first, _earliest(report.first)
+    bad = _earliest(report.first)
     if not len(bad):
         _raise_unsolved(report.unsolved, dt, offset)
         return
-    lines = [_line(tuple(i), first, report.inputs, float(dt), offset) for i in bad[:_SHOWN]]
+    raise DivergenceError(_text(report, bad, dt, offset))
+
+
+def _text(report: Report, bad: np.ndarray, dt, offset: tuple[int, ...]) -> str:
+    lines = [_line(tuple(i), report.first, report.inputs, float(dt), offset) for i in bad[:_SHOWN]]
     more = f"\n... and {len(bad) - _SHOWN} more" if len(bad) > _SHOWN else ""
-    raise DivergenceError(
-        f"{len(bad)} of {first.size} roll-outs stopped being finite:\n" + "\n".join(lines) + more + "\nIf the start "
-        "is finite, try a smaller dt, more substeps, or integrator='implicit_velocity' for stiff damping, and look at "
-        "the torques."
+    return (
+        f"{len(bad)} of {report.first.size} roll-outs stopped being finite:\n" + "\n".join(lines) + more + "\nIf the "
+        "start is finite, try a smaller dt or more substeps, integrator='implicit_velocity' for stiff damping and "
+        "friction, or 'rk4' for fast motions without them, and look at the torques."
     )
+
+
+def warn_of_divergence(trajectory: Trajectory, dt, every: int) -> None:
+    """Warn of roll-outs whose last of the samples, one in `every` steps, is not finite, as `DivergenceError` says it.
+
+    Nothing is said about values that are traced, or on an accelerator, for which the program would have to wait: the
+    steps of a CPU take the time of the program in any case."""
+    q, v = trajectory.q, trajectory.v
+    if isinstance(q, Tracer) or not q.is_fully_addressable or any(x.platform != "cpu" for x in q.devices()):
+        return
+    q, v = np.asarray(q), np.asarray(v)
+    if np.isfinite(q[..., -1, :]).all() and np.isfinite(v[..., -1, :]).all():
+        return
+    finite = np.isfinite(q).all(axis=-1) & np.isfinite(v).all(axis=-1)
+    sample = np.where(finite.all(axis=-1), -1, finite.argmin(axis=-1))
+    inputs = np.zeros(sample.shape, bool)
+    if trajectory.tau is not None and trajectory.tau.shape[-2]:
+        tau = np.isfinite(np.asarray(trajectory.tau)).all(axis=-1)
+        inputs = ~np.take_along_axis(tau, np.maximum(sample - 1, 0)[..., None], axis=-1)[..., 0]
+    report = Report(np.where(sample > 0, every * sample, sample), inputs, None)
+    text = _text(report, _earliest(report.first), dt, (0,) * sample.ndim)
+    note = f" Samples are {every} steps apart, and the steps named are the last before one." if every > 1 else ""
+    warn(text + note, DivergenceWarning)
 
 
 def _raise_unsolved(first: np.ndarray, dt, offset: tuple[int, ...]) -> None:

@@ -1,6 +1,8 @@
 """The compiled loop of a roll-out."""
 
 import dataclasses
+import inspect
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -12,7 +14,7 @@ from jax.sharding import PartitionSpec
 
 from jaxdyn import native
 from jaxdyn._compile import compiled
-from jaxdyn._errors import ShapeError, require_last_axes
+from jaxdyn._errors import ModelError, ShapeError, require_last_axes
 from jaxdyn.contact import ContactReport, Contacts
 from jaxdyn.model import Model
 from jaxdyn.simulate._checkpointed_scan import scan_in_segments
@@ -238,9 +240,15 @@ class _Simulation:
         return jax.tree.map(samples_after_batch, scan_in_segments(read, None, (states, t), len(t), segment)[1])
 
     def check_functions(self) -> None:
-        """**Raises** `ShapeError` if the policy or the function of wrenches does not return what the loop needs."""
+        """**Raises** `ModelError` if a function takes other arguments, and `ShapeError` if the policy or the function
+        of wrenches does not return what the loop needs."""
         model, start, dt, first = self.inputs.model, self.inputs.start, self.inputs.dt, self.inputs.memory
         batch = start.q.shape[:-1]
+        for function, what, before in (
+            (self.policy, "the policy", "carry"), (self.sensors, "sensors", "model"), (self.wrenches, "f_ext", "model")
+        ):  # fmt: skip
+            if function is not None:
+                _require_parameters(function, (before, "state", "t"), what)
         if self.wrenches is not None:
             f_ext = jax.eval_shape(self.wrenches, model, start, dt)
             _require_axes(f_ext, (model.nb, 6), "the array of f_ext", f"[*batch, nb, 6], nb = {model.nb}", batch)
@@ -281,6 +289,20 @@ def _states_of(inputs: RolloutInputs, plan: RolloutPlan) -> State:
     start, held = inputs.start, plan.substeps
     every = plan.save_every * held
     return steps_at_once(inputs.model, start, inputs.dt / held, plan.integrator, fixed, rows, every, held)
+
+
+def _require_parameters(function: Callable, arguments: tuple[str, ...], what: str) -> None:
+    """Raise `ModelError` unless a function of the user can be called with these positional arguments."""
+    try:
+        signature = inspect.signature(function)
+    except ValueError:
+        # Some functions that are written in C do not say what they take.
+        return
+    try:
+        signature.bind(*arguments)
+    except TypeError:
+        call = f"({', '.join(arguments)})"
+        raise ModelError(f"{what} is called with {call}, but the function that was given takes {signature}") from None
 
 
 def _require_axes(x, axes: tuple[int, ...], what: str, meaning: str, batch: tuple[int, ...]) -> None:

@@ -20,7 +20,7 @@ from jaxdyn._types import Array, Float, Velocity
 from jaxdyn.contact import Contacts
 from jaxdyn.model import Model
 from jaxdyn.simulate._checkpointed_scan import segment_length
-from jaxdyn.simulate._divergence import raise_divergence
+from jaxdyn.simulate._divergence import raise_divergence, warn_of_divergence
 from jaxdyn.simulate._loop import RolloutInputs, RolloutPlan, run, separate_arrays, shard_specs, strongly_typed
 from jaxdyn.simulate._sharding import Split, sharding_of
 from jaxdyn.simulate._state import State, Trajectory
@@ -31,6 +31,7 @@ from jaxdyn.simulate.integrators import (
     require_contact_integrator,
     require_integrator,
     time_step,
+    warn_of_long_step,
 )
 
 type Policy = Callable[[Any, State, Any], tuple[Any, Any]]
@@ -72,7 +73,7 @@ def rollout(
     steps: int | None = None,
     policy_state: Any = None,
     f_ext: Float[Array | np.ndarray, "... nb 6"] | WrenchFunction | None = None,
-    integrator: Integrator = "semi_implicit_euler",
+    integrator: Integrator = "implicit_velocity",
     substeps: int = 1,
     sensors: Sensors | None = None,
     contacts: Contacts | None = None,
@@ -105,10 +106,13 @@ def rollout(
 
     **Raises** `ShapeError` and `ModelError` while tracing, also for a `dt` that is not positive and finite (inside
     `jit`, where it may be unknown, only if it is a Python number); `DivergenceError` with `RolloutOptions.check`.
+    **Warns** `DivergenceWarning` of a long `dt` as `step` does, and, called outside of transformations on a CPU, of
+    roll-outs that are not finite at their end.
     """
     options = RolloutOptions() if options is None else options
     require_integrator(integrator, substeps, actuator_damping=options.actuator_damping is not None)
-    require_contact_integrator(model, contacts, integrator)
+    damped = options.actuator_damping is not None
+    require_contact_integrator(model, contacts, integrator, actuator_damping=damped)
     require_positive_integer(options.save_every, "save_every")
     steps = _number_of_steps(controls, steps, policy_state)
     if steps % options.save_every:
@@ -117,6 +121,7 @@ def rollout(
     function, wrenches = (f_ext, None) if callable(f_ext) else (None, f_ext)
     arrays, static = separate_arrays((policy, sensors, function))
     inputs = _inputs(model, state, rows, wrenches, dt, steps, options.actuator_damping)
+    warn_of_long_step(model, dt, integrator, substeps, contacts)
     if policy_state is None and isinstance(policy, ActuatedPolicy):
         policy_state = policy.init(inputs.start)
     inputs = inputs._replace(
@@ -130,7 +135,10 @@ def rollout(
     segment = segment_length(options.checkpoint, max(steps, 1))
     plan = RolloutPlan(steps, integrator, substeps, options.save_every, segment, options.check, split, static)
     trajectory, report = run(inputs, plan)
-    return trajectory if report is None else raise_divergence(trajectory, report, inputs.dt)
+    if report is not None:
+        return raise_divergence(trajectory, report, inputs.dt)
+    warn_of_divergence(trajectory, inputs.dt, options.save_every)
+    return trajectory
 
 
 def _number_of_steps(controls, steps: int | None, policy_state) -> int:

@@ -1,20 +1,32 @@
 """States and trajectories."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
+import jax.numpy as jnp
 import numpy as np
 
 from jaxdyn import _printing as printing
 from jaxdyn._types import Array, Float
 from jaxdyn.contact import ContactReport
+from jaxdyn.model import Model
 
 
 class State(eqx.Module):
-    """Configuration `q` `[*batch, nq]` and velocity `v` `[*batch, nv]`."""
+    """Configuration `q` `[*batch, nq]` and velocity `v` `[*batch, nv]`. Without `v` it is a state at rest: steps and
+    roll-outs put zeros in its place."""
 
     q: Float[Array, "*#batch nq"]
-    v: Float[Array, "*#batch nv"]
+    if TYPE_CHECKING:
+        # The states that the library returns have a velocity, and so have those that policies and sensors are given.
+        v: Float[Array, "*#batch nv"] = ...  # pyright: ignore[reportAssignmentType]
+    else:
+        v: Float[Array, "*#batch nv"] | None = None
+
+
+def with_velocity(model: Model, state: State) -> State:
+    """The state with zeros where it has no velocity."""
+    return state if state.v is not None else State(state.q, jnp.zeros(model.nv, jnp.result_type(model.dtype, state.q)))
 
 
 class Trajectory(eqx.Module):

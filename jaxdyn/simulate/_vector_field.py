@@ -12,7 +12,7 @@ from jaxdyn._types import Array, Float, Velocity, Wrenches
 from jaxdyn.algorithms import aba
 from jaxdyn.contact import Contacts, contact_wrenches, require_contact
 from jaxdyn.model import Model
-from jaxdyn.simulate._state import State
+from jaxdyn.simulate._state import State, with_velocity
 from jaxdyn.simulate.integrators import closed
 
 
@@ -94,4 +94,5 @@ def normalized(model: Model, state: State) -> State:
     Loops that errors of a solver have opened are closed as at the end of a `step`: by two Gauss-Newton steps of `q` and
     one change of `v`, the least ones in the metric of the mass matrix.
     """
+    state = with_velocity(model, state)
     return closed(model, State(model.integrate(state.q, jnp.zeros_like(state.v)), state.v))

@@ -3,6 +3,7 @@
 from jaxdyn.simulate.integrators._closed_loops import closed
 from jaxdyn.simulate.integrators._contact_step import require_contact_integrator, worst
 from jaxdyn.simulate.integrators._derivatives import StepDerivatives, step_derivatives, step_pullback
+from jaxdyn.simulate.integrators._long_steps import warn_of_long_step
 from jaxdyn.simulate.integrators._model_operands import ModelOperands, differentiated_as
 from jaxdyn.simulate.integrators._one_step import semi_implicit_euler_step
 from jaxdyn.simulate.integrators._runge_kutta import RUNGE_KUTTA_STEPS, rk4_step

@@ -15,14 +15,19 @@ from jaxdyn.simulate._state import State
 from jaxdyn.simulate.integrators._closed_loops import closed
 
 
-def require_contact_integrator(model: Model, contacts: Contacts | None, integrator: str) -> None:
+def require_contact_integrator(
+    model: Model, contacts: Contacts | None, integrator: str, *, actuator_damping: bool = False
+) -> None:
     """Raise `ModelError` for contacts with an integrator that does not take them, or with a model that has what steps
     with contact do not take."""
     if contacts is None:
         return
     require_contact(model, contacts)
-    if integrator != "semi_implicit_euler":
-        raise ModelError(f"integrator {integrator!r} takes no contacts; use 'semi_implicit_euler'")
+    if integrator not in ("semi_implicit_euler", "implicit_velocity"):
+        either = "'semi_implicit_euler' or 'implicit_velocity', whose steps with contact are the same"
+        raise ModelError(f"integrator {integrator!r} takes no contacts; use {either}")
+    if actuator_damping:
+        raise ModelError("steps with contact take no actuator_damping; add it to Model.damping, or leave out contacts")
 
 
 def contact_steps(

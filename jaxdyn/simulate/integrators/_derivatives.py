@@ -48,7 +48,7 @@ def step_derivatives(
     tau: Velocity,
     dt: float,
     *,
-    integrator: Integrator = "semi_implicit_euler",
+    integrator: Integrator = "implicit_velocity",
     substeps: int = 1,
     f_ext: Wrenches | None = None,
     contacts: Contacts | None = None,

@@ -6,7 +6,7 @@ from jaxdyn._errors import naming_arguments, require_time_step
 from jaxdyn.algorithms import aba
 from jaxdyn.friction import JointFriction
 from jaxdyn.model import Model
-from jaxdyn.simulate._state import State
+from jaxdyn.simulate._state import State, with_velocity
 
 
 def euler_step(model: Model, state: State, tau, dt, f_ext=None) -> State:
@@ -25,6 +25,7 @@ def semi_implicit_euler_step(model: Model, state: State, tau, dt, f_ext=None) ->
     `tau` `[*batch, nv]`, N m or N; `dt` a number, s; `f_ext` `[*batch, nb, 6]` as in `step`.
     """
     require_time_step(dt)
+    state = with_velocity(model, state)
     v = state.v + dt * aba(model, state.q, state.v, tau, f_ext)
     return State(model.integrate(state.q, dt * v), v)
 

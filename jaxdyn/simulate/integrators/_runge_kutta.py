@@ -15,7 +15,7 @@ from jaxdyn._batching import call
 from jaxdyn._errors import naming_arguments, require_time_step
 from jaxdyn.algorithms import aba
 from jaxdyn.model import Model
-from jaxdyn.simulate._state import State
+from jaxdyn.simulate._state import State, with_velocity
 from jaxdyn.simulate.integrators._model_operands import ModelOperands, differentiated_as
 
 _NODES, _WEIGHTS = (0.0, 0.5, 0.5, 1.0), (1 / 6, 1 / 3, 1 / 3, 1 / 6)
@@ -63,6 +63,7 @@ def rk4_step(model: Model, state: State, tau, dt, f_ext=None) -> State:
     `tau` `[*batch, nv]`, N m or N; `dt` a number, s; `f_ext` `[*batch, nb, 6]` as in `step`.
     """
     require_time_step(dt)
+    state = with_velocity(model, state)
     points = chart_points_of_rk4(model, state, tau, dt, f_ext)
     return State(model.chart_point(state.q, points.q[-1]), points.v[-1])
 

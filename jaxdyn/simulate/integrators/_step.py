@@ -1,6 +1,7 @@
 """Single steps by the name of an integrator, and the checks that steps and roll-outs share."""
 
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -21,9 +22,10 @@ from jaxdyn._types import Velocity, Wrenches
 from jaxdyn.algorithms.recursions import model_batch
 from jaxdyn.contact import ContactReport, Contacts
 from jaxdyn.model import Model
-from jaxdyn.simulate._state import State
+from jaxdyn.simulate._state import State, with_velocity
 from jaxdyn.simulate.integrators._closed_loops import closed
 from jaxdyn.simulate.integrators._contact_step import contact_steps, require_contact_integrator
+from jaxdyn.simulate.integrators._long_steps import warn_of_long_step
 from jaxdyn.simulate.integrators._one_step import (
     euler_step,
     semi_implicit_euler_step,
@@ -54,12 +56,21 @@ def require_integrator(integrator: str, substeps: int = 1, *, actuator_damping: 
 
 
 def with_time_step[**P, R](function: Callable[P, R]) -> Callable[P, R]:
-    """A function of a model, a state, torques and `dt` that checks the value of `dt` where it is known."""
+    """A function of a model, a state, torques and `dt` that checks the value of `dt` where it is known, and warns of a
+    long one."""
+
+    default = inspect.signature(function).parameters["integrator"].default
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         if len(args) > 3 or "dt" in kwargs:
-            require_time_step(args[3] if len(args) > 3 else kwargs["dt"])
+            dt: Any = args[3] if len(args) > 3 else kwargs["dt"]
+            require_time_step(dt)
+            scheme: Any = {"integrator": default, "substeps": 1, "contacts": None} | kwargs
+            model: Any = args[0] if args else kwargs.get("model")
+            out = function(*args, **kwargs)
+            warn_of_long_step(model, dt, scheme["integrator"], scheme["substeps"], scheme["contacts"])
+            return out
         return function(*args, **kwargs)
 
     return call
@@ -73,7 +84,7 @@ def step(
     tau: Velocity,
     dt: float,
     *,
-    integrator: Integrator = "semi_implicit_euler",
+    integrator: Integrator = "implicit_velocity",
     substeps: int = 1,
     actuator_damping: Velocity | None = None,
     f_ext: Wrenches | None = None,
@@ -84,17 +95,18 @@ def step(
     **Arguments**
 
     - `state`: `q` `[*batch, nq]`, `v` `[*batch, nv]`; batch axes broadcast.
-    - `integrator`: `"euler"`, explicit; `"semi_implicit_euler"`; `"implicit_velocity"`, Euler, implicit in damping;
-      `"midpoint"`, variational; `"rk4"`, Runge-Kutta. Their orders are 1, 1, 1, 2 and 4; all stay on the manifold.
+    - `integrator`: `"implicit_velocity"`, semi-implicit Euler, implicit in joint friction, too; `"euler"`, explicit;
+      `"semi_implicit_euler"`; `"midpoint"`, variational; `"rk4"`, Runge-Kutta. Their orders are 1, 1, 1, 2 and 4; all
+      stay on the manifold. Without friction the first is the same as `"semi_implicit_euler"`.
     - `substeps`: equal steps of the integrator in `dt`.
     - `actuator_damping` `[*batch, nv]`, N m s/rad or N s/m: the rate at which the actuators' torques fall with the
       velocity. `tau` is their value at `state`, and `"implicit_velocity"`, the only integrator that takes it, corrects
       them to the end of the step.
     - `f_ext` `[*batch, nb, 6]`: external wrenches `[force, moment]` on the bodies in N and N m, in world axes, acting
       at the origin of each body's frame; constant over the step while the origins move.
-    - `contacts`: the contacts of the robot, for the integrator `"semi_implicit_euler"`. Their forces,
-      and joint friction, are those at the end of the step, so that stiff contacts do not limit `dt`; `contact_forces`
-      has them, and a roll-out's `Trajectory.contact` how well they were solved.
+    - `contacts`: the contacts of the robot, for the default integrator and `"semi_implicit_euler"`, whose steps with
+      contact are the same. Their forces, and joint friction, are those at the end of the step, so that stiff contacts
+      do not limit `dt`; `contact_forces` has them, and a roll-out's `Trajectory.contact` how well they were solved.
 
     Where the model has loops or couplings, every step ends with a projection: `q` is moved to close them, and `v` to
     keep them closed, both by the least change in the metric of the mass matrix (`"midpoint"` solves for impulses that
@@ -103,10 +115,11 @@ def step(
 
     **Raises** `ModelError` for another integrator or number of substeps, for a `dt` that is not positive and finite
     (inside `jit`, where its value is not known, it is not checked), and for contacts with another integrator or of
-    another model; `ShapeError` where a shape does not fit.
+    another model; `ShapeError` where a shape does not fit. **Warns** `DivergenceWarning` of a `dt` with which friction
+    or springs of joints are unstable (`Model.summary` has the longest ones), where it and the model have values.
     """
     require_integrator(integrator, substeps, actuator_damping=actuator_damping is not None)
-    require_contact_integrator(model, contacts, integrator)
+    require_contact_integrator(model, contacts, integrator, actuator_damping=actuator_damping is not None)
     nv = (model.nv,)
     inputs = {"tau": (tau, nv), "actuator_damping": (actuator_damping, nv), "f_ext": (f_ext, (model.nb, 6))}
     start, (tau, actuator_damping, f_ext) = common_form(model, state, inputs)
@@ -142,6 +155,7 @@ def common_form(model: Model, state: State, inputs: dict[str, tuple[Any, tuple[i
 
     `inputs` has for each name an array, or None, and the shape of its axes that are not batch axes. **Raises**
     `ShapeError` if an array has other axes, or if the batch axes do not broadcast."""
+    state = with_velocity(model, state)
     arguments = {"state.q": (state.q, (model.nq,)), "state.v": (state.v, (model.nv,)), **inputs}
     sizes = f"nq = {model.nq}, nv = {model.nv}, nb = {model.nb} for this model"
     arrays, batches = {}, {"model": model_batch(model)}

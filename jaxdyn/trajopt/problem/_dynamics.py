@@ -138,7 +138,7 @@ class ModelDynamics(AbstractDynamics):
         model: Model,
         dt: ArrayLike,
         *,
-        integrator: Integrator = "semi_implicit_euler",
+        integrator: Integrator = "implicit_velocity",
         actuation: Float[Array | np.ndarray, "nv nu"] | AbstractMemorylessActuator | None = None,
         controls: int | None = None,
         substeps: int = 1,
