@@ -48,7 +48,7 @@ from jaxdyn.trajopt.ddp._constrained_state import (
     row_scale,
 )
 from jaxdyn.trajopt.ddp._ddp_options import DDPOptions
-from jaxdyn.trajopt.ddp._expansion import Expansion, Rows, Stationarity, expand
+from jaxdyn.trajopt.ddp._expansion import Expansion, Rows, Stationarity, expand, without_fixed_controls
 from jaxdyn.trajopt.ddp._filter import Filter
 from jaxdyn.trajopt.ddp._newton_step import newton_policy, take_step
 from jaxdyn.trajopt.ddp._riccati import Policy
@@ -157,7 +157,7 @@ def _begin(problem: Problem, s: ConstrainedState, e: Expansion, rows: Rows, warm
     rows_scale = row_scale(problem, rows, e, s.xs, width)
     equal = rows.lower == rows.upper
     distance = jnp.where(equal, rows.value - jnp.where(equal, rows.lower, 0.0), 0.0)
-    infeasibility = jnp.abs(s.gaps).sum() + jnp.abs(distance).sum()
+    infeasibility = jnp.abs(s.gaps).sum() + jnp.abs(distance / rows_scale).sum()
     barrier, softness = BARRIER * cost / number_of_bounds(problem, rows), SOFTNESS
     if warm:
         violation = jnp.abs(bound_excess(rows.value, rows.lower, rows.upper)) / rows_scale
@@ -199,7 +199,7 @@ def _with_barrier(problem: Problem, s: ConstrainedState, barrier, rows, softness
     constraints with the values and bounds `rows`."""
     value, lower, upper = rows
     eps, equal = jnp.finfo(problem.dtype).eps, lower == upper
-    of_equality = (s.scale.rows**2 if softened else eps**EXACTNESS) / s.scale.cost
+    of_equality = s.scale.rows**2 / s.scale.cost if softened else eps**EXACTNESS * s.unit_of_delta()
     delta = jnp.where(equal, of_equality, softness * s.unit_of_delta())
     infinity = jnp.full_like(delta, jnp.inf)
     state = s.rows._replace(delta=delta, dual=Sides(infinity, infinity), softened=jnp.array(softened))
@@ -215,12 +215,12 @@ def _with_barrier(problem: Problem, s: ConstrainedState, barrier, rows, softness
 def _updated(problem: Problem, options: DDPOptions, s: ConstrainedState, e, rows: Rows, barrier, deviation, equality):
     """The state with a smaller barrier and new multipliers of the inequalities, where the problem with the present
     barrier is solved to its tolerance."""
-    share = cost_scale(s, e) / number_of_bounds(problem, rows)
+    scale = cost_scale(problem, s, e)
+    share = scale / number_of_bounds(problem, rows)
     least = 0.1 * options.complementarity_tolerance * share
     near = jnp.maximum(0.1 * s.tolerance, options.constraint_tolerance)
     # A decrease that is small against the barrier itself is as good as a small slope, unless regularization made it so.
-    promised = s.promised * (1 + jnp.abs(e.stage.value.sum() + e.terminal.value))
-    settled = (promised < DECREMENT * s.barrier * number_of_bounds(problem, rows)) & ~s.regularized
+    settled = (s.promised < DECREMENT * s.barrier * number_of_bounds(problem, rows)) & ~s.regularized
     # A small barrier around a point that is far from stationary would leave no curvature along its bounds.
     fine = jnp.maximum(jnp.minimum(s.tolerance, jnp.sqrt(s.barrier / share)), 0.5 * options.tolerance)
     solved = ((s.errors.stationarity < fine) | settled) & (s.errors.gap < near)
@@ -235,9 +235,9 @@ def _updated(problem: Problem, options: DDPOptions, s: ConstrainedState, e, rows
     # Once the barrier is at its least, only the multipliers have to converge, the faster the smaller `delta` is.
     factor = jnp.where(slow | (s.barrier <= 1.01 * least), DELTA_STEP, DELTA_FACTOR)
     # Smaller ones would amplify the rounding of constraints into that of the slopes.
-    eps, now = jnp.finfo(problem.dtype).eps, cost_scale(s, e)
-    least_delta = jnp.maximum(eps**EXACTNESS, eps / options.tolerance) / now
-    softened, exact = s.rows.softened & (equality > SOFT_LIMIT), eps**EXACTNESS / now
+    eps, unit = jnp.finfo(problem.dtype).eps, s.unit_of_delta(scale)
+    least_delta = jnp.maximum(eps**EXACTNESS, eps / options.tolerance) * unit
+    softened, exact = s.rows.softened & (equality > SOFT_LIMIT), eps**EXACTNESS * unit
     of_equality = jnp.where(softened, jnp.maximum(SOFT_STEP * s.rows.delta, exact), exact)
     delta = jnp.where(equal, of_equality, jnp.maximum(factor * s.rows.delta, least_delta))
     # While inequalities are violated by more than the barrier explains, their multipliers change and the barrier waits.
@@ -280,6 +280,7 @@ def _iterate(
     """One Newton step, with an update of the barrier before it where that is due. `guess` is the first state of a guess
     with multipliers, or None: there the barrier method begins if steps with an active set have failed."""
     e, rows = expand(problem, s.xs, s.us, s.gaps)
+    e, rows = without_fixed_controls(problem, e), rows.without_fixed_controls(problem)
     first = jnp.isinf(s.scale.cost)
     s = jax.tree.map(lambda a, b: jnp.where(first, a, b), _begin(problem, s, e, rows, guess is not None), s)
     exact, bounds = s.by_active_set, (rows.lower, rows.upper)
@@ -329,7 +330,7 @@ def _iterate(
         # What blocked a solve says nothing about the one that begins anew.
         last_regularization=jnp.where(again, 0.0, jnp.where(regularization > 0, regularization, s.last_regularization)),
         policy=policy,
-        promised=jnp.abs(policy.slope + 0.5 * policy.curvature) / (1 + jnp.abs(cost)),
+        promised=jnp.abs(policy.slope + 0.5 * policy.curvature),
         regularized=regularization > 0,
         rolls_out=after.rolls_out & (status == Status.RUNNING),
         status=status,
