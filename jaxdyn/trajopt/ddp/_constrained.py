@@ -48,6 +48,14 @@ from jaxdyn.trajopt.ddp._constrained_state import (
     row_scale,
 )
 from jaxdyn.trajopt.ddp._ddp_options import DDPOptions
+from jaxdyn.trajopt.ddp._endings import (
+    HOPELESS,
+    Contradiction,
+    all_finite,
+    contradict,
+    falls_endlessly,
+    relative_violation,
+)
 from jaxdyn.trajopt.ddp._expansion import Expansion, Rows, Stationarity, expand, without_fixed_controls
 from jaxdyn.trajopt.ddp._filter import Filter
 from jaxdyn.trajopt.ddp._newton_step import newton_policy, take_step
@@ -129,7 +137,15 @@ def _initial_state(problem: Problem, options: DDPOptions, us, xs, multipliers) -
         regularization=jnp.zeros((), dtype),
         tolerance=jnp.ones((), dtype),
         violation=infinity,
-        scale=Scale(infinity, zeros, jnp.zeros(problem.dynamics.nu, dtype), infinity, infinity, jnp.zeros((), dtype)),
+        scale=Scale(
+            cost=infinity,
+            first_cost=infinity,
+            rows=zeros,
+            slopes=jnp.zeros(problem.dynamics.nu, dtype),
+            infeasibility=infinity,
+            barrier=infinity,
+            displacement=jnp.zeros((), dtype),
+        ),
         policy=Policy.zeros(problem.horizon, ndx, problem.dynamics.nu, dtype),
         promised=infinity,
         regularized=jnp.array(False),
@@ -143,6 +159,7 @@ def _initial_state(problem: Problem, options: DDPOptions, us, xs, multipliers) -
         restarts=zero,
         rolls_out=jnp.array(False),
         mean_step_length=jnp.ones((), dtype),
+        contradiction=Contradiction.none(dtype),
         first_us=us,
         history=History.empty(options.history, dtype) if options.history else None,
         active=ActiveSet(jnp.array(True), infinity, zero) if active_set else None,
@@ -169,7 +186,8 @@ def _begin(problem: Problem, s: ConstrainedState, e: Expansion, rows: Rows, warm
             softness = jnp.where(s.near, SOFTNESS_NEAR, SOFTNESS)
     # Costates of a guess that diverges are no measure either: with them, any slope would be small.
     slopes = jnp.minimum(station.size, (cost / width).min(axis=0))
-    s = s._replace(scale=Scale(cost, rows_scale, slopes, infeasibility, barrier, s.scale.displacement))
+    first_cost = e.stage.value.sum() + e.terminal.value
+    s = s._replace(scale=Scale(cost, first_cost, rows_scale, slopes, infeasibility, barrier, s.scale.displacement))
     s = _with_barrier(problem, s, barrier, rows[:3], softness)
     if not warm:
         return s
@@ -293,20 +311,33 @@ def _iterate(
     barrier = s.barrier_at(rows.value, *bounds)
     barrier_box = jnp.where(exact, 0.0, box_barrier(s.us, problem.control_box))
     policy, active, regularization = newton_policy(problem, options, s, e, rows, barrier)
-    after, alpha, displacement = take_step(problem, s, e, rows, barrier, policy, active)
+    after, alpha, displacement, multipliers = take_step(problem, s, e, rows, barrier, policy, active)
     grown = jnp.maximum(100 * regularization, least_regularization(s))
     cost = e.stage.value.sum() + e.terminal.value
-    finite = jnp.isfinite(cost + barrier.value + barrier_box) & jnp.isfinite(e.A).all() & jnp.isfinite(s.xs).all()
+    finite = all_finite(barrier.value + barrier_box, e, rows.value, rows.by_x, rows.by_u, rows.end_by_x, s.xs)
     still = displacement < STILL * after.scale.displacement
     length = jnp.where(still & (jnp.maximum(errors.violation, errors.gap) > FEASIBLE), 0.0, alpha)
     mean_step_length = MEMORY * s.mean_step_length + (1 - MEMORY) * length
     blocked = (alpha == 0) & (grown > options.max_regularization * s.scale.cost)
     blocked, last = blocked & ~exact, s.iterations + 1 >= options.max_iterations
-    stuck = blocked & (s.restarts >= len(BARRIERS_ANEW))
-    again = (blocked | (mean_step_length < CREEPING)) & (s.restarts < len(BARRIERS_ANEW)) & ~converged & finite & ~last
+    proof = contradict(problem, s.us, e, rows, multipliers) & (errors.violation > options.constraint_tolerance) & ~exact
+    contradiction = s.contradiction.after(proof, relative_violation(rows, s.scale.rows))
+    hopeless = contradiction.iterations >= HOPELESS
+    endless = falls_endlessly(s.scale.first_cost, s.scale.cost, cost, cost_scale(problem, s, e))
+    anew = s.restarts < len(BARRIERS_ANEW)
+    again = (blocked | hopeless | (mean_step_length < CREEPING)) & anew & ~converged & finite & ~endless & ~last
+    stuck = blocked & ~anew
+    infeasible = (hopeless & (~anew | last)) | (stuck & proof)
     status = jnp.select(
-        [~finite, converged, stuck, last],
-        [Status.DIVERGED, Status.CONVERGED, Status.STALLED, Status.OUT_OF_ITERATIONS],
+        [~finite, converged, endless, infeasible, stuck, last],
+        [
+            Status.DIVERGED,
+            Status.CONVERGED,
+            Status.UNBOUNDED,
+            Status.INFEASIBLE,
+            Status.STALLED,
+            Status.OUT_OF_ITERATIONS,
+        ],
         Status.RUNNING,
     ).astype(jnp.int32)
     violation = jnp.abs(bound_excess(rows.value, *bounds)).max(initial=0.0)
@@ -322,8 +353,9 @@ def _iterate(
     )
     report_iteration(options.progress, s.iterations, record, status)
     # The iterate that meets the tolerances is the solution, not the one after it.
-    after = after._replace(mean_step_length=mean_step_length)
-    after = jax.tree.map(lambda a, b: jnp.where(converged | ~finite, a, b), s, after)
+    after = after._replace(mean_step_length=mean_step_length, contradiction=contradiction)
+    stays = converged | ~finite | (status == Status.INFEASIBLE)
+    after = jax.tree.map(lambda a, b: jnp.where(stays, a, b), s, after)
     after = lax.cond(again, lambda: _begun_anew(problem, after), lambda: after)
     after = after._replace(
         regularization=jnp.where((alpha == 0) & ~again, grown, 0.0),
@@ -369,6 +401,7 @@ def _begun_anew(problem: Problem, s: ConstrainedState) -> ConstrainedState:
         restarts=s.restarts + 1,
         rolls_out=s.restarts + 1 == len(BARRIERS_ANEW),
         mean_step_length=jnp.ones_like(s.mean_step_length),
+        contradiction=Contradiction.none(s.xs.dtype),
     )
     factor, softness = jnp.asarray((BARRIERS_ANEW, SOFTNESS_ANEW), problem.dtype)[:, s.restarts]
     return _with_barrier(problem, anew, factor * s.scale.barrier, problem.constraints(xs, us), softness, softened=True)

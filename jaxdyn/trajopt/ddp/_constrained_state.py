@@ -9,6 +9,7 @@ from jaxdyn._types import Array, Float
 from jaxdyn.trajopt._history import History
 from jaxdyn.trajopt.ddp._barrier import RowBarrier, RowState, Sides, inverse_distances, present_multipliers, row_barrier
 from jaxdyn.trajopt.ddp._ddp_options import DDPOptions
+from jaxdyn.trajopt.ddp._endings import Contradiction
 from jaxdyn.trajopt.ddp._expansion import Expansion, Rows, Stationarity, cost_spread, matvec, motion, vecmat
 from jaxdyn.trajopt.ddp._filter import Filter
 from jaxdyn.trajopt.ddp._riccati import Policy
@@ -34,6 +35,8 @@ class Scale(NamedTuple):
     """The sizes of a problem's quantities at the guess, to which tolerances are relative."""
 
     cost: Float[Array, ""]
+    first_cost: Float[Array, ""]
+    """The cost itself, with its constant."""
     rows: Float[Array, "rows"]
     slopes: Float[Array, "nu"]
     infeasibility: Float[Array, ""]
@@ -140,6 +143,7 @@ class ConstrainedState(NamedTuple):
     """Whether steps are roll-outs of the policy, and not those of the linear model."""
     mean_step_length: Array
     """Moving average of the step lengths."""
+    contradiction: Contradiction
     first_us: Array
     """The controls of the guess."""
     history: History | None

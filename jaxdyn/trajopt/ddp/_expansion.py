@@ -167,7 +167,10 @@ def _expand_terms_at(problem: Problem, terms, linears, x, u, k):
         r, by_x, by_u = term.residual.linearize(dynamics, x, u, k) if linear is None else linear
         by_x = jnp.zeros((len(r), dynamics.ndx), r.dtype) if by_x is None else by_x
         by_u = jnp.zeros((len(r), nu), r.dtype) if by_u is None else by_u
-        parts.append((r, *term.bounds(r, None if u is None else k), by_x, by_u))
+        low, high = term.bounds(r, None if u is None else k)
+        # Components without bounds, as those of the state at stage 0, hold nothing, whatever their derivatives are.
+        has = (jnp.isfinite(low) | jnp.isfinite(high))[:, None]
+        parts.append((r, low, high, jnp.where(has, by_x, 0.0), jnp.where(has, by_u, 0.0)))
     empty = [jnp.zeros(shape, problem.dtype) for shape in (0, 0, 0, (0, dynamics.ndx), (0, nu))]
     r, low, high, by_x, by_u = map(jnp.concatenate, zip(*(parts or [empty]), strict=True))
     return total, (r, low, high, by_x, by_u)

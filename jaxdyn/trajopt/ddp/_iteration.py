@@ -18,6 +18,7 @@ from jaxdyn.trajopt._solution import Gains, Multipliers, Residuals, Solution, St
 from jaxdyn.trajopt.ddp._batches import where_needed
 from jaxdyn.trajopt.ddp._ddp_options import DDPOptions
 from jaxdyn.trajopt.ddp._differences import differenced_costs
+from jaxdyn.trajopt.ddp._endings import all_finite, falls_endlessly
 from jaxdyn.trajopt.ddp._expansion import Expansion, Stationarity, cost_spread, costates, expand, second_order_costs
 from jaxdyn.trajopt.ddp._line_search import Iterate, linear_step, no_step, search
 from jaxdyn.trajopt.ddp._riccati import Policy, backward, backward_associative, backward_in_box
@@ -49,6 +50,7 @@ class DDPState(NamedTuple):
     """Size of the derivatives by the controls at the guess."""
     first_scale: Array
     """Scale of the cost at the guess."""
+    first_cost: Array
     stationarity: Array
     status: Array
     iterations: Array
@@ -78,6 +80,7 @@ def _initial_state(problem: Problem, options: DDPOptions, us, xs, near: bool) ->
         promised=jnp.asarray(0.0 if near else jnp.inf, dtype),
         first_size=jnp.zeros(problem.dynamics.nu, dtype),
         first_scale=infinity,
+        first_cost=infinity,
         stationarity=infinity,
         status=zero,
         iterations=zero,
@@ -122,12 +125,14 @@ def _iterate(problem: Problem, options: DDPOptions, guess: DDPState, s: DDPState
     rounding = 10 * eps * (scale + jnp.abs(value))
     attainable = jnp.where(promised < rounding, jnp.maximum(options.tolerance, eps**0.4), options.tolerance)
     solved = s.feasible & (promised <= options.decrease_tolerance * scale) & (stationarity <= attainable)
-    diverged = ~jnp.isfinite(value) | ~jnp.isfinite(xs).all() | ~jnp.isfinite(e.A).all()
+    diverged = ~all_finite(e, xs)
+    first_cost = jnp.where(s.iterations == 0, value, s.first_cost)
+    endless = falls_endlessly(first_cost, first_scale, value, scale)
     last = s.iterations + 1 >= options.max_iterations
-    again = stuck & (linear_steps > 0) & ~solved & ~diverged & ~last
+    again = stuck & (linear_steps > 0) & ~solved & ~diverged & ~endless & ~last
     status = jnp.select(
-        [diverged, solved, stuck & ~again, last],
-        [Status.DIVERGED, Status.CONVERGED, Status.STALLED, Status.OUT_OF_ITERATIONS],
+        [diverged, solved, endless, stuck & ~again, last],
+        [Status.DIVERGED, Status.CONVERGED, Status.UNBOUNDED, Status.STALLED, Status.OUT_OF_ITERATIONS],
         Status.RUNNING,
     ).astype(jnp.int32)
     record = IterationRecord(
@@ -150,6 +155,7 @@ def _iterate(problem: Problem, options: DDPOptions, guess: DDPState, s: DDPState
         promised=promised,
         first_size=first_size,
         first_scale=first_scale,
+        first_cost=first_cost,
         stationarity=stationarity,
         status=status,
         iterations=s.iterations + 1,
@@ -159,6 +165,7 @@ def _iterate(problem: Problem, options: DDPOptions, guess: DDPState, s: DDPState
         linear_steps=jnp.full_like(linear_steps, -1),
         first_size=first_size,
         first_scale=first_scale,
+        first_cost=first_cost,
         iterations=after.iterations,
         history=after.history,
     )

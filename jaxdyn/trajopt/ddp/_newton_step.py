@@ -115,8 +115,9 @@ def newton_policy(problem: Problem, options: DDPOptions, s, e: Expansion, rows: 
 def take_step(
     problem: Problem, s: ConstrainedState, e: Expansion, rows: Rows, barrier: RowBarrier, policy: Policy, active
 ):
-    """The state after the longest acceptable part of the policy's step; that part, which is zero where none is; and the
-    displacement of the states by it, in the units of `Scale.displacement`."""
+    """The state after the longest acceptable part of the policy's step; that part, which is zero where none is; the
+    displacement of the states by it, in the units of `Scale.displacement`; and the constraints' multipliers `[rows]`
+    after the whole step."""
     box = problem.control_box
     dxs, dus = linear_roll_out(e, policy)
     exact = s.by_active_set
@@ -184,7 +185,7 @@ def take_step(
     if s.active is not None:
         stepped = after_active_set_step(problem, s, after, rows, policy, active, dxs, dus)
         after = jax.tree.map(lambda a, b: jnp.where(exact & (alpha > 0), a, b), stepped, after)
-    return after, alpha, jnp.where(alpha > 0, alpha * displacement, 0.0)
+    return after, alpha, jnp.where(alpha > 0, alpha * displacement, 0.0), barrier.slope + barrier.curvature * change
 
 
 def _step_limits(problem: Problem, s: ConstrainedState, inverse: Sides, dus):
