@@ -87,11 +87,14 @@ class Solution(eqx.Module):
         text = _describe(self.status, violation > 0)
         if self.status == Status.CONVERGED:
             return text
+        if self.status in (Status.DIVERGED, Status.INFEASIBLE):
+            text = f"{text} (describe(problem) names {'terms' if self.status == Status.DIVERGED else 'them'} and stages)"
         return f"{text}; the largest violation of a constraint is {violation:.2g}, the largest gap {gap:.2g}"
 
     def describe(self, problem: Problem) -> str:
         """The text of the solution with what limits it: the constraint, stage and component of the largest violation
-        and of the largest multiplier, the stage of the largest gap, and the controls that stand at their bounds.
+        and of the largest multiplier, the other constraints that are violated, the stage of the largest gap, the terms
+        that are not finite where a solve has diverged, and the controls that stand at their bounds.
 
         `problem` is the one that was solved. For concrete values. **Raises** `ModelError` for a batch.
         """
