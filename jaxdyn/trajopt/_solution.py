@@ -27,8 +27,8 @@ class Residuals(eqx.Module):
     violation: Float[Array, "*batch"]
     """Largest violation of a constraint or of a control's bounds."""
     complementarity: Any = None
-    """Sum of the products of multipliers and distances from their bounds, at most and relative to the cost; None if the
-    solver does not measure it."""
+    """Sum of the products of multipliers and distances from their bounds, at most and relative to the cost's scale,
+    which a constant in the cost does not change; None if the solver does not measure it."""
 
 
 class Multipliers(eqx.Module):
@@ -87,8 +87,9 @@ class Solution(eqx.Module):
         text = _describe(self.status, violation > 0)
         if self.status == Status.CONVERGED:
             return text
-        if self.status in (Status.DIVERGED, Status.INFEASIBLE):
-            text = f"{text} (describe(problem) names {'terms' if self.status == Status.DIVERGED else 'them'} and stages)"
+        named = {Status.DIVERGED: "the terms that are not finite", Status.INFEASIBLE: "the constraints that remain"}
+        if (what := named.get(Status(int(self.status)))) is not None:
+            text = f"{text} (describe(problem) names {what}, and their stages)"
         return f"{text}; the largest violation of a constraint is {violation:.2g}, the largest gap {gap:.2g}"
 
     def describe(self, problem: Problem) -> str:

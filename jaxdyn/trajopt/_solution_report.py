@@ -80,23 +80,19 @@ def _sizes(problem: Problem, terms, end: bool) -> list[int]:
 
 
 def _other_violations(problem: Problem, stage: np.ndarray, end: np.ndarray, largest: tuple[int, bool]) -> list[str]:
-    """A line for each component, other than the `largest` one, that is violated by more than a small part of it."""
+    """A line for each component that is violated by more than a small part of the largest violation, with its stages;
+    the component `largest` has one only for further stages."""
     most = max(stage.max(initial=0.0), end.max(initial=0.0))
+    components = [(i, True, sizes) for i, sizes in enumerate(stage.T)]
+    components += [(i, False, sizes) for i, sizes in enumerate(end[:, None])]
     lines = []
-    for of_stage, sizes in ((True, stage), (False, end[None])):
-        for i in np.flatnonzero(sizes.max(axis=0, initial=0.0) > _ALSO * most):
-            if (int(i), of_stage) == largest and not of_stage:
-                continue
-            at = np.flatnonzero(sizes[:, i] > _ALSO * most)
-            k = int(sizes[:, i].argmax())
-            place, stages = _place(problem, int(i), k if of_stage else None), ""
-            if of_stage and (len(at) > 1 or (int(i), of_stage) != largest):
-                stages = f", in {len(at)} of {len(sizes)} stages ({_ranges(at)})"
-            elif of_stage:
-                continue
-            lines.append(f"                and {sizes[k, i]:.4g} at {place}{stages}")
-    shown = lines[:_SHOWN]
-    return shown if len(lines) <= _SHOWN else [*shown, f"                and {len(lines) - _SHOWN} more components"]
+    for i, of_stage, sizes in components:
+        at, k = np.flatnonzero(sizes > _ALSO * most), int(sizes.argmax())
+        if len(at) > ((i, of_stage) == largest):
+            stages = f", in {len(at)} of {len(sizes)} stages ({_ranges(at)})" if of_stage else ""
+            lines.append(f"                and {sizes[k]:.4g} at {_place(problem, i, k if of_stage else None)}{stages}")
+    more = [f"                and {len(lines) - _SHOWN} more components"] if len(lines) > _SHOWN else []
+    return lines[:_SHOWN] + more
 
 
 def _kind(term) -> str:
@@ -169,7 +165,7 @@ def values_not_finite(problem: Problem, xs, us) -> list[str]:
             finite = [np.isfinite(np.asarray(x)).reshape(len(x), -1).all(axis=1) for x in jax.tree.leaves(tree)]
             bad = np.flatnonzero(~np.all(finite, axis=0))
             if len(bad):
-                where = "the end of the horizon" if arguments is last else f"stage{"s"[: len(bad) > 1]} {_ranges(bad)}"
+                where = "the end of the horizon" if arguments is last else f"stage {bad[0]} ({len(bad)} stages)"
                 lines.append(f"the {kind} of {what} is not finite at {where}")
                 break
     return lines

@@ -55,6 +55,7 @@ from jaxdyn.trajopt.ddp._endings import (
     contradict,
     falls_endlessly,
     relative_violation,
+    status_after,
 )
 from jaxdyn.trajopt.ddp._expansion import Expansion, Rows, Stationarity, expand, without_fixed_controls
 from jaxdyn.trajopt.ddp._filter import Filter
@@ -314,7 +315,9 @@ def _iterate(
     after, alpha, displacement, multipliers = take_step(problem, s, e, rows, barrier, policy, active)
     grown = jnp.maximum(100 * regularization, least_regularization(s))
     cost = e.stage.value.sum() + e.terminal.value
-    finite = all_finite(barrier.value + barrier_box, e, rows.value, rows.by_x, rows.by_u, rows.end_by_x, s.xs)
+    finite = jnp.isfinite(cost + barrier.value + barrier_box) & jnp.isfinite(e.A).all() & jnp.isfinite(s.xs).all()
+    # Where only derivatives are not finite, no step is possible, and another beginning may lead elsewhere.
+    sound = all_finite(e, rows.by_x, rows.by_u, rows.end_by_x)
     still = displacement < STILL * after.scale.displacement
     length = jnp.where(still & (jnp.maximum(errors.violation, errors.gap) > FEASIBLE), 0.0, alpha)
     mean_step_length = MEMORY * s.mean_step_length + (1 - MEMORY) * length
@@ -325,21 +328,12 @@ def _iterate(
     hopeless = contradiction.iterations >= HOPELESS
     endless = falls_endlessly(s.scale.first_cost, s.scale.cost, cost, cost_scale(problem, s, e))
     anew = s.restarts < len(BARRIERS_ANEW)
-    again = (blocked | hopeless | (mean_step_length < CREEPING)) & anew & ~converged & finite & ~endless & ~last
+    diverged = ~finite | (~sound & (~anew | last))
+    again = blocked | hopeless | ~sound | (mean_step_length < CREEPING)
+    again = again & anew & ~converged & finite & ~endless & ~last
     stuck = blocked & ~anew
     infeasible = (hopeless & (~anew | last)) | (stuck & proof)
-    status = jnp.select(
-        [~finite, converged, endless, infeasible, stuck, last],
-        [
-            Status.DIVERGED,
-            Status.CONVERGED,
-            Status.UNBOUNDED,
-            Status.INFEASIBLE,
-            Status.STALLED,
-            Status.OUT_OF_ITERATIONS,
-        ],
-        Status.RUNNING,
-    ).astype(jnp.int32)
+    status = status_after(diverged, converged, endless, infeasible, stuck, last)
     violation = jnp.abs(bound_excess(rows.value, *bounds)).max(initial=0.0)
     record = IterationRecord(
         cost=cost,
@@ -354,7 +348,7 @@ def _iterate(
     report_iteration(options.progress, s.iterations, record, status)
     # The iterate that meets the tolerances is the solution, not the one after it.
     after = after._replace(mean_step_length=mean_step_length, contradiction=contradiction)
-    stays = converged | ~finite | (status == Status.INFEASIBLE)
+    stays = converged | diverged | (status == Status.INFEASIBLE)
     after = jax.tree.map(lambda a, b: jnp.where(stays, a, b), s, after)
     after = lax.cond(again, lambda: _begun_anew(problem, after), lambda: after)
     after = after._replace(

@@ -46,7 +46,9 @@ def ddp(
     2006). Bounds on controls hold in every iterate. Constraints may be violated on the way: their barriers are smooth
     on both sides of a bound, by a proximal term with multipliers, which are updated only when the problem with the
     present barrier is solved. Where no step is acceptable, or only tiny ones are, the solve begins anew from `x0`
-    repeated, at most three times.
+    repeated, at most three times. Where every beginning ends at a point at which the linear models of the constraints
+    contradict each other, by the lemma of Farkas, the status is infeasible; it is about that point, and another guess
+    may lead elsewhere. Where the cost has fallen by 1e10 times its scale and is not flat, the status is unbounded.
 
     The status is converged only if the derivative of the Lagrangian by the controls, the violation, the gaps, and the
     products of multipliers and distances are within the tolerances of `options`, each relative to its size.
@@ -72,9 +74,9 @@ def ddp(
     ends, and in lock step elsewhere, where elements that have ended do not change.
 
     **Raises** `ShapeError`; `ModelError` where a cost, a constraint or the dynamics are not finite at the guess though
-    its states are (checked only outside of transformations). **Warns** `NotConvergedWarning` where a value or a derivative
-    at the last iterate is not finite (outside of transformations), and at run time where derivatives are NaN because a solve
-    has not converged.
+    its states are. **Warns** `NotConvergedWarning` where a value or a derivative at the last iterate is not finite
+    (both are checked only outside of transformations), and at run time where derivatives are NaN because a solve has
+    not converged.
     """
     # As arrays, so that other numbers do not compile again.
     numbers: DDPOptions = jax.tree.map(jnp.asarray, DDPOptions() if options is None else options)

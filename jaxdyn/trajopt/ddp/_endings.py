@@ -5,6 +5,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jaxdyn._status import Status
 from jaxdyn._types import Array, Float
 from jaxdyn.trajopt.ddp._expansion import Expansion, Rows, Stationarity
 from jaxdyn.trajopt.problem import Problem, bound_excess
@@ -21,9 +22,9 @@ constraints contradict each other. Fewer are not enough: a car at rest cannot mo
 derivatives, which see how it can, come after 25 iterations. With 25, 23 of 25 runs of the benchmark's bicycle converge,
 with 40 all."""
 ENDLESS, OF_FALL = 1e10, 1e-2
-"""Fall of a cost without a lower bound, as a multiple of its scale at the guess, and the least scale of the cost at such
-an iterate, as a part of that fall. Where a cost has a lower bound, it falls far only from a guess where its scale is as
-large, or becomes flat."""
+"""Fall of a cost without a lower bound, as a multiple of its scale at the guess, and the least scale of the cost at
+such an iterate, as a part of that fall. Where a cost has a lower bound, it falls far only from a guess where its scale
+is as large, or becomes flat."""
 
 
 class Contradiction(NamedTuple):
@@ -47,7 +48,7 @@ class Contradiction(NamedTuple):
         return Contradiction(after, jnp.where(goes_on, self.violation, violation))
 
 
-def contradict(problem: Problem, us, e: Expansion, rows: Rows, multipliers) -> Float[Array, ""]:
+def contradict(problem: Problem, us, e: Expansion, rows: Rows, multipliers) -> Array:
     """Whether linear models of dynamics and constraints contradict each other, by the lemma of Farkas (Nocedal &
     Wright, Numerical Optimization, 2006, section 12.4).
 
@@ -76,6 +77,19 @@ def falls_endlessly(first_cost, first_scale, cost, scale) -> Array:
     # A guess at which neither slopes nor curvatures change the cost says nothing of its scale.
     known = first_scale > 2 * jnp.finfo(scale.dtype).eps
     return known & (fall > ENDLESS * first_scale) & (scale > OF_FALL * fall)
+
+
+def status_after(diverged, converged, unbounded, infeasible, stalled, last) -> Array:
+    """The status after an iteration: the first of these that holds, else running."""
+    conditions = {
+        Status.DIVERGED: diverged,
+        Status.CONVERGED: converged,
+        Status.UNBOUNDED: unbounded,
+        Status.INFEASIBLE: infeasible,
+        Status.STALLED: stalled,
+        Status.OUT_OF_ITERATIONS: last,
+    }
+    return jnp.select(list(conditions.values()), list(conditions), Status.RUNNING).astype(jnp.int32)
 
 
 def all_finite(*trees) -> Array:

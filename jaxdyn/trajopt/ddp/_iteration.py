@@ -18,7 +18,7 @@ from jaxdyn.trajopt._solution import Gains, Multipliers, Residuals, Solution, St
 from jaxdyn.trajopt.ddp._batches import where_needed
 from jaxdyn.trajopt.ddp._ddp_options import DDPOptions
 from jaxdyn.trajopt.ddp._differences import differenced_costs
-from jaxdyn.trajopt.ddp._endings import all_finite, falls_endlessly
+from jaxdyn.trajopt.ddp._endings import all_finite, falls_endlessly, status_after
 from jaxdyn.trajopt.ddp._expansion import Expansion, Stationarity, cost_spread, costates, expand, second_order_costs
 from jaxdyn.trajopt.ddp._line_search import Iterate, linear_step, no_step, search
 from jaxdyn.trajopt.ddp._riccati import Policy, backward, backward_associative, backward_in_box
@@ -125,16 +125,14 @@ def _iterate(problem: Problem, options: DDPOptions, guess: DDPState, s: DDPState
     rounding = 10 * eps * (scale + jnp.abs(value))
     attainable = jnp.where(promised < rounding, jnp.maximum(options.tolerance, eps**0.4), options.tolerance)
     solved = s.feasible & (promised <= options.decrease_tolerance * scale) & (stationarity <= attainable)
-    diverged = ~all_finite(e, xs)
+    # Where derivatives are not finite after steps of the linear model, roll-outs may lead elsewhere.
+    sound = all_finite(e)
+    diverged = ~all_finite(value, e.A, xs) | (~sound & (s.linear_steps <= 0))
     first_cost = jnp.where(s.iterations == 0, value, s.first_cost)
     endless = falls_endlessly(first_cost, first_scale, value, scale)
     last = s.iterations + 1 >= options.max_iterations
-    again = stuck & (linear_steps > 0) & ~solved & ~diverged & ~endless & ~last
-    status = jnp.select(
-        [diverged, solved, endless, stuck & ~again, last],
-        [Status.DIVERGED, Status.CONVERGED, Status.UNBOUNDED, Status.STALLED, Status.OUT_OF_ITERATIONS],
-        Status.RUNNING,
-    ).astype(jnp.int32)
+    again = (stuck | ~sound) & (linear_steps > 0) & ~solved & ~diverged & ~endless & ~last
+    status = status_after(diverged, solved, endless, False, stuck & ~again, last)
     record = IterationRecord(
         cost=value,
         violation=jnp.abs(bound_excess(us, *problem.control_box)).max(),

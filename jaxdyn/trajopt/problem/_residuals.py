@@ -179,8 +179,6 @@ class FunctionResidual(AbstractResidual):
     def __call__(self, dynamics, x, u, k):
         """The residual at stage `k`. **Raises** `ShapeError` unless the function returns a vector, `ModelError` for one
         that uses `u` although `of_state` says that it does not, also where it accepts None."""
-        if self.of_state and u is not None:
-            require_no_use(lambda u: self.function(x, u, dynamics.time(k), self.params), u, "FunctionResidual")
         try:
             r = jnp.asarray(self.function(x, None if self.of_state else u, dynamics.time(k), self.params))
         except (TypeError, AttributeError) as error:
@@ -190,6 +188,8 @@ class FunctionResidual(AbstractResidual):
                 f"a FunctionResidual has of_state=True, so its function gets None as u, and fails: {error}. Leave "
                 "of_state out if the function uses the control"
             ) from error
+        if self.of_state and u is not None:
+            require_no_use(lambda u: self.function(x, u, dynamics.time(k), self.params), u, "FunctionResidual")
         if r.ndim != 1:
             raise ShapeError(f"a FunctionResidual returned the shape {r.shape}; a vector [m] is needed")
         return r
