@@ -153,7 +153,7 @@ def values_not_finite(problem: Problem, xs, us) -> list[str]:
         return evaluate
 
     stages, last = (xs[:-1], us, problem.stages), (xs[-1:],)
-    parts = [("the dynamics", of_dynamics, stages)]
+    parts: list[tuple[str, Any, Any]] = [("the dynamics", of_dynamics, stages)]
     for name in ("stage_costs", "stage_constraints", "terminal_costs", "terminal_constraints"):
         for j, term in enumerate(getattr(problem, name)):
             evaluate, of_end = of_term(term), name.startswith("terminal")
