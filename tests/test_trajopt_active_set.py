@@ -149,7 +149,8 @@ def test_a_regularization_leads_on_where_second_derivatives_have_no_active_set()
 
 @pytest.mark.slow
 def test_the_barrier_method_takes_over_where_no_active_set_helps():
-    """The second derivatives are so wrong that a regularization that would help is too large."""
+    """The second derivatives are so wrong that a regularization that would help is too large; with multipliers that are
+    a hundredth of these, one of 0.2 helps."""
     solved = warm_solve(pendulum(), solution().us, solution().xs, wrong_multipliers(1e8))
     assert_optimal(pendulum(), solved)
     barriers = np.asarray(solved.history.barrier[: int(solved.iterations)])
