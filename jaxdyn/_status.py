@@ -20,5 +20,7 @@ class Status(enum.IntEnum):
     RUNNING = 0, "running: the solve has not ended"
     CONVERGED = 1, "converged: the tolerances are met"
     STALLED = 2, "stalled: no step improves the iterate, but the tolerances are not met"
-    DIVERGED = 3, "diverged: a value is not finite; the iterate is the last good one"
+    DIVERGED = 3, "diverged: a value or a derivative is not finite; the iterate is the last good one"
     OUT_OF_ITERATIONS = 4, "out of iterations: the tolerances are not met yet"
+    INFEASIBLE = 5, "infeasible: the constraints contradict each other here, so no small step reduces their violation"
+    UNBOUNDED = 6, "unbounded: the cost seems to fall without end"

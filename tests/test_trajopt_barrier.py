@@ -202,7 +202,7 @@ def last_state(x, u, t, params):
 def cost_scale(p: Problem, us) -> jax.Array:
     """The scale of the cost for these controls, where all states are zero and controls have the range one."""
     xs = jnp.zeros((len(us) + 1, p.dynamics.nx))
-    guess = types.SimpleNamespace(xs=xs, gaps=p.gaps(xs, us))
+    guess = types.SimpleNamespace(xs=xs, us=us, gaps=p.gaps(xs, us))
     e, _ = expand(p, xs, us, guess.gaps)
     station, _ = Stationarity.of(e, e.stage.x, (e.stage.u,), e.terminal.x)
     return guess_cost_scale(p, guess, e, station.slopes, jnp.ones(us.shape))
@@ -210,8 +210,8 @@ def cost_scale(p: Problem, us) -> jax.Array:
 
 @pytest.mark.parametrize(
     ("growth", "control", "constant", "expected"),
-    # 100 times the way of one and of 40 gaps; the cost of the guess; 1 % of what 40 controls of size one change.
-    [(10.0, 1.0, 0.0, 4100.0), (10.0, 1.0, 2.0, 2.0), (1.0, 0.0, 0.0, 0.4)],
+    # The way of one and of 40 gaps, with and without a constant in the cost; the way of one.
+    [(10.0, 1.0, 0.0, 41.0), (10.0, 1.0, 2e6, 41.0), (1.0, 0.0, 0.0, 1.0)],
 )
 def test_the_scale_of_the_cost_is_not_that_of_an_unstable_motion(growth, control, constant, expected):
     """The last control changes the last state by one, the first one by the growth to the power of 39."""

@@ -48,7 +48,16 @@ from jaxdyn.trajopt.ddp._constrained_state import (
     row_scale,
 )
 from jaxdyn.trajopt.ddp._ddp_options import DDPOptions
-from jaxdyn.trajopt.ddp._expansion import Expansion, Rows, Stationarity, expand
+from jaxdyn.trajopt.ddp._endings import (
+    HOPELESS,
+    Contradiction,
+    all_finite,
+    contradict,
+    falls_endlessly,
+    relative_violation,
+    status_after,
+)
+from jaxdyn.trajopt.ddp._expansion import Expansion, Rows, Stationarity, expand, without_fixed_controls
 from jaxdyn.trajopt.ddp._filter import Filter
 from jaxdyn.trajopt.ddp._newton_step import newton_policy, take_step
 from jaxdyn.trajopt.ddp._riccati import Policy
@@ -129,7 +138,15 @@ def _initial_state(problem: Problem, options: DDPOptions, us, xs, multipliers) -
         regularization=jnp.zeros((), dtype),
         tolerance=jnp.ones((), dtype),
         violation=infinity,
-        scale=Scale(infinity, zeros, jnp.zeros(problem.dynamics.nu, dtype), infinity, infinity, jnp.zeros((), dtype)),
+        scale=Scale(
+            cost=infinity,
+            first_cost=infinity,
+            rows=zeros,
+            slopes=jnp.zeros(problem.dynamics.nu, dtype),
+            infeasibility=infinity,
+            barrier=infinity,
+            displacement=jnp.zeros((), dtype),
+        ),
         policy=Policy.zeros(problem.horizon, ndx, problem.dynamics.nu, dtype),
         promised=infinity,
         regularized=jnp.array(False),
@@ -143,6 +160,7 @@ def _initial_state(problem: Problem, options: DDPOptions, us, xs, multipliers) -
         restarts=zero,
         rolls_out=jnp.array(False),
         mean_step_length=jnp.ones((), dtype),
+        contradiction=Contradiction.none(dtype),
         first_us=us,
         history=History.empty(options.history, dtype) if options.history else None,
         active=ActiveSet(jnp.array(True), infinity, zero) if active_set else None,
@@ -157,7 +175,7 @@ def _begin(problem: Problem, s: ConstrainedState, e: Expansion, rows: Rows, warm
     rows_scale = row_scale(problem, rows, e, s.xs, width)
     equal = rows.lower == rows.upper
     distance = jnp.where(equal, rows.value - jnp.where(equal, rows.lower, 0.0), 0.0)
-    infeasibility = jnp.abs(s.gaps).sum() + jnp.abs(distance).sum()
+    infeasibility = jnp.abs(s.gaps).sum() + jnp.abs(distance / rows_scale).sum()
     barrier, softness = BARRIER * cost / number_of_bounds(problem, rows), SOFTNESS
     if warm:
         violation = jnp.abs(bound_excess(rows.value, rows.lower, rows.upper)) / rows_scale
@@ -169,7 +187,8 @@ def _begin(problem: Problem, s: ConstrainedState, e: Expansion, rows: Rows, warm
             softness = jnp.where(s.near, SOFTNESS_NEAR, SOFTNESS)
     # Costates of a guess that diverges are no measure either: with them, any slope would be small.
     slopes = jnp.minimum(station.size, (cost / width).min(axis=0))
-    s = s._replace(scale=Scale(cost, rows_scale, slopes, infeasibility, barrier, s.scale.displacement))
+    first_cost = e.stage.value.sum() + e.terminal.value
+    s = s._replace(scale=Scale(cost, first_cost, rows_scale, slopes, infeasibility, barrier, s.scale.displacement))
     s = _with_barrier(problem, s, barrier, rows[:3], softness)
     if not warm:
         return s
@@ -199,7 +218,7 @@ def _with_barrier(problem: Problem, s: ConstrainedState, barrier, rows, softness
     constraints with the values and bounds `rows`."""
     value, lower, upper = rows
     eps, equal = jnp.finfo(problem.dtype).eps, lower == upper
-    of_equality = (s.scale.rows**2 if softened else eps**EXACTNESS) / s.scale.cost
+    of_equality = s.scale.rows**2 / s.scale.cost if softened else eps**EXACTNESS * s.unit_of_delta()
     delta = jnp.where(equal, of_equality, softness * s.unit_of_delta())
     infinity = jnp.full_like(delta, jnp.inf)
     state = s.rows._replace(delta=delta, dual=Sides(infinity, infinity), softened=jnp.array(softened))
@@ -215,12 +234,12 @@ def _with_barrier(problem: Problem, s: ConstrainedState, barrier, rows, softness
 def _updated(problem: Problem, options: DDPOptions, s: ConstrainedState, e, rows: Rows, barrier, deviation, equality):
     """The state with a smaller barrier and new multipliers of the inequalities, where the problem with the present
     barrier is solved to its tolerance."""
-    share = cost_scale(s, e) / number_of_bounds(problem, rows)
+    scale = cost_scale(problem, s, e)
+    share = scale / number_of_bounds(problem, rows)
     least = 0.1 * options.complementarity_tolerance * share
     near = jnp.maximum(0.1 * s.tolerance, options.constraint_tolerance)
     # A decrease that is small against the barrier itself is as good as a small slope, unless regularization made it so.
-    promised = s.promised * (1 + jnp.abs(e.stage.value.sum() + e.terminal.value))
-    settled = (promised < DECREMENT * s.barrier * number_of_bounds(problem, rows)) & ~s.regularized
+    settled = (s.promised < DECREMENT * s.barrier * number_of_bounds(problem, rows)) & ~s.regularized
     # A small barrier around a point that is far from stationary would leave no curvature along its bounds.
     fine = jnp.maximum(jnp.minimum(s.tolerance, jnp.sqrt(s.barrier / share)), 0.5 * options.tolerance)
     solved = ((s.errors.stationarity < fine) | settled) & (s.errors.gap < near)
@@ -235,9 +254,9 @@ def _updated(problem: Problem, options: DDPOptions, s: ConstrainedState, e, rows
     # Once the barrier is at its least, only the multipliers have to converge, the faster the smaller `delta` is.
     factor = jnp.where(slow | (s.barrier <= 1.01 * least), DELTA_STEP, DELTA_FACTOR)
     # Smaller ones would amplify the rounding of constraints into that of the slopes.
-    eps, now = jnp.finfo(problem.dtype).eps, cost_scale(s, e)
-    least_delta = jnp.maximum(eps**EXACTNESS, eps / options.tolerance) / now
-    softened, exact = s.rows.softened & (equality > SOFT_LIMIT), eps**EXACTNESS / now
+    eps, unit = jnp.finfo(problem.dtype).eps, s.unit_of_delta(scale)
+    least_delta = jnp.maximum(eps**EXACTNESS, eps / options.tolerance) * unit
+    softened, exact = s.rows.softened & (equality > SOFT_LIMIT), eps**EXACTNESS * unit
     of_equality = jnp.where(softened, jnp.maximum(SOFT_STEP * s.rows.delta, exact), exact)
     delta = jnp.where(equal, of_equality, jnp.maximum(factor * s.rows.delta, least_delta))
     # While inequalities are violated by more than the barrier explains, their multipliers change and the barrier waits.
@@ -280,6 +299,7 @@ def _iterate(
     """One Newton step, with an update of the barrier before it where that is due. `guess` is the first state of a guess
     with multipliers, or None: there the barrier method begins if steps with an active set have failed."""
     e, rows = expand(problem, s.xs, s.us, s.gaps)
+    e, rows = without_fixed_controls(problem, e), rows.without_fixed_controls(problem)
     first = jnp.isinf(s.scale.cost)
     s = jax.tree.map(lambda a, b: jnp.where(first, a, b), _begin(problem, s, e, rows, guess is not None), s)
     exact, bounds = s.by_active_set, (rows.lower, rows.upper)
@@ -292,22 +312,28 @@ def _iterate(
     barrier = s.barrier_at(rows.value, *bounds)
     barrier_box = jnp.where(exact, 0.0, box_barrier(s.us, problem.control_box))
     policy, active, regularization = newton_policy(problem, options, s, e, rows, barrier)
-    after, alpha, displacement = take_step(problem, s, e, rows, barrier, policy, active)
+    after, alpha, displacement, multipliers = take_step(problem, s, e, rows, barrier, policy, active)
     grown = jnp.maximum(100 * regularization, least_regularization(s))
     cost = e.stage.value.sum() + e.terminal.value
     finite = jnp.isfinite(cost + barrier.value + barrier_box) & jnp.isfinite(e.A).all() & jnp.isfinite(s.xs).all()
+    # Where only derivatives are not finite, no step is possible, and another beginning may lead elsewhere.
+    sound = all_finite(e, rows.by_x, rows.by_u, rows.end_by_x)
     still = displacement < STILL * after.scale.displacement
     length = jnp.where(still & (jnp.maximum(errors.violation, errors.gap) > FEASIBLE), 0.0, alpha)
     mean_step_length = MEMORY * s.mean_step_length + (1 - MEMORY) * length
     blocked = (alpha == 0) & (grown > options.max_regularization * s.scale.cost)
     blocked, last = blocked & ~exact, s.iterations + 1 >= options.max_iterations
-    stuck = blocked & (s.restarts >= len(BARRIERS_ANEW))
-    again = (blocked | (mean_step_length < CREEPING)) & (s.restarts < len(BARRIERS_ANEW)) & ~converged & finite & ~last
-    status = jnp.select(
-        [~finite, converged, stuck, last],
-        [Status.DIVERGED, Status.CONVERGED, Status.STALLED, Status.OUT_OF_ITERATIONS],
-        Status.RUNNING,
-    ).astype(jnp.int32)
+    proof = contradict(problem, s.us, e, rows, multipliers) & (errors.violation > options.constraint_tolerance) & ~exact
+    contradiction = s.contradiction.after(proof, relative_violation(rows, s.scale.rows))
+    hopeless = contradiction.iterations >= HOPELESS
+    endless = falls_endlessly(s.scale.first_cost, s.scale.cost, cost, cost_scale(problem, s, e))
+    anew = s.restarts < len(BARRIERS_ANEW)
+    diverged = ~finite | (~sound & (~anew | last))
+    again = blocked | hopeless | ~sound | (mean_step_length < CREEPING)
+    again = again & anew & ~converged & finite & ~endless & ~last
+    stuck = blocked & ~anew
+    infeasible = (hopeless & (~anew | last)) | (stuck & proof)
+    status = status_after(diverged, converged, endless, infeasible, stuck, last)
     violation = jnp.abs(bound_excess(rows.value, *bounds)).max(initial=0.0)
     record = IterationRecord(
         cost=cost,
@@ -321,15 +347,16 @@ def _iterate(
     )
     report_iteration(options.progress, s.iterations, record, status)
     # The iterate that meets the tolerances is the solution, not the one after it.
-    after = after._replace(mean_step_length=mean_step_length)
-    after = jax.tree.map(lambda a, b: jnp.where(converged | ~finite, a, b), s, after)
+    after = after._replace(mean_step_length=mean_step_length, contradiction=contradiction)
+    stays = converged | diverged | (status == Status.INFEASIBLE)
+    after = jax.tree.map(lambda a, b: jnp.where(stays, a, b), s, after)
     after = lax.cond(again, lambda: _begun_anew(problem, after), lambda: after)
     after = after._replace(
         regularization=jnp.where((alpha == 0) & ~again, grown, 0.0),
         # What blocked a solve says nothing about the one that begins anew.
         last_regularization=jnp.where(again, 0.0, jnp.where(regularization > 0, regularization, s.last_regularization)),
         policy=policy,
-        promised=jnp.abs(policy.slope + 0.5 * policy.curvature) / (1 + jnp.abs(cost)),
+        promised=jnp.abs(policy.slope + 0.5 * policy.curvature),
         regularized=regularization > 0,
         rolls_out=after.rolls_out & (status == Status.RUNNING),
         status=status,
@@ -368,6 +395,7 @@ def _begun_anew(problem: Problem, s: ConstrainedState) -> ConstrainedState:
         restarts=s.restarts + 1,
         rolls_out=s.restarts + 1 == len(BARRIERS_ANEW),
         mean_step_length=jnp.ones_like(s.mean_step_length),
+        contradiction=Contradiction.none(s.xs.dtype),
     )
     factor, softness = jnp.asarray((BARRIERS_ANEW, SOFTNESS_ANEW), problem.dtype)[:, s.restarts]
     return _with_barrier(problem, anew, factor * s.scale.barrier, problem.constraints(xs, us), softness, softened=True)

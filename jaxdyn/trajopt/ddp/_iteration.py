@@ -18,7 +18,8 @@ from jaxdyn.trajopt._solution import Gains, Multipliers, Residuals, Solution, St
 from jaxdyn.trajopt.ddp._batches import where_needed
 from jaxdyn.trajopt.ddp._ddp_options import DDPOptions
 from jaxdyn.trajopt.ddp._differences import differenced_costs
-from jaxdyn.trajopt.ddp._expansion import Expansion, Stationarity, costates, expand, second_order_costs
+from jaxdyn.trajopt.ddp._endings import all_finite, falls_endlessly, status_after
+from jaxdyn.trajopt.ddp._expansion import Expansion, Stationarity, cost_spread, costates, expand, second_order_costs
 from jaxdyn.trajopt.ddp._line_search import Iterate, linear_step, no_step, search
 from jaxdyn.trajopt.ddp._riccati import Policy, backward, backward_associative, backward_in_box
 from jaxdyn.trajopt.problem import Problem, bound_excess
@@ -26,6 +27,9 @@ from jaxdyn.trajopt.problem import Problem, bound_excess
 SMALL = 0.25
 """Power of the rounding unit that is the largest size of gaps, relative to that of the states, that a roll-out closes
 without a trial of the linear model, whose step would leave their squares."""
+
+LEAST_SCALE = 1e-6
+"""The least scale of the cost, as a part of that at the guess, because the cost may be zero at a solution."""
 
 
 class DDPState(NamedTuple):
@@ -44,6 +48,9 @@ class DDPState(NamedTuple):
     """Decrease that the last policy expected."""
     first_size: Array
     """Size of the derivatives by the controls at the guess."""
+    first_scale: Array
+    """Scale of the cost at the guess."""
+    first_cost: Array
     stationarity: Array
     status: Array
     iterations: Array
@@ -72,6 +79,8 @@ def _initial_state(problem: Problem, options: DDPOptions, us, xs, near: bool) ->
         # Near a solution the first step takes second derivatives, as if the last one had promised little.
         promised=jnp.asarray(0.0 if near else jnp.inf, dtype),
         first_size=jnp.zeros(problem.dynamics.nu, dtype),
+        first_scale=infinity,
+        first_cost=infinity,
         stationarity=infinity,
         status=zero,
         iterations=zero,
@@ -95,7 +104,9 @@ def _iterate(problem: Problem, options: DDPOptions, guess: DDPState, s: DDPState
     e, _ = expand(problem, xs, us, gaps)
     station, toward = Stationarity.of(e, e.stage.x, (e.stage.u,), e.terminal.x)
     value = e.stage.value.sum() + e.terminal.value
-    scale = 1 + jnp.abs(value)
+    # A constant in the cost, and its unit, change nothing.
+    first_scale = jnp.where(s.iterations == 0, cost_spread(problem, e, xs, us, 1.0), s.first_scale)
+    scale = jnp.maximum(cost_spread(problem, e, xs, us), LEAST_SCALE * first_scale)
     policy, regularization = _regularized_policy(problem, options, s, e, scale)
     # Regularization hides a part of the decrease, which counts, too.
     promised = jnp.abs(policy.slope + 0.5 * policy.curvature) / jnp.maximum(policy.undamped, 1e-12)
@@ -111,16 +122,17 @@ def _iterate(problem: Problem, options: DDPOptions, guess: DDPState, s: DDPState
     station = station._replace(slopes=_free_slopes(problem, us, station.slopes))
     stationarity = station.relative_to(first_size)
     # Where no decrease above rounding is left, more iterations would not make the slopes smaller.
-    attainable = jnp.where(promised < 10 * eps * scale, jnp.maximum(options.tolerance, eps**0.4), options.tolerance)
-    solved = s.feasible & (promised < options.decrease_tolerance * scale) & (stationarity <= attainable)
-    diverged = ~jnp.isfinite(value) | ~jnp.isfinite(xs).all() | ~jnp.isfinite(e.A).all()
+    rounding = 10 * eps * (scale + jnp.abs(value))
+    attainable = jnp.where(promised < rounding, jnp.maximum(options.tolerance, eps**0.4), options.tolerance)
+    solved = s.feasible & (promised <= options.decrease_tolerance * scale) & (stationarity <= attainable)
+    # Where derivatives are not finite after steps of the linear model, roll-outs may lead elsewhere.
+    sound = all_finite(e)
+    diverged = ~all_finite(value, e.A, xs) | (~sound & (s.linear_steps <= 0))
+    first_cost = jnp.where(s.iterations == 0, value, s.first_cost)
+    endless = falls_endlessly(first_cost, first_scale, value, scale)
     last = s.iterations + 1 >= options.max_iterations
-    again = stuck & (linear_steps > 0) & ~solved & ~diverged & ~last
-    status = jnp.select(
-        [diverged, solved, stuck & ~again, last],
-        [Status.DIVERGED, Status.CONVERGED, Status.STALLED, Status.OUT_OF_ITERATIONS],
-        Status.RUNNING,
-    ).astype(jnp.int32)
+    again = (stuck | ~sound) & (linear_steps > 0) & ~solved & ~diverged & ~endless & ~last
+    status = status_after(diverged, solved, endless, False, stuck & ~again, last)
     record = IterationRecord(
         cost=value,
         violation=jnp.abs(bound_excess(us, *problem.control_box)).max(),
@@ -140,6 +152,8 @@ def _iterate(problem: Problem, options: DDPOptions, guess: DDPState, s: DDPState
         toward=toward,
         promised=promised,
         first_size=first_size,
+        first_scale=first_scale,
+        first_cost=first_cost,
         stationarity=stationarity,
         status=status,
         iterations=s.iterations + 1,
@@ -148,6 +162,8 @@ def _iterate(problem: Problem, options: DDPOptions, guess: DDPState, s: DDPState
     begun = guess._replace(
         linear_steps=jnp.full_like(linear_steps, -1),
         first_size=first_size,
+        first_scale=first_scale,
+        first_cost=first_cost,
         iterations=after.iterations,
         history=after.history,
     )

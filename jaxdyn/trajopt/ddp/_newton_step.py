@@ -21,11 +21,12 @@ from jaxdyn.trajopt.ddp._constrained_state import (
     ConstrainedState,
     Watch,
     Watched,
+    cost_scale,
     least_regularization,
 )
 from jaxdyn.trajopt.ddp._ddp_options import DDPOptions
 from jaxdyn.trajopt.ddp._differences import differenced_costs
-from jaxdyn.trajopt.ddp._expansion import Expansion, Rows, matvec, second_order_costs
+from jaxdyn.trajopt.ddp._expansion import Expansion, Rows, matvec, second_order_costs, without_fixed_controls
 from jaxdyn.trajopt.ddp._filter import Point, Trial, search
 from jaxdyn.trajopt.ddp._line_search import Iterate, roll_out
 from jaxdyn.trajopt.ddp._riccati import HeldControls, Policy, backward, backward_associative, linear_roll_out
@@ -55,7 +56,8 @@ def newton_policy(problem: Problem, options: DDPOptions, s, e: Expansion, rows: 
     second = jnp.asarray(options.hessian == "full")
     if options.drops_second_order:
         patience = PATIENCE if options.hessian == "finishing" else LONG_PATIENCE
-        second = (s.promised < options.second_order_below) | (s.waited >= patience) | s.near | s.by_active_set
+        little = s.promised < options.second_order_below * cost_scale(problem, s, e)
+        second = little | (s.waited >= patience) | s.near | s.by_active_set
     multipliers = present_multipliers(barrier, s.rows, rows.lower == rows.upper)
     derivatives = differenced_costs if options.hessian == "finishing" else second_order_costs
     slopes, curvatures = problem.split_rows(barrier.slope), problem.split_rows(barrier.curvature)
@@ -67,7 +69,8 @@ def newton_policy(problem: Problem, options: DDPOptions, s, e: Expansion, rows: 
     def system(stage, end) -> Expansion:
         stage, end = rows.add_to(stage, end, slopes, curvatures)
         u, uu = stage.u + s.barrier * (inverse.upper - inverse.lower), stage.uu + jax.vmap(jnp.diag)(of_box)
-        return e._replace(stage=stage._replace(u=u, uu=uu), terminal=end)
+        # Second derivatives have come with all controls.
+        return without_fixed_controls(problem, e._replace(stage=stage._replace(u=u, uu=uu), terminal=end))
 
     none = None if s.active is None else Sides(*(jnp.zeros(len(rows.value), bool) for _ in range(2)))
 
@@ -112,8 +115,9 @@ def newton_policy(problem: Problem, options: DDPOptions, s, e: Expansion, rows: 
 def take_step(
     problem: Problem, s: ConstrainedState, e: Expansion, rows: Rows, barrier: RowBarrier, policy: Policy, active
 ):
-    """The state after the longest acceptable part of the policy's step; that part, which is zero where none is; and the
-    displacement of the states by it, in the units of `Scale.displacement`."""
+    """The state after the longest acceptable part of the policy's step; that part, which is zero where none is; the
+    displacement of the states by it, in the units of `Scale.displacement`; and the constraints' multipliers `[rows]`
+    after the whole step."""
     box = problem.control_box
     dxs, dus = linear_roll_out(e, policy)
     exact = s.by_active_set
@@ -128,7 +132,7 @@ def take_step(
     equality, costates = closed / s.rows.delta, policy.Vx + matvec(policy.Vxx, dxs - s.gaps)
 
     def point(xs, us, gaps, cost, at: RowBarrier):
-        infeasibility = jnp.abs(gaps).sum() + jnp.abs(at.infeasibility).sum()
+        infeasibility = jnp.abs(gaps).sum() + jnp.abs(at.infeasibility / s.scale.rows).sum()
         objective = cost + at.value + jnp.where(exact, 0.0, s.barrier * box_barrier(us, box))
         prices = _prices(gaps, at.infeasibility, costates, s.rows.equality + equality)
         return Point(xs, us, gaps, infeasibility, objective, objective + prices)
@@ -181,7 +185,7 @@ def take_step(
     if s.active is not None:
         stepped = after_active_set_step(problem, s, after, rows, policy, active, dxs, dus)
         after = jax.tree.map(lambda a, b: jnp.where(exact & (alpha > 0), a, b), stepped, after)
-    return after, alpha, jnp.where(alpha > 0, alpha * displacement, 0.0)
+    return after, alpha, jnp.where(alpha > 0, alpha * displacement, 0.0), barrier.slope + barrier.curvature * change
 
 
 def _step_limits(problem: Problem, s: ConstrainedState, inverse: Sides, dus):
