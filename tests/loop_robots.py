@@ -219,3 +219,35 @@ def five_bar() -> jaxdyn.Model:
 
 
 LEGS = tuple(f"leg{k}" for k in range(1, 7))
+
+
+@functools.cache
+def jansen_leg() -> jaxdyn.Model:
+    """A leg of Jansen's walking machine, of seven bodies with three closed pins, whose crank turns all the way. At the
+    neutral configuration its loops are closed; the figures are in meters (Jansen, The Great Pretender, 2007)."""
+    places = {"O": (0, 0), "B": (-0.38, -0.078), "C": (0.1433, 0.044328), "D": (-0.272035, 0.32271)}
+    places |= {"E": (-0.759581, 0.051302), "F": (-0.237008, -0.444063), "G": (-0.572595, -0.295501)}
+    point = {name: np.array([x, 0.0, z]) for name, (x, z) in (places | {"H": (-0.362032, -0.917845)}).items()}
+    builder = ModelBuilder()
+
+    def add(name: str, parent: str, at: str, ends: str, origin: str | None = None):
+        rods = [BodyInertia.rod(0.3, (0, 0, 0), point[end] - point[at]).parameters() for end in ends]
+        place = point[at] - (0 if origin is None else point[origin])
+        builder.add_body(name, parent, Joint(axis=(0, 1, 0), name=name), place, sum(rods))
+
+    add("crank", "world", "O", "C")
+    add("upper rod", "crank", "C", "D", "O")
+    add("lower rod", "crank", "C", "F", "O")
+    add("rocker", "world", "B", "DE")
+    add("link", "world", "B", "F")
+    add("coupler", "rocker", "E", "G", "B")
+    add("foot", "link", "F", "GH", "B")
+    loops = (
+        ("D", "upper rod", "C", "rocker", "B"),
+        ("F", "lower rod", "C", "link", "B"),
+        ("G", "coupler", "E", "foot", "F"),
+    )
+    for pin, first, origin1, second, origin2 in loops:
+        ends = point[pin] - point[origin1], point[pin] - point[origin2]
+        builder.add_loop(pin, "connect", first, second, *ends)
+    return builder.build()

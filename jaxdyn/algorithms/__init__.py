@@ -36,6 +36,7 @@ from jaxdyn.algorithms._joint_motions import (
     motion_map,
 )
 from jaxdyn.algorithms._kinematics import forward_kinematics, frame_jacobian, frame_pose, frame_velocity
+from jaxdyn.algorithms._loop_steps import loop_displacement, momentum_ahead
 from jaxdyn.algorithms._mass_matrix import (
     inverse_mass_matrix,
     inverse_operational_space_inertia,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -59,6 +60,52 @@ def scale_of_equations(squares):
     return jnp.where(squares > least, lax.rsqrt(jnp.maximum(squares, least)), 0.0)
 
 
+class ProximalFactors(NamedTuple):
+    """What proximal steps with one matrix `A` have in common."""
+
+    A: Any
+    scale: Any
+    """The factors `[*batch, m, 1]` of the equations."""
+    factor: Any
+    """The Cholesky factor of the scaled matrix, with `mu` added to its diagonal."""
+    longest: float
+    """The greatest factor by which a step is lengthened."""
+
+    @classmethod
+    def of(cls, A, sizes=None, single: float = ACCELERATIONS) -> ProximalFactors:
+        """Return the factors; arguments as for `proximal_steps`."""
+        double = A.dtype == jnp.float64
+        mu = 1e-9 if double else single
+        eye = jnp.eye(A.shape[-1], dtype=A.dtype)
+        scale = scale_of_equations((A * eye).sum(axis=-1))
+        longest = jnp.inf
+        if sizes is not None:
+            # A step `k` times as long is one with a `k`-th of `mu` on small eigenvalues.
+            longest = 100.0 if double else 1.0
+            scale = jnp.where(scale > 0, lax.rsqrt(jnp.maximum(sizes, jnp.finfo(A.dtype).tiny)), 0.0)
+        scale = scale[..., None]
+        scaled = A * scale * jnp.swapaxes(scale, -1, -2)
+        return cls(A, scale, lax.linalg.cholesky(scaled + mu * eye, symmetrize_input=False), longest)
+
+    def steps(self, B, product=None):
+        """Return the `X` of `proximal_steps`."""
+        scale, product = self.scale, functools.partial(_product, self.A) if product is None else product
+        R, X, before = B * scale, 0.0, None
+        for k in range(STEPS):
+            U = jax.scipy.linalg.cho_solve((self.factor, True), R)
+            W = scale * product(scale * U)
+            fall = (R * W).sum(axis=-2, keepdims=True)
+            if before is not None:
+                u, w, other = before
+                share = _ratio(fall, other, 0.0)
+                U, W = U + share * u, W + share * w
+            length = jnp.minimum(_ratio(fall, (W * W).sum(axis=-2, keepdims=True), 1.0), self.longest)
+            X = X + length * U
+            if k < STEPS - 1:
+                R, before = R - length * W, (U, W, fall)
+        return X * scale
+
+
 def proximal_steps(A, B, product=None, sizes=None, single: float = ACCELERATIONS):
     """Return `proximal_solve(A, B)`, whose derivatives are not to be taken. `product` returns `A X`, by default from
     `A`: two products with a root of `A` keep more digits of what small eigenvalues leave of it.
@@ -67,32 +114,7 @@ def proximal_steps(A, B, product=None, sizes=None, single: float = ACCELERATIONS
     steps are lengthened to a bound only, in single precision not at all. Then an equation, or a combination of some,
     that is small beside its size is hardly felt, instead of turning rounding errors into motion: of chains of four-bars
     in their singular configurations, these made any energy. `single` is the `mu` in single precision."""
-    double = A.dtype == jnp.float64
-    mu = 1e-9 if double else single
-    eye = jnp.eye(A.shape[-1], dtype=A.dtype)
-    scale = scale_of_equations((A * eye).sum(axis=-1))
-    longest = jnp.inf
-    if sizes is not None:
-        # A step `k` times as long is one with a `k`-th of `mu` on small eigenvalues.
-        longest = 100.0 if double else 1.0
-        scale = jnp.where(scale > 0, lax.rsqrt(jnp.maximum(sizes, jnp.finfo(A.dtype).tiny)), 0.0)
-    scale = scale[..., None]
-    factor = lax.linalg.cholesky(A * scale * jnp.swapaxes(scale, -1, -2) + mu * eye, symmetrize_input=False)
-    product = functools.partial(_product, A) if product is None else product
-    R, X, before = B * scale, 0.0, None
-    for k in range(STEPS):
-        U = jax.scipy.linalg.cho_solve((factor, True), R)
-        W = scale * product(scale * U)
-        fall = (R * W).sum(axis=-2, keepdims=True)
-        if before is not None:
-            u, w, other = before
-            share = _ratio(fall, other, 0.0)
-            U, W = U + share * u, W + share * w
-        length = jnp.minimum(_ratio(fall, (W * W).sum(axis=-2, keepdims=True), 1.0), longest)
-        X = X + length * U
-        if k < STEPS - 1:
-            R, before = R - length * W, (U, W, fall)
-    return X * scale
+    return ProximalFactors.of(A, sizes, single).steps(B, product)
 
 
 def _ratio(x, y, otherwise: float):

@@ -20,7 +20,7 @@ from jaxdyn.algorithms.recursions._robot import Robot
 from jaxdyn.friction import JointFriction
 from jaxdyn.joints import local_poses, motion_columns, spring_torque
 from jaxdyn.spatial import Force, Inertia, Motion, Pose, Sym3, Vec3
-from jaxdyn.tree import columns_of, compose_down, sum_down, take_rows
+from jaxdyn.tree import columns_of, compose_down, sum_down, sum_up, take_rows
 
 
 class Kinematics(NamedTuple):
@@ -137,6 +137,17 @@ def velocity_accelerations(robot: Robot, joint: Motion, velocity: Motion) -> Mot
         # All of a root's motion is across its joint, and `v x v = 0`.
         return velocity.cross(joint) * _outside_chains(robot, several)
     return take_rows(velocity, topology.mover).cross(joint)
+
+
+def momentum_rates(robot: Robot, at: Kinematics, v) -> tuple[Any, Any]:
+    """Return the rates, rows `[nv]`, at which the momenta `M v` of the degrees of freedom change because the robot
+    moves, over the first and the second half of a step."""
+    topology = robot.topology
+    joint, velocity = velocities(robot, at.S, v)
+    momentum = sum_up(robot.tree, node_inertias(robot, at.poses).apply(velocity))
+    before, behind = sum_before_joint(robot, velocity, joint), take_rows(velocity, topology.mover)
+    first, second = (0.5 * x.cross(at.S).dot(momentum) for x in (before + behind, behind - before))
+    return first, second
 
 
 def turning_accelerations(robot: Robot, v):

@@ -1,15 +1,42 @@
-"""Steps of models with closed loops: one projection at the end of each."""
+"""Steps of models with closed loops."""
 
 import jax
 import jax.numpy as jnp
 
-from jaxdyn.algorithms import configuration_correction, project_velocity
+from jaxdyn.algorithms import aba, configuration_correction, loop_displacement, momentum_ahead, project_velocity, rnea
 from jaxdyn.model import Model
 from jaxdyn.simulate._state import State
+from jaxdyn.simulate.integrators._variational_midpoint import without_potential
 
 CORRECTIONS = 2
 """Gauss-Newton steps of a configuration: the first leaves an error of the order of the square of the drift in a
 step."""
+
+
+def symplectic_step(
+    model: Model, state: State, tau, dt, f_ext=None, *, inertial: Model | None = None, gained=0.0
+) -> State:
+    """The symplectic Euler step of a model with loops, under the torques `tau`, which include joint friction.
+
+    It makes a discrete action stationary whose Lagrangian is that of `q0` and of the mean velocity `w`, `q1 = q0 (+) dt
+    w`: `M(q0) w = M(q0) v0 + dt (Q + dT/dq(q0, w)) - J(q0)^T l`, with the loops closed at `q1` by the impulses `l`, and
+    `M(q1) v1 = M(q0) w - J(q1)^T m` with `J(q1) v1 = 0` (Hairer, Lubich & Wanner, Geometric Numerical Integration,
+    2006, section VII.1.3; Marsden & West, Discrete mechanics and variational integrators, Acta Numerica 2001, section
+    3.5). The energy oscillates by `O(dt)` and does not drift. Explicit Coriolis forces cost a four-bar whose crank
+    turns at 8 rad/s 55 % of its energy in 100 s of 1 ms, also with these impulses. For ball and free joints it holds to
+    second order in the turn of a step.
+
+    `inertial` is the model whose inertias resist the motion, by default `model`; `gained` `[*batch, nv]` are
+    accelerations by other forces, which the loops allow.
+    """
+    q0, still, inertial = state.q, jnp.zeros_like(state.v), model if inertial is None else inertial
+    impulse = dt * dt * (tau - rnea(model, q0, still, still, f_ext, joint_friction=False))
+    moved = loop_displacement(inertial, q0, dt * (state.v + dt * gained), impulse)
+    q1 = model.integrate(q0, moved)
+    # What the iterations leave is small beside their result.
+    q1 = model.integrate(q1, configuration_correction(model, q1))
+    momentum = momentum_ahead(model, q0, moved) / dt
+    return State(q1, aba(without_potential(model), q1, still, momentum, joint_friction=False))
 
 
 def closed(model: Model, state: State) -> State:

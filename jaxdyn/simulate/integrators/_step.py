@@ -96,10 +96,9 @@ def step(
       and joint friction, are those at the end of the step, so that stiff contacts do not limit `dt`; `contact_forces`
       has them, and a roll-out's `Trajectory.contact` how well they were solved.
 
-    Where the model has loops or couplings, every step ends with a projection: `q` is moved to close them, and `v` to
-    keep them closed, both by the least change in the metric of the mass matrix (`"midpoint"` solves for impulses that
-    do so). A start that they do not allow is so brought to one that they do; `project_configuration` says whether that
-    succeeds.
+    Where the model has loops or couplings, impulses within the step close them at its end and keep `v` on them, and the
+    energy does not drift; `"rk4"` and `"euler"` end with a projection instead: `q` is moved to close them, and `v` to
+    keep them closed, both by the least change in the metric of the mass matrix.
 
     **Raises** `ModelError` for another integrator or number of substeps, for a `dt` that is not positive and finite
     (inside `jit`, where its value is not known, it is not checked), and for contacts with another integrator or of
@@ -131,8 +130,8 @@ def advance(
 
     def substep(state: State, _):
         end = INTEGRATORS[integrator](model, state, tau, dt / substeps, f_ext, **options)
-        # The variational step closes the loops itself: a projection would spoil its momenta.
-        return (end if integrator == "midpoint" else closed(model, end)), None
+        # The other steps close the loops themselves: a projection would spoil their momenta.
+        return (closed(model, end) if integrator in ("euler", "rk4") else end), None
 
     return (substep(state, None)[0] if substeps == 1 else lax.scan(substep, state, length=substeps)[0]), None
 
