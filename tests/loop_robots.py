@@ -251,3 +251,33 @@ def jansen_leg() -> jaxdyn.Model:
         ends = point[pin] - point[origin1], point[pin] - point[origin2]
         builder.add_loop(pin, "connect", first, second, *ends)
     return builder.build()
+
+
+def parallel_cranks(kind: str = "connect") -> tuple[jaxdyn.Model, np.ndarray]:
+    """Three parallel cranks of 0.5 m that carry one bar by pins of a kind of loop, and the guess of a configuration."""
+    builder, gap, crank = ModelBuilder(), 0.6, BodyInertia.rod(0.5, (0, 0, 0), (0.5, 0, 0))
+    quarter = np.sqrt([0.5, 0.5, 0, 0])  # takes z to -y, the axis of the pins
+    y = Joint(axis=(0, 1, 0))
+    builder.add_body("crank0", "world", y, inertia=crank)
+    builder.add_body("bar", "crank0", y, (0.5, 0, 0), BodyInertia.rod(1.2, (0, 0, 0), (2 * gap, 0, 0)))
+    for k in (1, 2):
+        builder.add_body(f"crank{k}", "world", y, (k * gap, 0, 0), crank)
+        ends = (np.concatenate([(x, 0, 0), quarter]) for x in (k * gap, 0.5))
+        builder.add_loop(f"pin{k}", kind, "bar", f"crank{k}", *ends)
+    return builder.build(), np.array([-0.7, 0.7, -0.7, -0.7])
+
+
+def sarrus() -> tuple[jaxdyn.Model, np.ndarray]:
+    """Sarrus' linkage: a plate on two chains of three hinges in perpendicular planes, which moves straight up and down
+    (Sarrus, Comptes rendus de l'Academie des sciences 36, 1853). One of the five equations of its loop is redundant."""
+    builder, rod = ModelBuilder(), BodyInertia.box(0.5, (0.05, 0.05, 0.5), (0, 0, 0.25))
+    for name, axis, place in (("first", (0, 1, 0), (0.4, 0, 0)), ("second", (1, 0, 0), (0, 0.4, 0))):
+        builder.add_body(f"{name} lower", "world", Joint(axis=axis), place, rod)
+        builder.add_body(f"{name} upper", f"{name} lower", Joint(axis=axis), (0, 0, 0.5), rod)
+    plate = BodyInertia.box(1.0, (0.4, 0.4, 0.05), (-0.4, 0, 0))
+    builder.add_body("plate", "first upper", Joint(axis=(0, 1, 0)), (0, 0, 0.5), plate)
+    quarter = np.array([np.sqrt(0.5), 0, np.sqrt(0.5), 0])  # takes z to x
+    ends = (np.concatenate([place, quarter]) for place in ((-0.4, 0.4, 0), (0, 0, 0.5)))
+    builder.add_loop("hinge", "revolute", "plate", "second upper", *ends)
+    # The knees bend outward by the same angle.
+    return builder.build(), np.array([0.6, -1.2, -0.6, 1.2, 0.6])

@@ -4,6 +4,7 @@ from jaxdyn.constraints._mimic import mimic_rows
 from jaxdyn.constraints._projection import (
     ACCELERATIONS,
     CORRECTIONS,
+    FILTERED,
     ProximalFactors,
     project_accelerations,
     proximal_solve,

@@ -164,7 +164,7 @@ class HeldFactors(NamedTuple):
 
     @classmethod
     def of(cls, tree: Tree, S: Motion, factors: Factors, rows: ConstraintRows, single: float) -> HeldFactors:
-        """Return the factors; one sweep up takes all rows. `single` as for `proximal_steps`."""
+        """Return the factors; one sweep up takes all rows. `single` as for `ProximalFactors`."""
         S, factors, rows = lax.stop_gradient((S, factors, rows))
         J, sizes = rows.J, rows.sizes
         many, of_many = jax.tree.map(lambda x: x[:, None], (S, factors))
@@ -172,7 +172,7 @@ class HeldFactors(NamedTuple):
         squares = sizes.of(jnp.moveaxis((u * u * of_many.Dinv).sum(axis=0), 0, -1))
         u = u[:, : len(J)]
         left, right = jnp.moveaxis(u, (0, 1), (-1, -2)), jnp.moveaxis(u * of_many.Dinv, (0, 1), (-2, -1))
-        return cls(factors, u, left, right, ProximalFactors.of(_matmul(left, right), squares, single))
+        return cls(factors, u, left, right, ProximalFactors.of(_matmul(left, right), squares, rows.opening, single))
 
 
 def solve_held(
@@ -188,7 +188,7 @@ def solve_held(
 ) -> tuple[Any, Any]:
     """Return the `x`, rows `[nv]`, and the multipliers `l`, rows `[m]`, with `M x + J^T l = b` and `J x = c` for the
     `J` of `rows`, with the derivatives of these equations, to every order. What `l` has in the null space of `J^T` does
-    not reach `x`. `single` as for `proximal_steps`; `held` has the factors where they are at hand."""
+    not reach `x`. `single` as for `ProximalFactors`; `held` has the factors where they are at hand."""
     J, S = rows.J, lax.stop_gradient(equations.S)
     held = HeldFactors.of(tree, S, factors, rows, single) if held is None else held
 
@@ -335,7 +335,7 @@ def constrained_inverse(
         return ConstrainedInverse(held(project_accelerations(J, Y, Minv)))
     sizes = lax.stop_gradient(rows.sizes.of((J * jnp.swapaxes(Y, -1, -2)).sum(axis=-1)))
     J, Y = J[..., : len(rows.J), :], Y[..., : len(rows.J)]
-    to_rates = jnp.swapaxes(proximal_solve(_matmul(J, Y), jnp.swapaxes(Y, -1, -2), sizes), -1, -2)
+    to_rates = jnp.swapaxes(proximal_solve(_matmul(J, Y), jnp.swapaxes(Y, -1, -2), sizes, rows.opening), -1, -2)
     return ConstrainedInverse(held(Minv - _matmul(to_rates, jnp.swapaxes(Y, -1, -2))), held(to_rates))
 
 
