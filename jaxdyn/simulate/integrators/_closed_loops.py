@@ -1,9 +1,23 @@
 """Steps of models with closed loops."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
 
-from jaxdyn.algorithms import aba, configuration_correction, loop_displacement, momentum_ahead, project_velocity, rnea
+from jaxdyn._errors import ModelError
+from jaxdyn.algorithms import (
+    aba,
+    configuration_correction,
+    constraint_error,
+    loop_displacement,
+    loop_opening,
+    momentum_ahead,
+    project_velocity,
+    rnea,
+)
 from jaxdyn.model import Model
 from jaxdyn.simulate._state import State
 from jaxdyn.simulate.integrators._variational_midpoint import without_potential
@@ -11,6 +25,14 @@ from jaxdyn.simulate.integrators._variational_midpoint import without_potential
 CORRECTIONS = 2
 """Gauss-Newton steps of a configuration: the first leaves an error of the order of the square of the drift in a
 step."""
+
+CLOSED = 1e-3
+"""The greatest opening (`loop_opening`) of states that steps and roll-outs begin at. Up to ten times as much, which the
+stages of long steps have, dynamics are those of the closed mechanism up to the opening."""
+OPEN_START = (
+    "a step from there would jump: begin at a closed state, with q = project_configuration(model, q).q and v = "
+    f"project_velocity(model, q, v). Loops may be open by {CLOSED:g} of the levers of their joints"
+)
 
 
 def symplectic_step(
@@ -37,6 +59,25 @@ def symplectic_step(
     q1 = model.integrate(q1, configuration_correction(model, q1))
     momentum = momentum_ahead(model, q0, moved) / dt
     return State(q1, aba(without_potential(model), q1, still, momentum, joint_friction=False))
+
+
+def require_closed(model: Model, state: State) -> None:
+    """Raise `ModelError` for a state whose loops are open, by name, where it and the model have values."""
+    if not isinstance(model, Model) or not model.topology.has_loops:
+        return
+    if any(isinstance(x, Tracer) for x in jax.tree.leaves((model, state))):
+        return
+    opening = np.asarray(loop_opening(model, state.q))
+    if not (opening > CLOSED).any():
+        return
+    index = np.unravel_index(np.nanargmax(opening), opening.shape)
+    errors, topology = np.abs(np.asarray(constraint_error(model, state.q)))[index], model.topology
+    equations = zip(topology.loops, itertools.pairwise(topology.loop_starts), strict=True)
+    names = [loop.name for loop, rows in equations for _ in range(*rows)]
+    names += [coupling.name for coupling in topology.couplings]
+    where = f" of element {tuple(map(int, index))} of the batch" if index else ""
+    worst = int(np.argmax(errors))
+    raise ModelError(f"state.q{where} has {names[worst]!r} open by {errors[worst]:.3g} (m or rad), and {OPEN_START}")
 
 
 def closed(model: Model, state: State) -> State:

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import jax.numpy as jnp
 from jax import lax
@@ -22,7 +22,7 @@ from jaxdyn.algorithms.recursions import model_batch
 from jaxdyn.contact import ContactReport, Contacts
 from jaxdyn.model import Model
 from jaxdyn.simulate._state import State
-from jaxdyn.simulate.integrators._closed_loops import closed
+from jaxdyn.simulate.integrators._closed_loops import closed, require_closed
 from jaxdyn.simulate.integrators._contact_step import contact_steps, require_contact_integrator
 from jaxdyn.simulate.integrators._one_step import (
     euler_step,
@@ -65,6 +65,20 @@ def with_time_step[**P, R](function: Callable[P, R]) -> Callable[P, R]:
     return call
 
 
+def from_closed_loops[**P, R](function: Callable[P, R]) -> Callable[P, R]:
+    """A function of a model and a state that refuses a state whose loops are open, where it has values."""
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        out = function(*args, **kwargs)
+        model, state = (args[k] if len(args) > k else kwargs[name] for k, name in enumerate(("model", "state")))
+        require_closed(cast("Model", model), cast("State", state))
+        return out
+
+    return call
+
+
+@from_closed_loops
 @with_time_step
 @compiled("integrator", "substeps")
 def step(
@@ -98,11 +112,13 @@ def step(
 
     Where the model has loops or couplings, impulses within the step close them at its end and keep `v` on them, and the
     energy does not drift; `"rk4"` and `"euler"` end with a projection instead: `q` is moved to close them, and `v` to
-    keep them closed, both by the least change in the metric of the mass matrix.
+    keep them closed, both by the least change in the metric of the mass matrix. Begin at closed loops, as
+    `project_configuration` and `project_velocity` have them.
 
     **Raises** `ModelError` for another integrator or number of substeps, for a `dt` that is not positive and finite
-    (inside `jit`, where its value is not known, it is not checked), and for contacts with another integrator or of
-    another model; `ShapeError` where a shape does not fit.
+    (inside `jit`, where its value is not known, it is not checked), for contacts with another integrator or of
+    another model, and for a state whose loops are open by more than 1e-3 of the levers of their joints (not inside
+    `jit`); `ShapeError` where a shape does not fit.
     """
     require_integrator(integrator, substeps, actuator_damping=actuator_damping is not None)
     require_contact_integrator(model, contacts, integrator)
