@@ -16,7 +16,7 @@ from jaxdyn.algorithms.recursions import (
     equations_at_rest,
     kinematics,
     mass_matrix_product,
-    momentum_rates,
+    momenta_and_rates,
     solve_held,
 )
 from jaxdyn.constraints import ACCELERATIONS
@@ -30,10 +30,10 @@ or less."""
 @algorithm(motion_axes=((-1,),))
 def loop_displacement(robot: Robot, q: Configuration, free: Velocity, impulse: Torque) -> Float[Array, "*batch nv"]:
     """The displacement `d` `[*batch, nv]` with which the loops are closed at its end, `phi(q (+) d) = 0`, by impulses
-    of the loops at `q`: `M d = M free + impulse + k(d) - J^T l`, with `k` the change of the momenta by the motion
-    itself, the derivative of the kinetic energy by `q`. The unit of time is the step.
+    of the loops at `q`: `p - k / 2 = M free + impulse - J^T l`, with the momenta `p = M d` and their rates `k` in the
+    middle of the displacement. The unit of time is the step.
 
-    Everything but `k` and `phi` is that of `q`, so that all iterations share one factorization.
+    All Newton steps have the mass matrix and the rows at `q`, so that they share one factorization.
     """
     at = kinematics(robot, q)
     rows, equations = constraint_rows(robot, q, at), equations_at_rest(robot, at)
@@ -42,21 +42,28 @@ def loop_displacement(robot: Robot, q: Configuration, free: Velocity, impulse: T
     factors = constant_elimination(robot, equations).factors
     held = HeldFactors.of(robot.tree, at.S, factors, rows, ACCELERATIONS)
     q, free, mimics = robot.broadcast(q), robot.broadcast(free), len(rows.J) - robot.topology.nc
+    target = mass_matrix_product(robot.tree, equations, free) + impulse
 
     def improve(d, _):
         errors = robot.broadcast(constraint_errors(robot, integrate(robot.topology, q, d)))
-        errors = jnp.concatenate([errors, jnp.zeros((mimics, *errors.shape[1:]), errors.dtype)])
-        rates = (rows.J * (d - free)[None]).sum(axis=1) - errors
-        turning, _ = momentum_rates(robot, at, d)
-        return free + solve_held(robot.tree, equations, factors, rows, impulse + turning, rates, held=held)[0], None
+        # Joints that mimic others do so from the start.
+        rates = jnp.concatenate([-errors, -(rows.J[len(errors) :] * d[None]).sum(axis=1)]) if mimics else -errors
+        momenta, turning = momenta_within(robot, q, d)
+        lacking = target - momenta + 0.5 * turning
+        return d + solve_held(robot.tree, equations, factors, rows, lacking, rates, held=held)[0], None
 
     return lax.scan(improve, free, length=ITERATIONS)[0]
 
 
+def momenta_within(robot: Robot, q, d):
+    """Return the generalized momenta in the middle of a displacement, and their rates, rows `[nv]`."""
+    at = kinematics(robot, integrate(robot.topology, q, 0.5 * d))
+    return momenta_and_rates(robot, at, d)
+
+
 @algorithm()
 def momentum_ahead(robot: Robot, q: Configuration, d: Velocity) -> Float[Array, "*batch nv"]:
-    """The generalized momentum `[*batch, nv]` at `q (+) d` of a robot that moves there from `q` with `d` a unit of
-    time, before impulses at the end."""
-    at = kinematics(robot, q)
-    d = robot.broadcast(d)
-    return mass_matrix_product(robot.tree, equations_at_rest(robot, at), d) + momentum_rates(robot, at, d)[1]
+    """The generalized momenta `[*batch, nv]` at the end of the displacement `d` from `q`, `p + k / 2`, in the terms of
+    `loop_displacement`."""
+    momenta, turning = momenta_within(robot, robot.broadcast(q), robot.broadcast(d))
+    return momenta + 0.5 * turning

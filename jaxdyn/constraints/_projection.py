@@ -97,7 +97,7 @@ def scale_of_equations(squares):
 
 
 class ProximalFactors(NamedTuple):
-    """What proximal steps with one matrix `A` have in common."""
+    """The matrix `A` of proximal steps, and its factors, which all right sides share."""
 
     A: Any
     scale: Any

@@ -54,7 +54,7 @@ from jaxdyn.algorithms.recursions._equations_of_motion import (
     joint_friction_law,
     kinematics,
     kinematics_and_poses,
-    momentum_rates,
+    momenta_and_rates,
     node_inertias,
     passive_torque,
     spring_energy,

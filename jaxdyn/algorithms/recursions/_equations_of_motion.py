@@ -139,15 +139,14 @@ def velocity_accelerations(robot: Robot, joint: Motion, velocity: Motion) -> Mot
     return take_rows(velocity, topology.mover).cross(joint)
 
 
-def momentum_rates(robot: Robot, at: Kinematics, v) -> tuple[Any, Any]:
-    """Return the rates, rows `[nv]`, at which the momenta `M v` of the degrees of freedom change because the robot
-    moves, over the first and the second half of a step."""
-    topology = robot.topology
-    joint, velocity = velocities(robot, at.S, v)
+def momenta_and_rates(robot: Robot, at: Kinematics, v) -> tuple[Any, Any]:
+    """Return the momenta `M v` of the degrees of freedom, and the rates at which they change because the robot moves:
+    for joints whose coordinates are their velocities' integrals, the derivative of the kinetic energy by `q`. Rows
+    `[nv]`."""
+    velocity = velocities(robot, at.S, v)[1]
     momentum = sum_up(robot.tree, node_inertias(robot, at.poses).apply(velocity))
-    before, behind = sum_before_joint(robot, velocity, joint), take_rows(velocity, topology.mover)
-    first, second = (0.5 * x.cross(at.S).dot(momentum) for x in (before + behind, behind - before))
-    return first, second
+    turning = take_rows(velocity, robot.topology.mover).cross(at.S)
+    return at.S.dot(momentum) + robot.armature * v, turning.dot(momentum)
 
 
 def turning_accelerations(robot: Robot, v):

@@ -38,15 +38,16 @@ OPEN_START = (
 def symplectic_step(
     model: Model, state: State, tau, dt, f_ext=None, *, inertial: Model | None = None, gained=0.0
 ) -> State:
-    """The symplectic Euler step of a model with loops, under the torques `tau`, which include joint friction.
+    """The symplectic step of first order of a model with loops, under the torques `tau`, which include joint friction.
 
-    It makes a discrete action stationary whose Lagrangian is that of `q0` and of the mean velocity `w`, `q1 = q0 (+) dt
-    w`: `M(q0) w = M(q0) v0 + dt (Q + dT/dq(q0, w)) - J(q0)^T l`, with the loops closed at `q1` by the impulses `l`, and
-    `M(q1) v1 = M(q0) w - J(q1)^T m` with `J(q1) v1 = 0` (Hairer, Lubich & Wanner, Geometric Numerical Integration,
-    2006, section VII.1.3; Marsden & West, Discrete mechanics and variational integrators, Acta Numerica 2001, section
-    3.5). The energy oscillates by `O(dt)` and does not drift. Explicit Coriolis forces cost a four-bar whose crank
-    turns at 8 rad/s 55 % of its energy in 100 s of 1 ms, also with these impulses. For ball and free joints it holds to
-    second order in the turn of a step.
+    It makes the discrete action `dt (T(q, w) - V(q0))` stationary, with the mean velocity `w` in `q1 = q0 (+) dt w` and
+    `q` in the middle: `M(q) w = M(q0) v0 + dt (Q(q0) + k / 2) - J(q0)^T l`, with the loops closed at `q1` by the
+    impulses `l`, and `M(q1) v1 = M(q) w + dt k / 2 - J(q1)^T m` with `J(q1) v1 = 0`, for the derivative `k` of the
+    kinetic energy by `q` (Marsden & West, Discrete mechanics and variational integrators, Acta Numerica 2001, section
+    3.5; Hairer, Lubich & Wanner, Geometric Numerical Integration, 2006, section VII.1). The energy oscillates by
+    `O(dt)` and does not drift. Explicit Coriolis forces cost a four-bar whose crank turns at 8 rad/s 55 % of its energy
+    in 100 s of 1 ms, also with these impulses. For ball and free joints the action holds to second order in the turn of
+    a step.
 
     `inertial` is the model whose inertias resist the motion, by default `model`; `gained` `[*batch, nv]` are
     accelerations by other forces, which the loops allow.

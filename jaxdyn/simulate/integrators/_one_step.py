@@ -24,7 +24,7 @@ def semi_implicit_euler_step(model: Model, state: State, tau, dt, f_ext=None) ->
     """`v1 = v0 + dt a(q0, v0, tau)`, `q1 = q0 (+) dt v1`: first order, one evaluation of the dynamics.
 
     `tau` `[*batch, nv]`, N m or N; `dt` a number, s; `f_ext` `[*batch, nb, 6]` as in `step`. With closed loops it is
-    the symplectic Euler step, whose Coriolis forces and impulses of the loops act in the step.
+    `symplectic_step`, whose Coriolis forces and impulses of the loops act within the step.
     """
     require_time_step(dt)
     if model.topology.has_loops:
