@@ -219,3 +219,65 @@ def five_bar() -> jaxdyn.Model:
 
 
 LEGS = tuple(f"leg{k}" for k in range(1, 7))
+
+
+@functools.cache
+def jansen_leg() -> jaxdyn.Model:
+    """A leg of Jansen's walking machine, of seven bodies with three closed pins, whose crank turns all the way. At the
+    neutral configuration its loops are closed; the figures are in meters (Jansen, The Great Pretender, 2007)."""
+    places = {"O": (0, 0), "B": (-0.38, -0.078), "C": (0.1433, 0.044328), "D": (-0.272035, 0.32271)}
+    places |= {"E": (-0.759581, 0.051302), "F": (-0.237008, -0.444063), "G": (-0.572595, -0.295501)}
+    point = {name: np.array([x, 0.0, z]) for name, (x, z) in (places | {"H": (-0.362032, -0.917845)}).items()}
+    builder = ModelBuilder()
+
+    def add(name: str, parent: str, at: str, ends: str, origin: str | None = None):
+        rods = [BodyInertia.rod(0.3, (0, 0, 0), point[end] - point[at]).parameters() for end in ends]
+        place = point[at] - (0 if origin is None else point[origin])
+        builder.add_body(name, parent, Joint(axis=(0, 1, 0), name=name), place, sum(rods))
+
+    add("crank", "world", "O", "C")
+    add("upper rod", "crank", "C", "D", "O")
+    add("lower rod", "crank", "C", "F", "O")
+    add("rocker", "world", "B", "DE")
+    add("link", "world", "B", "F")
+    add("coupler", "rocker", "E", "G", "B")
+    add("foot", "link", "F", "GH", "B")
+    loops = (
+        ("D", "upper rod", "C", "rocker", "B"),
+        ("F", "lower rod", "C", "link", "B"),
+        ("G", "coupler", "E", "foot", "F"),
+    )
+    for pin, first, origin1, second, origin2 in loops:
+        ends = point[pin] - point[origin1], point[pin] - point[origin2]
+        builder.add_loop(pin, "connect", first, second, *ends)
+    return builder.build()
+
+
+def parallel_cranks(kind: str = "connect") -> tuple[jaxdyn.Model, np.ndarray]:
+    """Three parallel cranks of 0.5 m that carry one bar by pins of a kind of loop, and the guess of a configuration."""
+    builder, gap, crank = ModelBuilder(), 0.6, BodyInertia.rod(0.5, (0, 0, 0), (0.5, 0, 0))
+    quarter = np.sqrt([0.5, 0.5, 0, 0])  # takes z to -y, the axis of the pins
+    y = Joint(axis=(0, 1, 0))
+    builder.add_body("crank0", "world", y, inertia=crank)
+    builder.add_body("bar", "crank0", y, (0.5, 0, 0), BodyInertia.rod(1.2, (0, 0, 0), (2 * gap, 0, 0)))
+    for k in (1, 2):
+        builder.add_body(f"crank{k}", "world", y, (k * gap, 0, 0), crank)
+        ends = (np.concatenate([(x, 0, 0), quarter]) for x in (k * gap, 0.5))
+        builder.add_loop(f"pin{k}", kind, "bar", f"crank{k}", *ends)
+    return builder.build(), np.array([-0.7, 0.7, -0.7, -0.7])
+
+
+def sarrus() -> tuple[jaxdyn.Model, np.ndarray]:
+    """Sarrus' linkage: a plate on two chains of three hinges in perpendicular planes, which moves straight up and down
+    (Sarrus, Comptes rendus de l'Academie des sciences 36, 1853). One of the five equations of its loop is redundant."""
+    builder, rod = ModelBuilder(), BodyInertia.box(0.5, (0.05, 0.05, 0.5), (0, 0, 0.25))
+    for name, axis, place in (("first", (0, 1, 0), (0.4, 0, 0)), ("second", (1, 0, 0), (0, 0.4, 0))):
+        builder.add_body(f"{name} lower", "world", Joint(axis=axis), place, rod)
+        builder.add_body(f"{name} upper", f"{name} lower", Joint(axis=axis), (0, 0, 0.5), rod)
+    plate = BodyInertia.box(1.0, (0.4, 0.4, 0.05), (-0.4, 0, 0))
+    builder.add_body("plate", "first upper", Joint(axis=(0, 1, 0)), (0, 0, 0.5), plate)
+    quarter = np.array([np.sqrt(0.5), 0, np.sqrt(0.5), 0])  # takes z to x
+    ends = (np.concatenate([place, quarter]) for place in ((-0.4, 0.4, 0), (0, 0, 0.5)))
+    builder.add_loop("hinge", "revolute", "plate", "second upper", *ends)
+    # The knees bend outward by the same angle.
+    return builder.build(), np.array([0.6, -1.2, -0.6, 1.2, 0.6])

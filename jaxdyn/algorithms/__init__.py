@@ -18,7 +18,7 @@ from jaxdyn.algorithms._constraint_projection import (
     project_configuration,
     project_velocity,
 )
-from jaxdyn.algorithms._constraints import constraint_error, constraint_forces, constraint_jacobian
+from jaxdyn.algorithms._constraints import constraint_error, constraint_forces, constraint_jacobian, loop_opening
 from jaxdyn.algorithms._crba import crba
 from jaxdyn.algorithms._energy import center_of_mass, kinetic_energy, potential_energy
 from jaxdyn.algorithms._first_derivatives import aba_derivatives, rnea_derivatives
@@ -36,6 +36,7 @@ from jaxdyn.algorithms._joint_motions import (
     motion_map,
 )
 from jaxdyn.algorithms._kinematics import forward_kinematics, frame_jacobian, frame_pose, frame_velocity
+from jaxdyn.algorithms._loop_steps import loop_displacement, momentum_ahead
 from jaxdyn.algorithms._mass_matrix import (
     inverse_mass_matrix,
     inverse_operational_space_inertia,

@@ -30,11 +30,15 @@ from jaxdyn.model import Model, require_inertias
 
 
 @algorithm(motion_axes=((-1,),))
-def configuration_correction(robot: Robot, q: Configuration) -> Float[Array, "*batch nv"]:
+def configuration_correction(robot: Robot, q: Configuration, *, assembling: bool = False) -> Float[Array, "*batch nv"]:
     """The Gauss-Newton step `-M^-1 J^T (J M^-1 J^T)^+ phi(q)` `[*batch, nv]`: the least displacement, in the metric of
-    the mass matrix, that closes the linearized loops."""
+    the mass matrix, that closes the linearized loops. With `assembling`, it heeds combinations of equations that may
+    be redundant once loops are closed: without them, a guess could stay open in a direction in which they move
+    little."""
     at = kinematics(robot, q)
-    return correction(robot, at, constraint_rows(robot, q, at), constraint_errors(robot, q), CORRECTIONS)
+    rows = constraint_rows(robot, q, at)
+    rows = rows._replace(opening=None) if assembling and rows is not None else rows
+    return correction(robot, at, rows, constraint_errors(robot, q), CORRECTIONS)
 
 
 @algorithm(motion_axes=((-1,),))
@@ -139,7 +143,11 @@ def _assembled(model: Model, q, dofs: tuple[int, ...] | None, tolerance: float |
 
 def _correction(model: Model, q, goal, dofs: tuple[int, ...] | None):
     """Return the step from `q`: the shortest one, or the one whose components `dofs` are those of `goal`."""
-    return configuration_correction(model, q) if dofs is None else _kept_correction(model, q, goal, dofs=dofs)
+    return (
+        configuration_correction(model, q, assembling=True)
+        if dofs is None
+        else _kept_correction(model, q, goal, dofs=dofs)
+    )
 
 
 def _search(model: Model, guess, dofs: tuple[int, ...] | None, tolerance: float, max_iterations: int):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax.numpy as jnp
 import numpy as np
 
 from jaxdyn._types import Array, Configuration, Float, Torque, Velocity, Wrenches
@@ -21,6 +22,14 @@ def constraint_error(robot: Robot, q: Configuration) -> Float[Array, "*batch nc"
     **Raises** `ShapeError` where a shape does not fit.
     """
     return constraint_errors(robot, q)
+
+
+@algorithm()
+def loop_opening(robot: Robot, q: Configuration) -> Float[Array, "*batch"]:
+    """The greatest of `constraint_error` `[*batch]`, each over its lever: about the angle (rad), or the displacement
+    (m) of prismatic joints, by which joints would have to move to close the loops; zero without loops."""
+    rows = constraint_rows(robot, q, kinematics(robot, q))
+    return robot.broadcast(jnp.zeros((), q.dtype)) if rows is None else rows.opening
 
 
 @algorithm()

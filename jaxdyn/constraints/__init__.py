@@ -4,6 +4,8 @@ from jaxdyn.constraints._mimic import mimic_rows
 from jaxdyn.constraints._projection import (
     ACCELERATIONS,
     CORRECTIONS,
+    FILTERED,
+    ProximalFactors,
     project_accelerations,
     proximal_solve,
     proximal_steps,

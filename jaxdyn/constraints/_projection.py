@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -30,7 +31,7 @@ one takes less notice of rounding errors, and leaves more of an error where equa
 are repeated."""
 
 
-def proximal_solve(A, B, sizes=None):
+def proximal_solve(A, B, sizes=None, opening=None):
     """Return `X` with `A X = B` for symmetric positive semidefinite `A` `[*batch, m, m]` and `B` `[*batch, m, k]` in
     its range: the solution of least norm, in equations scaled to a unit diagonal.
 
@@ -39,12 +40,48 @@ def proximal_solve(A, B, sizes=None):
     Iterative Methods for Sparse Linear Systems, 2003, section 6.8). By itself a step leaves `mu / (mu + s)` of an error
     on an eigenvector of the eigenvalue `s`; combined, few small eigenvalues cost no accuracy. The null space, which
     redundant equations have, is left alone.
-    `sizes` as for `proximal_steps`. Derivatives of every order are those of the linear equation.
+    `sizes` and `opening` as for `proximal_steps`. Derivatives of every order are those of the linear equation.
     """
     frozen = lax.stop_gradient(A)
     return lax.custom_linear_solve(
-        functools.partial(_product, A), B, lambda _, B: proximal_steps(frozen, B, sizes=sizes), symmetric=True
+        functools.partial(_product, A), B, lambda _, B: proximal_steps(frozen, B, sizes, opening), symmetric=True
     )
+
+
+FILTERED = 1e-2
+"""The greatest opening of loops, as in `ConstraintRows.opening`, at which combinations of equations are left out that
+the closed mechanism may not have."""
+_SHARE = 30.0
+"""The square, about, of the singular value of a combination that is half left out, in units of the opening. Where loops
+are open by `d`, the rows differ by about `d` of their sizes from those of the closed mechanism, and so do singular
+values."""
+
+
+def _kept_combinations(A, opening):
+    """Return the symmetric matrix `Q` `[*batch, m, m]` that takes from the right side of equations `A l = b`, scaled,
+    what belongs to eigenvalues of `A` that may be zero once loops are closed that are open by `opening` `[*batch]`:
+    redundant equations become independent on open loops, and would lock the mechanism.
+
+    With `F = A (A + nu)^-1`, `Q = 1 - (1 - F^8)^4` has the eigenvalue 4e-8 where that of `A` is a tenth of `nu`, and
+    differs from 1 by 4e-5 at a hundred times `nu`, by 5e-9 at a thousand times. So it is smooth in the opening."""
+    double = A.dtype == jnp.float64
+    # Rounding errors of `A` are below the floors, and those of closed loops below what is negligible.
+    floor, negligible = (1e-13, 1e-12) if double else (1e-6, 1e-5)
+    eye = jnp.broadcast_to(jnp.eye(A.shape[-1], dtype=A.dtype), A.shape)
+    counts = (opening > negligible) & (opening <= FILTERED)
+
+    def kept(A, opening):
+        nu = jnp.maximum(_SHARE * opening**2, floor)[..., None, None]
+        factor = lax.linalg.cholesky(A + nu * eye, symmetrize_input=False)
+        F = eye - nu * jax.scipy.linalg.cho_solve((factor, True), eye)
+        for _ in range(3):
+            F = _product(F, F)
+        R = eye - F
+        R = _product(R, R)
+        return eye - _product(R, R)
+
+    Q = lax.cond(counts.any(), kept, lambda A, _: eye, A, opening)
+    return jnp.where(counts[..., None, None], Q, eye)
 
 
 def scale_of_equations(squares):
@@ -59,40 +96,67 @@ def scale_of_equations(squares):
     return jnp.where(squares > least, lax.rsqrt(jnp.maximum(squares, least)), 0.0)
 
 
-def proximal_steps(A, B, product=None, sizes=None, single: float = ACCELERATIONS):
-    """Return `proximal_solve(A, B)`, whose derivatives are not to be taken. `product` returns `A X`, by default from
-    `A`: two products with a root of `A` keep more digits of what small eigenvalues leave of it.
+class ProximalFactors(NamedTuple):
+    """The matrix `A` of proximal steps, and its factors, which all right sides share."""
+
+    A: Any
+    scale: Any
+    """The factors `[*batch, m, 1]` of the equations."""
+    factor: Any
+    """The Cholesky factor of the scaled matrix, with `mu` added to its diagonal."""
+    longest: float
+    """The greatest factor by which a step is lengthened."""
+    kept: Any
+    """The matrix of `_kept_combinations`, or None."""
+
+    @classmethod
+    def of(cls, A, sizes=None, opening=None, single: float = ACCELERATIONS) -> ProximalFactors:
+        """Return the factors; `single` is the `mu` in single precision, and the other arguments are those of
+        `proximal_steps`."""
+        double = A.dtype == jnp.float64
+        mu = 1e-9 if double else single
+        eye = jnp.eye(A.shape[-1], dtype=A.dtype)
+        scale = scale_of_equations((A * eye).sum(axis=-1))
+        longest = jnp.inf
+        if sizes is not None:
+            # A step `k` times as long is one with a `k`-th of `mu` on small eigenvalues.
+            longest = 100.0 if double else 1.0
+            scale = jnp.where(scale > 0, lax.rsqrt(jnp.maximum(sizes, jnp.finfo(A.dtype).tiny)), 0.0)
+        scale = scale[..., None]
+        scaled = A * scale * jnp.swapaxes(scale, -1, -2)
+        kept = None if opening is None else _kept_combinations(scaled, opening)
+        return cls(A, scale, lax.linalg.cholesky(scaled + mu * eye, symmetrize_input=False), longest, kept)
+
+    def steps(self, B, product=None):
+        """Return `X` with `A X = B`. `product` returns `A X`, by default from `A`: two products with a root of `A` keep
+        more digits of what small eigenvalues leave of it."""
+        scale, product = self.scale, functools.partial(_product, self.A) if product is None else product
+        R, X, before = B * scale, 0.0, None
+        R = R if self.kept is None else _product(self.kept, R)
+        for k in range(STEPS):
+            U = jax.scipy.linalg.cho_solve((self.factor, True), R)
+            W = scale * product(scale * U)
+            fall = (R * W).sum(axis=-2, keepdims=True)
+            if before is not None:
+                u, w, other = before
+                share = _ratio(fall, other, 0.0)
+                U, W = U + share * u, W + share * w
+            length = jnp.minimum(_ratio(fall, (W * W).sum(axis=-2, keepdims=True), 1.0), self.longest)
+            X = X + length * U
+            if k < STEPS - 1:
+                R, before = R - length * W, (U, W, fall)
+        return X * scale
+
+
+def proximal_steps(A, B, sizes=None, opening=None):
+    """Return `proximal_solve(A, B)`, whose derivatives are not to be taken.
 
     With `sizes` `[*batch, m]`, equations are scaled by the roots of these instead of those of the diagonal of `A`, and
     steps are lengthened to a bound only, in single precision not at all. Then an equation, or a combination of some,
     that is small beside its size is hardly felt, instead of turning rounding errors into motion: of chains of four-bars
-    in their singular configurations, these made any energy. `single` is the `mu` in single precision."""
-    double = A.dtype == jnp.float64
-    mu = 1e-9 if double else single
-    eye = jnp.eye(A.shape[-1], dtype=A.dtype)
-    scale = scale_of_equations((A * eye).sum(axis=-1))
-    longest = jnp.inf
-    if sizes is not None:
-        # A step `k` times as long is one with a `k`-th of `mu` on small eigenvalues.
-        longest = 100.0 if double else 1.0
-        scale = jnp.where(scale > 0, lax.rsqrt(jnp.maximum(sizes, jnp.finfo(A.dtype).tiny)), 0.0)
-    scale = scale[..., None]
-    factor = lax.linalg.cholesky(A * scale * jnp.swapaxes(scale, -1, -2) + mu * eye, symmetrize_input=False)
-    product = functools.partial(_product, A) if product is None else product
-    R, X, before = B * scale, 0.0, None
-    for k in range(STEPS):
-        U = jax.scipy.linalg.cho_solve((factor, True), R)
-        W = scale * product(scale * U)
-        fall = (R * W).sum(axis=-2, keepdims=True)
-        if before is not None:
-            u, w, other = before
-            share = _ratio(fall, other, 0.0)
-            U, W = U + share * u, W + share * w
-        length = jnp.minimum(_ratio(fall, (W * W).sum(axis=-2, keepdims=True), 1.0), longest)
-        X = X + length * U
-        if k < STEPS - 1:
-            R, before = R - length * W, (U, W, fall)
-    return X * scale
+    in their singular configurations, these made any energy. With the `opening` of loops `[*batch]`, combinations that
+    the closed mechanism may not have are left out."""
+    return ProximalFactors.of(A, sizes, opening).steps(B)
 
 
 def _ratio(x, y, otherwise: float):

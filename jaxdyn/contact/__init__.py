@@ -8,6 +8,7 @@ from jaxdyn.contact._pairs import ContactPair, ContactShape
 from jaxdyn.contact._step import (
     ContactForces,
     ContactReport,
+    accelerations_of_contact,
     contact_accelerations,
     contact_forces,
     contact_step,

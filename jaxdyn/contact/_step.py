@@ -13,7 +13,7 @@ from jaxdyn import joints
 from jaxdyn._compile import compiled
 from jaxdyn._errors import ModelError, require_time_step
 from jaxdyn._types import Array, Configuration, Float, Velocity
-from jaxdyn.algorithms import forward_kinematics
+from jaxdyn.algorithms import aba, forward_kinematics
 from jaxdyn.algorithms.recursions import RobotAndParts, check_arrays
 from jaxdyn.contact import _rows as rows
 from jaxdyn.contact._contacts import Contacts
@@ -131,6 +131,17 @@ def contact_accelerations(
     solved = solve(bound, operands, arguments, contacts.options)
     a = solved.a[..., mimic_coordinates(model.topology, velocity=True).own] if model.topology.mimics else solved.a
     return a, ContactReport(solved.error, solved.iterations, contacts.options.tolerance_of(v.dtype))
+
+
+def accelerations_of_contact(
+    model: Model, contacts: Contacts, q: Any, v: Any, tau: Any, dt: Any, f_ext: Any = None
+) -> tuple[Any, ContactReport]:
+    """Return the part of `contact_accelerations` that contacts and joint friction add, and how they were solved."""
+    a, report = contact_accelerations(model, contacts, q, v, tau, dt, f_ext)
+    free = aba(model, q, v, tau, f_ext, joint_friction=False)
+    # In the axes of the start a linear velocity has the rate of that in the turning axes, and `w x v`.
+    turning = _with_linear(model.topology, v, 1.0, lambda angular, linear: linear + angular.cross(linear)) - v
+    return a - (free + turning), report
 
 
 @compiled()

@@ -15,6 +15,7 @@ from jax.sharding import PartitionSpec
 from jaxdyn import native
 from jaxdyn._compile import compiled
 from jaxdyn._errors import ModelError, ShapeError, require_last_axes
+from jaxdyn.algorithms import constraint_error
 from jaxdyn.contact import ContactReport, Contacts
 from jaxdyn.model import Model
 from jaxdyn.simulate._checkpointed_scan import scan_in_segments
@@ -167,7 +168,8 @@ class _Simulation:
         t = self.time(jnp.arange(0, plan.steps + 1, every))
         q, v, tau = (jnp.moveaxis(x, 0, -2) for x in (states.q, states.v, tau))
         contact = jax.tree.map(lambda x: jnp.moveaxis(x, 0, -1), contact)
-        return Trajectory(t, q, v, tau, loop.memory, self.readings(states, t), contact), loop.report
+        readings, loop_error = self.readings(states, t), self.loop_error(states.q)
+        return Trajectory(t, q, v, tau, loop.memory, readings, contact, loop_error), loop.report
 
     def time(self, k):
         return k.astype(self.inputs.dt.dtype) * self.inputs.dt
@@ -216,6 +218,15 @@ class _Simulation:
             return None
         zero = jnp.zeros(start.v.shape[:-1], start.v.dtype)
         return ContactReport(zero, zero.astype(jnp.int32), contacts.options.tolerance_of(zero.dtype))
+
+    def loop_error(self, q):
+        """The largest error of the loops at configurations `[samples, *batch, nq]`, `[*batch, samples]`; None without
+        loops."""
+        if not self.inputs.model.topology.has_loops or not self.inputs.model.topology.nc:
+            return None
+        model, q = lax.stop_gradient((self.inputs.model, q))
+        errors = lax.scan(lambda _, q: (None, jnp.abs(constraint_error(model, q)).max(axis=-1)), None, q)[1]
+        return jnp.moveaxis(errors, 0, -1)
 
     def readings(self, states: State, t):
         """The sensors' arrays `[*batch, samples, ...]`, or None."""

@@ -17,6 +17,7 @@ from jaxdyn._errors import (
     require_positive_integer,
 )
 from jaxdyn._types import Array, Float, Velocity
+from jaxdyn.algorithms import loop_opening
 from jaxdyn.contact import Contacts
 from jaxdyn.model import Model
 from jaxdyn.simulate._checkpointed_scan import segment_length
@@ -26,8 +27,11 @@ from jaxdyn.simulate._sharding import Split, sharding_of
 from jaxdyn.simulate._state import State, Trajectory
 from jaxdyn.simulate.actuators import AbstractActuator, ActuatedPolicy
 from jaxdyn.simulate.integrators import (
+    CLOSED,
+    OPEN_START,
     Integrator,
     common_form,
+    require_closed,
     require_contact_integrator,
     require_integrator,
     time_step,
@@ -50,7 +54,8 @@ class RolloutOptions(eqx.Module):
     between segments. Then one segment at a time is computed again, which takes about half as much time again."""
     check: bool = eqx.field(static=True, default=False)
     """Whether to raise if a state is NaN or infinite, naming the element of the batch and the step after which it first
-    was. Under `jit` and other transformations this is an error of JAX at run time, with the same text."""
+    was, or if loops are open at the start. Under `jit` and other transformations this is an error of JAX at run time,
+    with the same text."""
     sharding: NamedSharding | None = eqx.field(static=True, default=None)
     """The devices that share the batch; its spec has an entry for each leading batch axis. Every device rolls out its
     part without communication, and the results stay where they are. By default the sharding of `state.q`, if that is a
@@ -105,9 +110,10 @@ def rollout(
     **Returns** `steps + 1` samples, the first of them `state`; `RolloutOptions.save_every` has fewer.
 
     **Raises** `ShapeError` and `ModelError` while tracing, also for a `dt` that is not positive and finite (inside
-    `jit`, where it may be unknown, only if it is a Python number); `DivergenceError` with `RolloutOptions.check`.
-    **Warns** `DivergenceWarning` of a long `dt` as `step` does, and, called outside of transformations on a CPU, of
-    roll-outs that are not finite at their end.
+    `jit`, where it may be unknown, only if it is a Python number), and for a start with open loops, as `step`, inside
+    `jit` with `RolloutOptions.check`; `DivergenceError` with `RolloutOptions.check`. **Warns** `DivergenceWarning` of a
+    long `dt` as `step` does, and, called outside of transformations on a CPU, of roll-outs that are not finite at their
+    end.
     """
     options = RolloutOptions() if options is None else options
     require_integrator(integrator, substeps, actuator_damping=options.actuator_damping is not None)
@@ -129,6 +135,11 @@ def rollout(
         functions=arrays,
         contacts=jax.tree.map(jnp.asarray, contacts),
     )
+    require_closed(inputs.model, inputs.start)
+    if options.check and model.topology.has_loops:
+        opening = loop_opening(inputs.model, inputs.start.q)
+        q = eqx.error_if(inputs.start.q, opening > CLOSED, f"state.q has loops that are open, and {OPEN_START}")
+        inputs = inputs._replace(start=State(q, inputs.start.v))
     split = _split_of(state, options.sharding, inputs.start.q.shape[:-1])
     if split is not None:
         inputs = split.put(inputs, shard_specs(split, inputs))

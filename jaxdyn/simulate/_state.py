@@ -45,6 +45,9 @@ class Trajectory(eqx.Module):
     contact: ContactReport | None = None
     """How well the contacts were solved, `[*batch, intervals]`: the largest error and the sum of the iterations of the
     steps that follow each sample but the last; None without contacts."""
+    loop_error: Float[Array, "*#batch samples"] | None = None
+    """The largest error of an equation of loops and couplings at each sample (m or rad, see `constraint_error`); None
+    for a model without them. It is not differentiated."""
 
     @property
     def final(self) -> State:
@@ -66,6 +69,8 @@ class Trajectory(eqx.Module):
             unsolved = int((~np.asarray(self.contact.converged)).sum())
             worst = f"relative errors at most {np.asarray(self.contact.error).max(initial=0):.1e}"
             facts["contact"] = worst + (f", {unsolved} intervals above the tolerance" if unsolved else "")
+        if self.loop_error is not None:
+            facts["loops"] = f"open by at most {np.asarray(self.loop_error).max(initial=0):.1e} m or rad"
         if self.tau is not None:
             facts["tau"] = f"at most {np.abs(np.asarray(self.tau)).max(initial=0):.4g} N m or N"
         return first, facts

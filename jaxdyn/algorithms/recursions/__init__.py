@@ -54,6 +54,7 @@ from jaxdyn.algorithms.recursions._equations_of_motion import (
     joint_friction_law,
     kinematics,
     kinematics_and_poses,
+    momenta_and_rates,
     node_inertias,
     passive_torque,
     spring_energy,
@@ -64,16 +65,18 @@ from jaxdyn.algorithms.recursions._equations_of_motion import (
 )
 from jaxdyn.algorithms.recursions._forward_dynamics import (
     Factors,
+    HeldFactors,
     constrained_inverse,
     forward,
     forward_at,
     inverse_root,
     solve,
+    solve_held,
     substitute,
     substitute_forces,
 )
 from jaxdyn.algorithms.recursions._frames import Reference, absolute_frame_pose, frame_reference
-from jaxdyn.algorithms.recursions._inverse_dynamics import inverse
+from jaxdyn.algorithms.recursions._inverse_dynamics import inverse, mass_matrix_product
 from jaxdyn.algorithms.recursions._joint_motions import all_rows, motions_from_joints, with_batch_first
 from jaxdyn.algorithms.recursions._robot import Robot
 from jaxdyn.algorithms.recursions._robot_and_parts import Parts, RobotAndParts

@@ -65,6 +65,10 @@ class ConstraintRows(NamedTuple):
     """`[m, *batch]`; zero at rest."""
     sizes: Any = None
     """`Sizes`, for forward dynamics."""
+    opening: Any = None
+    """How far the loops and couplings are open, `[*batch]`: the greatest error, as a part of its lever, the velocity of
+    the frame by a unit of that of the joints. So it is an angle by which joints would have to turn to close it, about.
+    It is not differentiated."""
 
 
 class LoopGroup(NamedTuple):
@@ -164,9 +168,14 @@ def constraint_errors(robot: Robot, q):
     errors = [e for g in loop_groups(topology) for e in loop_errors(g.kind, loop_ends(robot, g, poses, q).frames)]
     parts = [take_rows(jnp.concatenate(errors), loop_order(topology))] if errors else []
     if topology.couplings:
-        y1, y2, c = _coupled(robot, q, topology.q_starts)
-        parts.append(robot.broadcast(y1 - _polynomial(c, y2)))
+        parts.append(coupling_errors(robot, q))
     return jnp.concatenate(parts) if parts else robot.broadcast(robot.constant(np.zeros(0)))
+
+
+def coupling_errors(robot: Robot, q):
+    """Return the errors of the couplings, `[n, *batch]`."""
+    y1, y2, c = _coupled(robot, q, robot.topology.q_starts)
+    return robot.broadcast(y1 - _polynomial(c, y2))
 
 
 def constraint_rows(
@@ -177,25 +186,40 @@ def constraint_rows(
     topology = robot.topology
     if not topology.has_loops:
         return None
-    J, gamma, others = [], [], [robot.broadcast(robot.constant(np.zeros((0, robot.nv))))]
+    J, gamma, others, errors = [], [], [robot.broadcast(robot.constant(np.zeros((0, robot.nv))))], []
     acceleration = None if c is None else sum_down(robot.tree, c)
     for group in loop_groups(topology):
         ends = loop_ends(robot, group, at.poses, q)
         forces = loop_forces(group.kind, ends.frames), free_forces(group.kind, ends.frames)
         along, free = (_loop_rows(robot, group, ends, at.S, x) for x in forces)
         J, others = J + along, others + free
+        errors += loop_errors(group.kind, ends.frames)
         if velocity is not None:
             gamma += _loop_rates(robot, group, ends, velocity, acceleration)
-    J, gamma = ([take_rows(jnp.concatenate(x), loop_order(topology))] if x else [] for x in (J, gamma))
+    J, gamma, errors = ([take_rows(jnp.concatenate(x), loop_order(topology))] if x else [] for x in (J, gamma, errors))
     if topology.couplings:
         rows, rates = coupling_rows(robot, q, v)
-        J, gamma = [*J, rows], [*gamma, rates]
+        J, gamma, errors = [*J, rows], [*gamma, rates], [*errors, coupling_errors(robot, q)]
     if robot.mimics is not None:
         rows = robot.broadcast(mimic_rows(robot.mimics, robot.mimic_multiplier))
         J, gamma = [*J, rows], [*gamma, jnp.zeros_like(rows[:, 0])]
     J = jnp.concatenate(J)
     sizes = Sizes(lax.stop_gradient(jnp.concatenate(others)), jnp.asarray(_rows_alike(topology, len(J))))
-    return ConstraintRows(J, jnp.zeros_like(J[:, 0]) if velocity is None else jnp.concatenate(gamma), sizes)
+    opening = _opening(sizes, *lax.stop_gradient((at.S, J, jnp.concatenate([robot.broadcast(x) for x in errors]))))
+    return ConstraintRows(J, jnp.zeros_like(J[:, 0]) if velocity is None else jnp.concatenate(gamma), sizes, opening)
+
+
+def _opening(sizes: Sizes, S: Motion, J, errors):
+    """Return `ConstraintRows.opening`, for the first rows of `J`, which have errors."""
+    squares = jnp.concatenate([J, sizes.others]) ** 2
+    # Rows change as the joints that turn do. The others only count where those have no lever, of a part that is
+    # without meaning beside theirs.
+    turning, all_joints = ((squares * x).sum(axis=1) for x in (S.angular.squared_norm(), 1.0))
+    levers = jnp.where(turning > 1e-6 * all_joints, turning, all_joints)
+    levers = jnp.moveaxis(sizes.of(jnp.moveaxis(levers, 0, -1)), -1, 0)[: len(errors)]
+    part = jnp.abs(errors) * lax.rsqrt(jnp.maximum(levers, jnp.finfo(levers.dtype).tiny))
+    # An equation that no joint can change has no lever.
+    return jnp.where(levers > 0, part, 0.0).max(axis=0)
 
 
 @functools.cache
@@ -310,8 +334,8 @@ def constraint_derivatives(robot: Robot, q, v, a, multipliers) -> ConstraintDeri
         joint, velocity = velocities(robot, at.S, rate)
         rows = constraint_rows(robot, moved, at, rate, velocity, velocity_accelerations(robot, joint, velocity))
         assert rows is not None
-        J, gamma, _ = rows
-        return (J * multipliers[:, None]).sum(axis=0), (J * a[None]).sum(axis=1) + gamma
+        torque = (rows.J * multipliers[:, None]).sum(axis=0)
+        return torque, (rows.J * a[None]).sum(axis=1) + rows.gamma
 
     zero = robot.broadcast(robot.zeros())
     v, eye = robot.broadcast(v), robot.constant(np.eye(robot.nv))

@@ -15,7 +15,7 @@ from jaxdyn.constraints import ACCELERATIONS
 def correction(robot: Robot, at: Kinematics, rows: ConstraintRows | None, errors, single: float = ACCELERATIONS):
     """Return the least change `x` of motion, rows `[nv]`, in the metric of the mass matrix, with `J x = -errors` for
     the first rows of the constraints and zero for those of joints that mimic others; zero without rows. `single` as for
-    `proximal_steps`."""
+    `ProximalFactors`."""
     if rows is None:
         return robot.broadcast(robot.zeros())
     equations = equations_at_rest(robot, at)

@@ -20,7 +20,7 @@ from jaxdyn.algorithms.recursions._robot import Robot
 from jaxdyn.friction import JointFriction
 from jaxdyn.joints import local_poses, motion_columns, spring_torque
 from jaxdyn.spatial import Force, Inertia, Motion, Pose, Sym3, Vec3
-from jaxdyn.tree import columns_of, compose_down, sum_down, take_rows
+from jaxdyn.tree import columns_of, compose_down, sum_down, sum_up, take_rows
 
 
 class Kinematics(NamedTuple):
@@ -137,6 +137,16 @@ def velocity_accelerations(robot: Robot, joint: Motion, velocity: Motion) -> Mot
         # All of a root's motion is across its joint, and `v x v = 0`.
         return velocity.cross(joint) * _outside_chains(robot, several)
     return take_rows(velocity, topology.mover).cross(joint)
+
+
+def momenta_and_rates(robot: Robot, at: Kinematics, v) -> tuple[Any, Any]:
+    """Return the momenta `M v` of the degrees of freedom, and the rates at which they change because the robot moves:
+    for joints whose coordinates are their velocities' integrals, the derivative of the kinetic energy by `q`. Rows
+    `[nv]`."""
+    velocity = velocities(robot, at.S, v)[1]
+    momentum = sum_up(robot.tree, node_inertias(robot, at.poses).apply(velocity))
+    turning = take_rows(velocity, robot.topology.mover).cross(at.S)
+    return at.S.dot(momentum) + robot.armature * v, turning.dot(momentum)
 
 
 def turning_accelerations(robot: Robot, v):

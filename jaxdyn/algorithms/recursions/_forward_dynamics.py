@@ -22,7 +22,13 @@ from jaxdyn.algorithms.recursions._equations_of_motion import (
 )
 from jaxdyn.algorithms.recursions._inverse_dynamics import inverse, mass_matrix_product
 from jaxdyn.algorithms.recursions._robot import Robot
-from jaxdyn.constraints import ACCELERATIONS, mimic_rows, project_accelerations, proximal_solve, proximal_steps
+from jaxdyn.constraints import (
+    ACCELERATIONS,
+    ProximalFactors,
+    mimic_rows,
+    project_accelerations,
+    proximal_solve,
+)
 from jaxdyn.spatial import ArticulatedInertia, Force, Mat3, Motion, Sym3, Vec3
 from jaxdyn.tree import Tree, scan_down, scan_up, take_rows
 
@@ -145,6 +151,30 @@ def solve_tree(tree: Tree, equations: EquationsOfMotion, factors: Factors, b):
     )
 
 
+class HeldFactors(NamedTuple):
+    """The factors of the equations `M x + J^T l = b`, `J x = c`, which are not differentiated."""
+
+    tree: Factors
+    u: Any
+    """`W J^T`, rows `[nv, m]`, with the `W` of `inverse_root`: with `D^-1` its square is `J M^-1 J^T`."""
+    left: Any
+    """Its two factors, `[*batch, m, nv]` and `[*batch, nv, m]`."""
+    right: Any
+    proximal: ProximalFactors
+
+    @classmethod
+    def of(cls, tree: Tree, S: Motion, factors: Factors, rows: ConstraintRows, single: float) -> HeldFactors:
+        """Return the factors; one sweep up takes all rows. `single` as for `ProximalFactors`."""
+        S, factors, rows = lax.stop_gradient((S, factors, rows))
+        J, sizes = rows.J, rows.sizes
+        many, of_many = jax.tree.map(lambda x: x[:, None], (S, factors))
+        u = _substitute_up(tree, many, of_many, jnp.swapaxes(jnp.concatenate([J, sizes.others]), 0, 1))
+        squares = sizes.of(jnp.moveaxis((u * u * of_many.Dinv).sum(axis=0), 0, -1))
+        u = u[:, : len(J)]
+        left, right = jnp.moveaxis(u, (0, 1), (-1, -2)), jnp.moveaxis(u * of_many.Dinv, (0, 1), (-2, -1))
+        return cls(factors, u, left, right, ProximalFactors.of(_matmul(left, right), squares, rows.opening, single))
+
+
 def solve_held(
     tree: Tree,
     equations: EquationsOfMotion,
@@ -154,12 +184,13 @@ def solve_held(
     c,
     *,
     single: float = ACCELERATIONS,
+    held: HeldFactors | None = None,
 ) -> tuple[Any, Any]:
     """Return the `x`, rows `[nv]`, and the multipliers `l`, rows `[m]`, with `M x + J^T l = b` and `J x = c` for the
     `J` of `rows`, with the derivatives of these equations, to every order. What `l` has in the null space of `J^T` does
-    not reach `x`. `single` as for `proximal_steps`."""
-    J = rows.J
-    S, factors, frozen = lax.stop_gradient((equations.S, factors, rows))
+    not reach `x`. `single` as for `ProximalFactors`; `held` has the factors where they are at hand."""
+    J, S = rows.J, lax.stop_gradient(equations.S)
+    held = HeldFactors.of(tree, S, factors, rows, single) if held is None else held
 
     def product(unknowns):
         x, l = unknowns
@@ -167,30 +198,19 @@ def solve_held(
 
     def solution(_, right):
         b, c = right
-        return _hold(tree, S, factors, frozen._replace(gamma=-c), substitute_forces(tree, S, factors, b), single)
+        x = substitute_forces(tree, S, held.tree, b)
+        return _hold(tree, S, held, _rates(lax.stop_gradient(J), x) - c, x)
 
     return lax.custom_linear_solve(product, (b, c), solution, symmetric=True)
 
 
-def _hold(
-    tree: Tree, S: Motion, factors: Factors, rows: ConstraintRows, a, single: float = ACCELERATIONS
-) -> tuple[Any, Any]:
-    """Return the accelerations `a - M^-1 J^T l`, rows `[nv]`, with `J M^-1 J^T l = J a + gamma`, so that they satisfy
-    `J a + gamma = 0`, and `l`, rows `[m]`, solved for as in `proximal_solve`.
-
-    With the `W` of `inverse_root`, `J M^-1 J^T` is the square of `D^-1/2 W J^T`, which takes one sweep up with all
-    rows; one sweep down has what all multipliers do together.
-    """
-    J, gamma, sizes = rows
-    many, of_many = jax.tree.map(lambda x: x[:, None], (S, factors))
-    u = _substitute_up(tree, many, of_many, jnp.swapaxes(jnp.concatenate([J, sizes.others]), 0, 1))
-    squares = sizes.of(jnp.moveaxis((u * u * of_many.Dinv).sum(axis=0), 0, -1))
-    u = u[:, : len(J)]
-    left, right = jnp.moveaxis(u, (0, 1), (-1, -2)), jnp.moveaxis(u * of_many.Dinv, (0, 1), (-2, -1))
-    b = jnp.moveaxis(_rates(J, a) + gamma, 0, -1)[..., None]
-    x = proximal_steps(_matmul(left, right), b, lambda x: _matmul(left, _matmul(right, x)), squares, single)
+def _hold(tree: Tree, S: Motion, held: HeldFactors, rates, a) -> tuple[Any, Any]:
+    """Return the accelerations `a - M^-1 J^T l`, rows `[nv]`, with `J M^-1 J^T l` the `rates` that shall vanish, rows
+    `[m]`, and `l`, solved for as in `proximal_solve`. One sweep down has what all multipliers do together."""
+    b = jnp.moveaxis(rates, 0, -1)[..., None]
+    x = held.proximal.steps(b, lambda x: _matmul(held.left, _matmul(held.right, x)))
     l = jnp.moveaxis(x[..., 0], -1, 0)
-    return a - _substitute_down(tree, S, factors, (u * l[None]).sum(axis=1)), l
+    return a - _substitute_down(tree, S, held.tree, (held.u * l[None]).sum(axis=1)), l
 
 
 def _on_joints(J, l):
@@ -223,7 +243,8 @@ def forward_tree(tree: Tree, equations: EquationsOfMotion, tau, rows: Constraint
     a, factors = eliminate_and_substitute(tree, equations, tau)
     if rows is None:
         return Forward(a, factors)
-    a, multipliers = _hold(tree, equations.S, factors, rows, a)
+    held = HeldFactors.of(tree, equations.S, factors, rows, ACCELERATIONS)
+    a, multipliers = _hold(tree, equations.S, held, _rates(rows.J, a) + rows.gamma, a)
     return Forward(a, factors, multipliers)
 
 
@@ -314,7 +335,7 @@ def constrained_inverse(
         return ConstrainedInverse(held(project_accelerations(J, Y, Minv)))
     sizes = lax.stop_gradient(rows.sizes.of((J * jnp.swapaxes(Y, -1, -2)).sum(axis=-1)))
     J, Y = J[..., : len(rows.J), :], Y[..., : len(rows.J)]
-    to_rates = jnp.swapaxes(proximal_solve(_matmul(J, Y), jnp.swapaxes(Y, -1, -2), sizes), -1, -2)
+    to_rates = jnp.swapaxes(proximal_solve(_matmul(J, Y), jnp.swapaxes(Y, -1, -2), sizes, rows.opening), -1, -2)
     return ConstrainedInverse(held(Minv - _matmul(to_rates, jnp.swapaxes(Y, -1, -2))), held(to_rates))
 
 

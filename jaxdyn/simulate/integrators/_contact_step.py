@@ -9,10 +9,10 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxdyn._errors import ModelError
-from jaxdyn.contact import ContactReport, Contacts, contact_step, require_contact
+from jaxdyn.contact import ContactReport, Contacts, accelerations_of_contact, contact_step, require_contact
 from jaxdyn.model import Model
 from jaxdyn.simulate._state import State
-from jaxdyn.simulate.integrators._closed_loops import closed
+from jaxdyn.simulate.integrators._closed_loops import symplectic_step
 
 
 def require_contact_integrator(
@@ -37,8 +37,12 @@ def contact_steps(
     them."""
 
     def one(state: State) -> tuple[State, ContactReport]:
-        q, v, report = contact_step(model, contacts, state.q, state.v, tau, dt, f_ext)
-        return closed(model, State(q, v)), report
+        arguments = model, contacts, state.q, state.v, tau, dt, f_ext
+        if model.topology.has_loops:
+            gained, report = accelerations_of_contact(*arguments)
+            return symplectic_step(model, state, tau, dt, f_ext, gained=gained), report
+        q, v, report = contact_step(*arguments)
+        return State(q, v), report
 
     def further(carry, _: Any):
         state, before = carry

@@ -7,6 +7,7 @@ from jaxdyn.algorithms import aba
 from jaxdyn.friction import JointFriction
 from jaxdyn.model import Model
 from jaxdyn.simulate._state import State, with_velocity
+from jaxdyn.simulate.integrators._closed_loops import symplectic_step
 
 
 def euler_step(model: Model, state: State, tau, dt, f_ext=None) -> State:
@@ -22,10 +23,13 @@ def euler_step(model: Model, state: State, tau, dt, f_ext=None) -> State:
 def semi_implicit_euler_step(model: Model, state: State, tau, dt, f_ext=None) -> State:
     """`v1 = v0 + dt a(q0, v0, tau)`, `q1 = q0 (+) dt v1`: first order, one evaluation of the dynamics.
 
-    `tau` `[*batch, nv]`, N m or N; `dt` a number, s; `f_ext` `[*batch, nb, 6]` as in `step`.
+    `tau` `[*batch, nv]`, N m or N; `dt` a number, s; `f_ext` `[*batch, nb, 6]` as in `step`. With closed loops it is
+    `symplectic_step`, whose Coriolis forces and impulses of the loops act within the step.
     """
     require_time_step(dt)
     state = with_velocity(model, state)
+    if model.topology.has_loops:
+        return symplectic_step(model, state, tau - _friction(model).torque(state.v), dt, f_ext)
     v = state.v + dt * aba(model, state.q, state.v, tau, f_ext)
     return State(model.integrate(state.q, dt * v), v)
 
@@ -46,10 +50,17 @@ def velocity_implicit_euler_step(model: Model, state: State, tau, dt, f_ext=None
     # A torque that is linear in the velocity at the end of the step, D v1 = D v0 + dt D a, acts on `a` like an
     # additional armature dt D.
     heavier = eqx.tree_at(lambda m: m.armature, model, model.armature + dt * resistance)
+    if model.topology.has_loops:
+        tau = tau - _friction(model).torque(state.v)
+        return symplectic_step(model, state, tau, dt, f_ext, inertial=heavier)
     v = state.v + dt * aba(heavier, state.q, state.v, tau, f_ext)
     return State(model.integrate(state.q, dt * v), v)
 
 
 def joint_resistance(model: Model, v):
     """The secant of the joint friction at the velocity `v`, `[*batch, nv]`, N m s/rad or N s/m."""
-    return JointFriction(model.damping, model.friction, model.friction_velocity).secant(v)
+    return _friction(model).secant(v)
+
+
+def _friction(model: Model) -> JointFriction:
+    return JointFriction(model.damping, model.friction, model.friction_velocity)

@@ -3,7 +3,7 @@
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import jax.numpy as jnp
 from jax import lax
@@ -23,7 +23,7 @@ from jaxdyn.algorithms.recursions import model_batch
 from jaxdyn.contact import ContactReport, Contacts
 from jaxdyn.model import Model
 from jaxdyn.simulate._state import State, with_velocity
-from jaxdyn.simulate.integrators._closed_loops import closed
+from jaxdyn.simulate.integrators._closed_loops import closed, require_closed
 from jaxdyn.simulate.integrators._contact_step import contact_steps, require_contact_integrator
 from jaxdyn.simulate.integrators._long_steps import warn_of_long_step
 from jaxdyn.simulate.integrators._one_step import (
@@ -76,6 +76,20 @@ def with_time_step[**P, R](function: Callable[P, R]) -> Callable[P, R]:
     return call
 
 
+def from_closed_loops[**P, R](function: Callable[P, R]) -> Callable[P, R]:
+    """A function of a model and a state that refuses a state whose loops are open, where it has values."""
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        out = function(*args, **kwargs)
+        model, state = (args[k] if len(args) > k else kwargs[name] for k, name in enumerate(("model", "state")))
+        require_closed(cast("Model", model), cast("State", state))
+        return out
+
+    return call
+
+
+@from_closed_loops
 @with_time_step
 @compiled("integrator", "substeps")
 def step(
@@ -108,15 +122,16 @@ def step(
       contact are the same. Their forces, and joint friction, are those at the end of the step, so that stiff contacts
       do not limit `dt`; `contact_forces` has them, and a roll-out's `Trajectory.contact` how well they were solved.
 
-    Where the model has loops or couplings, every step ends with a projection: `q` is moved to close them, and `v` to
-    keep them closed, both by the least change in the metric of the mass matrix (`"midpoint"` solves for impulses that
-    do so). A start that they do not allow is so brought to one that they do; `project_configuration` says whether that
-    succeeds.
+    Where the model has loops or couplings, impulses within the step close them at its end and keep `v` on them, and the
+    energy does not drift; `"rk4"` and `"euler"` end with a projection instead: `q` is moved to close them, and `v` to
+    keep them closed, both by the least change in the metric of the mass matrix. Begin at closed loops, as
+    `project_configuration` and `project_velocity` have them.
 
     **Raises** `ModelError` for another integrator or number of substeps, for a `dt` that is not positive and finite
-    (inside `jit`, where its value is not known, it is not checked), and for contacts with another integrator or of
-    another model; `ShapeError` where a shape does not fit. **Warns** `DivergenceWarning` of a `dt` with which friction
-    or springs of joints are unstable (`Model.summary` has the longest ones), where it and the model have values.
+    (inside `jit`, where its value is not known, it is not checked), for contacts with another integrator or of
+    another model, and for a state whose loops are open by more than 1e-3 of the levers of their joints (not inside
+    `jit`); `ShapeError` where a shape does not fit. **Warns** `DivergenceWarning` of a `dt` with which friction or
+    springs of joints are unstable (`Model.summary` has the longest ones), where it and the model have values.
     """
     require_integrator(integrator, substeps, actuator_damping=actuator_damping is not None)
     require_contact_integrator(model, contacts, integrator, actuator_damping=actuator_damping is not None)
@@ -144,8 +159,8 @@ def advance(
 
     def substep(state: State, _):
         end = INTEGRATORS[integrator](model, state, tau, dt / substeps, f_ext, **options)
-        # The variational step closes the loops itself: a projection would spoil its momenta.
-        return (end if integrator == "midpoint" else closed(model, end)), None
+        # The other steps close the loops themselves: a projection would spoil their momenta.
+        return (closed(model, end) if integrator in ("euler", "rk4") else end), None
 
     return (substep(state, None)[0] if substeps == 1 else lax.scan(substep, state, length=substeps)[0]), None
 

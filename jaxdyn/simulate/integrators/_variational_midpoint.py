@@ -49,7 +49,7 @@ def variational_midpoint_step(model: Model, state: State, tau, dt, f_ext=None) -
     2008, section 3). The momenta cost digits, `eps / dt`: use float64 for long horizons.
     """
     q0, v0 = state.q, state.v
-    weightless = _without_potential(model)
+    weightless = without_potential(model)
     friction = JointFriction(model.damping, model.friction, model.friction_velocity)
     tau = jnp.broadcast_to(tau, v0.shape)
     at_rest = jnp.zeros_like(v0)
@@ -133,7 +133,7 @@ def variational_midpoint_derivatives(model: Model, state: State, tau, dt, f_ext,
     at_rest, n = jnp.zeros_like(v0), v0.shape[-1]
     w = model.difference(q0, q1) / dt
     weightless, friction = (
-        _without_potential(model),
+        without_potential(model),
         JointFriction(model.damping, model.friction, model.friction_velocity),
     )
     loads = jnp.zeros((model.nb, 6), v0.dtype) if f_ext is None else f_ext
@@ -191,7 +191,7 @@ def _matmul(a, b):
     return jnp.matmul(a, b, precision=lax.Precision.HIGHEST)
 
 
-def _without_potential(model: Model) -> Model:
+def without_potential(model: Model) -> Model:
     """The model without gravity and springs, whose forces at rest are the mass matrix times the accelerations."""
     gravity = jnp.zeros_like(model.gravity)
     return dataclasses.replace(model, gravity=gravity, stiffness=None, spring_reference=None)
