@@ -92,7 +92,7 @@ class Equalities(Part):
 def reasons_against_equalities(m) -> dict[str, str]:
     """Return, by the names of the equality constraints of an `mjModel` that are not built, why."""
     built = ("connect", "weld", "joint", "tendon")
-    kinds = {m.equality(i).name or f"equality_{i}": enum_name("mjtEq", m.eq_type[i]) for i in range(m.neq)}
+    kinds = {object_name(m, "equality", i): enum_name("mjtEq", m.eq_type[i]) for i in range(m.neq)}
     return {name: f"it is of the kind {kind!r}" for name, kind in kinds.items() if kind not in built}
 
 
@@ -227,7 +227,8 @@ def _held_rows(robot: Robot, held: PartRows, at: Instant, timing: Timing) -> lis
     """Return the rows of connections and welds; those of one constraint stand apart, direction by direction."""
     one, two = Places.located(held.first, at), Places.located(held.second, at)
     bias = _biases(robot, at)
-    ends = Ends(two.dofs, two.arm, one.dofs, one.arm)
+    # The points are apart where the constraint is violated.
+    ends = Ends(two.dofs, two.arm, one.dofs, one.arm, shared=False)
     zero = Vec3(*(jnp.zeros_like(one.arm.x) for _ in range(3)))
     axes = [Vec3(*(zero.x + c for c in (a.x, a.y, a.z))) for a in _AXES]
     jacobians, moves = between(robot, at, ends, [Force(zero, a) for a in axes])
@@ -275,7 +276,8 @@ def _turns(robot: Robot, scale, one: Located, two: Located, at: Instant, bias: M
     # The rate of the vector part is 1/2 (w u + u x e), with the angular velocity u in the second frame.
     moments = [R.apply(a * w + e.cross(a)) * half for a in _AXES]
     zero = Vec3(*(jnp.zeros_like(w) for _ in range(3)))
-    rows, _ = between(robot, at, Ends(two.dofs, two.arm, one.dofs, one.arm), [Force(m, zero) for m in moments])
+    ends = Ends(two.dofs, two.arm, one.dofs, one.arm, shared=True)
+    rows, _ = between(robot, at, ends, [Force(m, zero) for m in moments])
     one_turns, two_turns = (x.velocity(at).angular for x in (one, two))
     u = R.apply_transpose(one_turns - two_turns)
     grows = (take_rows(bias, x.dofs).angular for x in (one, two))
