@@ -86,7 +86,7 @@ class SceneParts(Part):
     damped: bool = eqx.field(static=True)
     """Whether Euler steps take the damping of joints implicitly."""
     free_bodies: tuple[int, ...] = eqx.field(static=True)
-    """The first degrees of freedom of free bodies that carry nothing."""
+    """The first degrees of freedom of free bodies that carry no joints."""
     pattern: Pattern | None = eqx.field(static=True)
     no_slip: NoSlip | None = None
     """MuJoCo's sweeps against slip, if the file has them."""
@@ -106,14 +106,20 @@ class Scene(eqx.Module):
     """Constraints, tendons, actuators, and passive forces."""
     start: Float[Array, "*batch nq"]
     """The configuration in which the file has the scene (`qpos0`)."""
-    keyframes: dict[str, Keyframe]
-    """The keyframes by their names: `q`, `v`, `activation`, `control`, `time` and `mocap`."""
+    keys: Keyframe
+    """All keyframes."""
+    key_names: tuple[str, ...] = eqx.field(static=True)
     options: SceneOptions = eqx.field(static=True)
 
     @property
     def timestep(self):
         """The time step of the file, s."""
         return self.parts.timestep
+
+    @property
+    def keyframes(self) -> dict[str, Keyframe]:
+        """The keyframes by their names: `q`, `v`, `activation`, `control`, `time` and `mocap`."""
+        return {name: self.keys.take(i) for i, name in enumerate(self.key_names)}
 
     @property
     def actuator_names(self) -> tuple[str, ...]:
@@ -342,7 +348,8 @@ def load_scene(path_or_text: Any, *, options: SceneOptions | None = None) -> Sce
     parts = jax.tree.map(lambda x: jnp.clip(x, -_ENDLESS, _ENDLESS), parts)
     parts = dataclasses.replace(parts, pattern=_pattern_of(model, parts))
     start, options = float_leaf(np.array(m.qpos0)), SceneOptions() if options is None else options
-    return Scene(model, parts, start, keyframes_of(model, m), options)
+    names = tuple(object_name(m, "key", i) for i in range(m.nkey))
+    return Scene(model, parts, start, keyframes_of(model, m), names, options)
 
 
 def _sensors(m, source: str) -> Sensors:
