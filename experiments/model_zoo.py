@@ -244,7 +244,8 @@ def compare_scene(case: Case, config: Config) -> Outcome:
         tolerance=config.scene_tolerance,
         seed=config.seed,
     )
-    errors = {"acceleration": max(x.error for x in found.accelerations.values())}
+    names = {"acceleration": "error", "step": "step_error", "sensors": "sensor_error"}
+    errors = {name: max(getattr(x, e) for x in found.accelerations.values()) for name, e in names.items()}
     if found.rollout is not None:
         errors["roll-out"] = found.rollout.error
         facts["rollout"] = f"{found.rollout.agree} of {found.rollout.steps} steps"
@@ -289,8 +290,9 @@ def page(outcomes: list[Outcome], config: Config, missing: list[str]) -> list[st
         "Joints that mimic others follow their leader. Pinocchio's joints are independent, and are projected on their",
         "leaders for the comparison, `G^T M G`.",
         "",
-        "MJCF files are compared as whole scenes (`jaxdyn check scene.xml --against mujoco`): accelerations at the",
-        f"initial state, keyframes, {config.states} random states and {config.states} of a motion, and a roll-out of",
+        "MJCF files are compared as whole scenes (`jaxdyn check scene.xml --against mujoco`): accelerations, sensors and",
+        f"a time step at the initial state, keyframes, {config.states} random states, {config.states} of a motion and",
+        f"{config.states} at limits (of joints, controls and activations, with violated equalities), and a roll-out of",
         f"{config.steps} steps. The number is the largest error of accelerations, relative to the largest of a state",
         f"and to at least 1; equal is at most {config.scene_tolerance:g}, or ten times what changes in MuJoCo if the",
         "state changes by 1e-12, and a roll-out that stays within 1e-5 for as long as MuJoCo's own, so changed, stay",

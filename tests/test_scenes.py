@@ -21,7 +21,7 @@ from scene_oracle import solved_to_the_end as tight
 
 import jaxdyn
 from jaxdyn import RobotFileError, SceneOptions, SceneState, ShapeError, UnknownNameError, load_scene, native
-from jaxdyn.scenes import accelerations_and_step, scene_stages
+from jaxdyn.scenes import accelerations_step_and_sensors, scene_stages
 
 mujoco = pytest.importorskip("mujoco")
 GYMNASIUM = ("ant", "half_cheetah", "hopper", "humanoid", "humanoidstandup", "inverted_double_pendulum")
@@ -66,7 +66,7 @@ def test_a_scene_without_native_code_moves_alike():
     _, scene, (qpos, qvel, act, control, *_) = small()
     state = state_of(scene, qpos, qvel, act)
     with native.disabled():
-        a, after = quick(accelerations_and_step)(scene, state, control)
+        a, after, _ = quick(accelerations_step_and_sensors)(scene, state, control)
     assert relative(np.asarray(a), np.asarray(scene.accelerations(state, control))) < 1e-11
     assert relative(np.asarray(after.v), np.asarray(scene.step(state, control).v)) < 1e-11
 
@@ -128,7 +128,8 @@ def step_errors(m, starts):
         mujoco.mj_step(m, d)
         expected.append((d.qpos.copy(), d.qvel.copy()))
     (qpos, qvel, control), (q, v) = (map(np.array, zip(*x, strict=True)) for x in (states, expected))
-    _, after = quick(accelerations_and_step)(scene, state_of(scene, qpos, qvel, np.zeros((len(q), 0))), control)
+    state = state_of(scene, qpos, qvel, np.zeros((len(q), 0)))
+    _, after, _ = quick(accelerations_step_and_sensors)(scene, state, control)
     found = np.array(after.q)
     for start in scene.model.topology.quaternion_starts:
         own = found[:, start : start + 4]

@@ -19,7 +19,6 @@ from jaxdyn.io import LeftOutWarning
 from jaxdyn.io.mjcf import compile_mjcf, enum_name, is_disabled, object_name
 from jaxdyn.model import Model
 from jaxdyn.scenes import _equations as rows
-from jaxdyn.scenes import _sensed
 from jaxdyn.scenes._actuators import Actuators
 from jaxdyn.scenes._bodies import Bodies
 from jaxdyn.scenes._constraints import Constraints
@@ -40,7 +39,7 @@ from jaxdyn.scenes._states import (
     keyframes_of,
     make_state,
 )
-from jaxdyn.scenes._steps import rolled_out, solved, stepped
+from jaxdyn.scenes._steps import rolled_out, sensed, solved, stepped
 from jaxdyn.scenes._tendons import Tendons
 from jaxdyn.scenes._tree_of_file import tree_of
 from jaxdyn.scenes._world_velocities import body_velocity, world_velocity
@@ -249,12 +248,7 @@ class Scene(eqx.Module):
         """The values of the file's sensors by their names, `[*batch, n]` each: MuJoCo's `sensordata`. Arguments and
         errors as for `accelerations`."""
         given = given_of(self, state, control, torque, wrenches)
-        bound, operands = given.bound()
-        time = jnp.broadcast_to(state.time, given.arguments.q.shape[:-1])[..., None]
-        named = given.arguments.named() | ({} if given.wrenches is None else {"wrenches": given.wrenches})
-        found = solved(given)
-        values = bound.call(_sensed.sensor_rows, operands, found.a, time, **named, **found.given_pushes())
-        sensors = self.parts.sensors
+        values, sensors = sensed(given, state, solved(given)), self.parts.sensors
         ends = np.cumsum(sensors.sizes)
         return {
             name: values[..., end - n : end] for name, n, end in zip(sensors.names, sensors.sizes, ends, strict=True)
