@@ -195,7 +195,6 @@ def equality_rows(
 
 def _coupled_rows(robot: Robot, coupled: PartRows, at: Instant, tendons: TendonRows | None, timing: Timing) -> Rows:
     first, second, dof1, dof2 = np.array(coupled.pairs).T
-    there = robot.constant((second >= 0).astype(float))
     if coupled.tendons:
         assert tendons is not None
         y1, y2 = (take_rows(tendons.length, x) for x in (first, second))
@@ -205,15 +204,20 @@ def _coupled_rows(robot: Robot, coupled: PartRows, at: Instant, tendons: TendonR
         y1, y2 = (take_rows(at.q, x) for x in (first, second))
         (J1, moves), (J2, more) = unit_rows(robot, dof1, 1.0), unit_rows(robot, np.maximum(dof2, 0), dof2 >= 0)
         moves = moves | more
-    reference1, reference2 = columns_of(coupled.reference)
-    x = (y2 - reference2) * there
-    c = columns_of(coupled.polynomial)
-    position = y1 - reference1 - _polynomial(c, x)
-    slope = _polynomial([k * a for k, a in enumerate(c)][1:], x) * there
+    value, slope = coupling(robot, coupled, y2)
+    position = y1 - columns_of(coupled.reference)[0] - value
     J = robot.broadcast(J1 - slope[:, None] * J2)
     soft = softness(coupled.solref, coupled.solimp, position, timing)
     aref = -soft.damping * rates_of(J, at.v) - soft.stiffness * position
     return Rows(J, moves, aref, regularization(soft.share, coupled.weight), coupled.active > 0)
+
+
+def coupling(robot: Robot, coupled: PartRows, y2) -> tuple[Any, Any]:
+    """Return how far the first coordinates or lengths are to be from their references, and the derivatives of this by
+    the second ones `y2`."""
+    there = robot.constant((np.array(coupled.pairs)[:, 1] >= 0).astype(float))
+    x, c = (y2 - columns_of(coupled.reference)[1]) * there, columns_of(coupled.polynomial)
+    return _polynomial(c, x), _polynomial([k * a for k, a in enumerate(c)][1:], x) * there
 
 
 def _polynomial(c: list, x):
