@@ -195,9 +195,12 @@ def _compared(scene: Scene, m, states: int, steps: int, tolerance: float, seed: 
     for kind in dict.fromkeys(kinds):
         own = kinds == kind
         largest = np.where(counted[own], errors[own], 0.0).max(axis=0)
+        parts = [float(x.max(initial=0.0)) for x in np.split(largest, (1, 1 + len(_AFTER)))]
         compared[str(kind)] = StatesCompared(
             int(own.sum()),
-            *(float(x.max(initial=0.0)) for x in np.split(largest, (1, 1 + len(_AFTER)))),
+            parts[0],
+            parts[1],
+            parts[2],
             float(changes[own, 0].max()),
             int(different[own].any(axis=1).sum()),
             int((own & switches).sum()),

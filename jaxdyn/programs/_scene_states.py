@@ -83,7 +83,8 @@ def _push_to_limits(m, d, rng) -> None:
     # At a limit itself, rounding would say whether it acts.
     d.qpos[m.jnt_qposadr[limited]] = _beyond(low, high, 0.05, rng, ends=False)
     d.qvel[:] = 10 ** rng.uniform(-1, 1) * rng.normal(size=m.nv)
-    d.ctrl[:] = _beyond(*_ranges(m.actuator_ctrllimited, m.actuator_ctrlrange, 10 ** rng.uniform(-1, 2)), 0.5, rng)
+    low, high = _ranges(m.actuator_ctrllimited, m.actuator_ctrlrange, 10 ** rng.uniform(-1, 2))
+    d.ctrl[:] = _beyond(low, high, 0.5, rng)
     low, high = _ranges(m.actuator_actlimited, m.actuator_actrange, 1.0)
     stateful = np.flatnonzero(m.actuator_actnum == 1)
     d.act[m.actuator_actadr[stateful]] = _beyond(low, high, 0.0, rng)[stateful]

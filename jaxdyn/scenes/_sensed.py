@@ -76,6 +76,7 @@ def _constrained_tension(robot: Robot, scene: PartRows, now: Acting, kinds: RowK
     lower, upper = (pushes[start + k * len(limits.tendons) :][: len(limits.tendons)] for k in range(2))
     total = total + sums(lower - upper, np.array(limits.tendons, int), count)
     if coupled is not None:
+        assert now.tendons is not None
         first, second, *_ = np.array(coupled.pairs).T
         # Their rows are the last ones of equalities.
         own = pushes[kinds.equalities - len(first) : kinds.equalities]
