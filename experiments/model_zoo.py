@@ -244,7 +244,8 @@ def compare_scene(case: Case, config: Config) -> Outcome:
         tolerance=config.scene_tolerance,
         seed=config.seed,
     )
-    errors = {"acceleration": max(x.error for x in found.accelerations.values())}
+    names = {"acceleration": "error", "step": "step_error", "sensors": "sensor_error"}
+    errors = {name: max(getattr(x, e) for x in found.accelerations.values()) for name, e in names.items()}
     if found.rollout is not None:
         errors["roll-out"] = found.rollout.error
         facts["rollout"] = f"{found.rollout.agree} of {found.rollout.steps} steps"
@@ -289,9 +290,11 @@ def page(outcomes: list[Outcome], config: Config, missing: list[str]) -> list[st
         "Joints that mimic others follow their leader. Pinocchio's joints are independent, and are projected on their",
         "leaders for the comparison, `G^T M G`.",
         "",
-        "MJCF files are compared as whole scenes (`jaxdyn check scene.xml --against mujoco`): accelerations at the",
-        f"initial state, keyframes, {config.states} random states and {config.states} of a motion, and a roll-out of",
-        f"{config.steps} steps. The number is the largest error of accelerations, relative to the largest of a state",
+        "MJCF files are compared as whole scenes (`jaxdyn check scene.xml --against mujoco`): accelerations, sensors",
+        f"and a time step at the initial state, keyframes, {config.states} random states, {config.states} of a motion",
+        f"and {config.states} at limits (of joints, controls and activations, with violated equalities), and a",
+        f"roll-out of {config.steps} steps. The number is the largest error of accelerations, relative to the largest",
+        "of a state",
         f"and to at least 1; equal is at most {config.scene_tolerance:g}, or ten times what changes in MuJoCo if the",
         "state changes by 1e-12, and a roll-out that stays within 1e-5 for as long as MuJoCo's own, so changed, stay",
         "within 1e-7. Where bodies only just touch in most states, rounding says whether there is a contact; there",

@@ -1,11 +1,13 @@
 """Models from MJCF files match MuJoCo in mass matrix, torques, accelerations and poses at random states."""
 
+import copy
 import dataclasses
 import importlib.util
 import re
 import sys
 import warnings
 from pathlib import Path
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -18,6 +20,7 @@ from oracles import MujocoOracle, relative_error
 
 import jaxdyn
 from jaxdyn.io import RobotFileWarning, is_mjcf, left_out, load_mjcf, load_mjcf_actuators
+from jaxdyn.io.mjcf import compile_mjcf
 from jaxdyn.spatial import compose_poses as compose
 from jaxdyn.spatial import rotation_to_quaternion
 
@@ -929,6 +932,74 @@ def test_compiled_models_with_numbers_that_no_robot_has():
     mj.body_inertia[1] = np.nan
     with pytest.raises(jaxdyn.RobotFileError, match=r"body 'a': inertia .* is nan nan nan"):
         load_mjcf(mj)
+
+
+EVERY_KIND = """<mujoco><asset><mesh name="m" vertex="0 0 0 1 0 0 0 1 0 0 0 1"/>
+<hfield name="h" nrow="3" ncol="3" size="1 1 1 .1" elevation="0 1 0 1 0 1 0 1 0"/></asset><worldbody>
+<geom name="floor" type="plane" size="1 1 1"/><geom type="hfield" hfield="h"/><body mocap="true"/>
+<body name="b"><joint name="j"/><geom name="ball" size=".1"/><geom type="mesh" mesh="m"/><site name="s"/></body>
+</worldbody><contact><pair geom1="floor" geom2="ball"/></contact><tendon><fixed><joint joint="j" coef="1"/></fixed>
+</tendon><equality><connect body1="b" anchor="0 0 0"/></equality><actuator><motor joint="j"/></actuator>
+<sensor><jointpos joint="j"/></sensor><keyframe><key/></keyframe></mujoco>"""
+UNREAD_NUMBERS = {"bvh_aabb", "geom_rgba", "site_rgba", "tendon_rgba"}
+UNREAD_NUMBERS |= {f"opt.{x}_tolerance" for x in ("ccd", "ls", "noslip", "sleep")} | {"opt.tolerance"}
+
+
+def numbers_of(mj) -> dict[str, Any]:
+    """All fields of a compiled model and its options that have floating-point numbers."""
+    found = {name: getattr(mj, name) for name in dir(mj) if not name.startswith("_")}
+    found |= {f"opt.{name}": getattr(mj.opt, name) for name in dir(mj.opt) if not name.startswith("_")}
+    arrays = {name: x for name, x in found.items() if isinstance(x, np.ndarray) and x.dtype.kind == "f" and x.size}
+    return arrays | {name: x for name, x in found.items() if isinstance(x, float)}
+
+
+def test_compiled_models_with_nan_in_any_field_that_is_read_are_refused():
+    original = mujoco.MjModel.from_xml_string(EVERY_KIND)
+    assert len(numbers_of(original)) > 100
+    accepted, reasons = set(), {}
+    for name, values in numbers_of(original).items():
+        mj = copy.copy(original)
+        if isinstance(values, float):
+            setattr(mj.opt, name.removeprefix("opt."), np.nan)
+        else:
+            numbers_of(mj)[name].flat[-1] = np.nan
+        try:
+            compile_mjcf(mj)
+            accepted.add(name)
+        except jaxdyn.RobotFileError as error:
+            reasons[name] = str(error)
+    assert all("nan" in reason for reason in reasons.values())
+    assert accepted == UNREAD_NUMBERS
+    # Limits, but no other numbers, may be infinite.
+    mj = copy.copy(original)
+    for name in ("jnt_range", "actuator_ctrlrange", "actuator_forcerange", "sensor_cutoff", "body_invweight0"):
+        getattr(mj, name)[:] = np.inf
+    compile_mjcf(mj)
+    mj.geom_margin[1] = np.inf
+    with pytest.raises(jaxdyn.RobotFileError, match="geom 'geom_1': margin is inf"):
+        compile_mjcf(mj)
+
+
+def test_nan_in_files_is_refused_whoever_hears_the_warnings_of_mujoco():
+    heard = []
+    mujoco.set_mju_user_warning(heard.append)
+    try:
+        with pytest.raises(jaxdyn.RobotFileError, match=r"NaN stands for a number.*margin='nan' of <geom>"):
+            load_mjcf(EVERY_KIND.replace('name="ball"', 'name="ball" margin="nan"'))
+        assert mujoco.get_mju_user_warning() == heard.append
+    finally:
+        mujoco.set_mju_user_warning(None)
+    assert len(heard) == 1
+
+
+@pytest.mark.parametrize("room", ["nkey='100000'", "nuserdata='1000000000'", "nuser_geom='100000000'"])
+def test_files_that_make_room_for_very_many_things_are_refused(room):
+    text = EVERY_KIND.replace("<asset>", f"\n<size {room}/><asset>", 1)
+    with (
+        patience(2),
+        pytest.raises(jaxdyn.RobotFileError, match=f"line 2: <size> asks for {room.split('=')[0]} beyond"),
+    ):
+        load_mjcf(text)
 
 
 @pytest.mark.parametrize(

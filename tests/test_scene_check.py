@@ -49,6 +49,7 @@ def test_a_scene_is_equal_by_itself_and_names_what_is_changed(tmp_path, capsys):
         "keyframe": 1,
         "random": 2,
         "in motion": 2,
+        "at limits": 2,
     }
     assert all(x["error"] < 1e-8 for x in out["accelerations"].values())
     assert out["rollout"]["steps"] == out["rollout"]["agree"] == 60
@@ -94,14 +95,42 @@ def test_a_difference_is_the_exit_code_and_is_printed(tmp_path, capsys, monkeypa
     assert out.splitlines()[-1] == "DIFFERENT"
 
 
-@pytest.mark.slow
-def test_a_rollout_alone_may_differ(tmp_path):
-    """Accelerations do not depend on the integrator."""
-    other = load_scene(TEXT.replace('integrator="Euler"', 'integrator="implicitfast"'))
-    found = programs.compare_scene(TEXT, other, states=2, steps=100)
+# A scene whose programs compile quickly.
+SWING = """<mujoco><option integrator="implicitfast" timestep=".004"/><worldbody><body name="a"><joint name="a"/>
+<geom size=".05" pos=".2 0 0"/><site name="s" pos=".1 0 0"/><body name="b" pos=".3 0 0"><joint name="b" range="-50 60"
+ actuatorfrcrange="-2 2"/><geom size=".05" pos=".1 0 0"/></body></body></worldbody>
+<equality><joint joint1="a" joint2="b" active="false"/></equality>
+<actuator><motor joint="a" ctrlrange="-1 1"/><velocity name="v" joint="b" kv="2" forcerange="-3 3"/></actuator>
+<sensor><gyro name="turn" site="s"/><actuatorfrc actuator="v"/></sensor></mujoco>"""
+OF_SWING = {
+    "control range": ('ctrlrange="-1 1"', 'ctrlrange="-1 1.1"', "the forces of actuators"),
+    "force range": ('forcerange="-3 3"', 'forcerange="-3 90"', "the values of sensors"),
+    "equality": ('joint2="b"', 'joint2="b" polycoef="0 1 .1"', "the Jacobian of rows of equalities"),
+    "integrator": ("implicitfast", "Euler", "velocities after a time step"),
+    "sensor": ('pos=".1 0 0"/><body', 'pos=".1 0 0" euler="30 0 0"/><body', "the values of sensors"),
+}
+
+
+@pytest.mark.parametrize("what", OF_SWING)
+def test_differences_that_show_at_limits_in_steps_or_in_sensors_are_found(what):
+    old, new, quantity = OF_SWING[what]
+    assert old in SWING
+    found = programs.compare_scene(SWING, load_scene(SWING.replace(old, new)), states=8, steps=0)
+    different = {kind: x.different for kind, x in found.accelerations.items()}
+    assert different["at limits"]
+    if what in ("control range", "equality"):
+        assert different["random"] == different["in motion"] == 0
+    assert found.first is not None
+    assert found.first.quantity.startswith(quantity)
+    if quantity == "the values of sensors":
+        assert found.first.where == ("sensor 'turn'" if what == "sensor" else "sensor 'sensor_1'")
+
+
+def test_a_scene_is_equal_in_all_states():
+    found = programs.compare_scene(SWING, states=8, steps=20)
+    assert found.equal
     assert found.rollout is not None
-    assert (found.rollout.equal, found.equal) == (False, False)
-    assert found.first is None
+    assert all(max(x.step_error, x.sensor_error) < 1e-12 for x in found.accelerations.values())
 
 
 @pytest.mark.slow
@@ -123,7 +152,7 @@ def test_a_scene_that_only_ever_just_touches_is_compared_with_other_margins():
     </body></worldbody></mujoco>"""
     found = programs.compare_scene(text.format(1), states=2, steps=20)
     assert (found.margin_change, found.comparable, found.equal) == (1e-6, True, True)
-    assert [x.states for x in found.accelerations.values()] == [2, 4, 4]
+    assert [x.states for x in found.accelerations.values()] == [2, 4, 4, 4]
     assert all(x.on_switches == 0 for x in found.accelerations.values())
     other = programs.compare_scene(text.format(1), load_scene(text.format(0.5)), states=2, steps=20)
     assert (other.comparable, other.equal) == (True, False)

@@ -50,7 +50,7 @@ ALL_KINDS = """<mujoco><option timestep="0.005" gravity=".3 -.2 -9"/><worldbody>
   <muscle tendon="t1" lengthrange="-2 2"/>
   <muscle joint="sh" lengthrange="-.8 1.5" force="30" timeconst=".02 .06" tausmooth=".3"/>
   <motor tendon="t2" gear="1.5" damping=".3 .2 .1"/>
-  <motor tendon="t3"/><position tendon="t3" kp="2"/>
+  <motor tendon="t3"/><position tendon="t3" kp="2"/><velocity tendon="t3" kv="2"/><velocity joint="h2" kv="2"/>
   <general site="hs" gear="1 2 3 4 5 6"/>
   <position site="hs" refsite="w" gear="1 2 3 0 0 0" kp="1.5"/>
   <position site="hs" refsite="bs" gear="0 0 0 1 2 3" kp="1.5" kv=".2"/>

@@ -7,7 +7,7 @@ import pytest
 import scene_parts as scenes
 from test_mjcf import package_files
 
-from jaxdyn import ModelError, RobotFileError, UnknownNameError
+from jaxdyn import ModelError, RobotFileError, UnknownNameError, load_scene
 from jaxdyn.scenes import _sensors as sensors
 from jaxdyn.scenes._actuators import actuated, actuator_tension
 from jaxdyn.scenes._parts import Loads, instant
@@ -199,6 +199,30 @@ def test_scenes_of_packages(path):
     if m.nsensor == 0 or m.nv == 0 or scenes.reasons(m):
         pytest.skip("it has no sensors, or other parts that are refused")
     check(m)
+
+
+def test_forces_on_sites_of_the_world_are_mujocos():
+    """MuJoCo leaves out what acts on the world itself, and adds up the moments of trees about different points. Limits,
+    friction losses and equalities of tendons act on the bodies of their sites."""
+    m = mujoco.MjModel.from_xml_string("""<mujoco><worldbody><geom type="plane" size="1 1 1"/>
+    <site name="w" pos=".1 .2 .3" euler="10 20 30"/>
+    <body pos="0 0 .099"><joint type="slide" axis="0 0 1"/><geom size=".1"/><site name="s"/></body>
+    <body pos="1 0 .19"><joint type="slide" axis="0 0 1"/><geom size=".2" pos=".1 0 0"/></body>
+    <body pos="0 2 1" gravcomp=".4"><joint name="h" axis="1 0 0"/><geom size=".1" pos="0 .2 0"/></body>
+    <body name="hand" mocap="true" pos="1 0 1"/></worldbody>
+    <equality><connect body1="hand" body2="world" anchor="0 0 0" active="false"/>
+    <tendon tendon1="rope" tendon2="turn" polycoef="0 1 .3 0 0"/></equality>
+    <tendon><spatial name="rope" stiffness="9" springlength="0" limited="true" range="0 .1" frictionloss=".3">
+    <site site="w"/><site site="s"/></spatial><fixed name="turn"><joint joint="h" coef="2"/></fixed></tendon>
+    <sensor><force site="w"/><torque site="w"/><force site="s"/></sensor></mujoco>""")
+    m.opt.tolerance, m.opt.iterations = 1e-15, 100
+    d = mujoco.MjData(m)
+    d.qvel[:] = -0.1, 0.2, 0.3
+    mujoco.mj_forward(m, d)
+    assert d.ncon == 2
+    scene = load_scene(m)
+    values = jax.jit(lambda scene, state: scene.sensors(state))(scene, scene.state(d.qpos, d.qvel))
+    np.testing.assert_allclose(np.concatenate(list(values.values())), d.sensordata, atol=1e-9)
 
 
 def test_what_is_not_built_is_refused_only_when_asked_for():

@@ -21,7 +21,7 @@ from scene_oracle import solved_to_the_end as tight
 
 import jaxdyn
 from jaxdyn import RobotFileError, SceneOptions, SceneState, ShapeError, UnknownNameError, load_scene, native
-from jaxdyn.scenes import accelerations_and_step
+from jaxdyn.scenes import accelerations_step_and_sensors, scene_stages
 
 mujoco = pytest.importorskip("mujoco")
 GYMNASIUM = ("ant", "half_cheetah", "hopper", "humanoid", "humanoidstandup", "inverted_double_pendulum")
@@ -66,8 +66,7 @@ def test_a_scene_without_native_code_moves_alike():
     _, scene, (qpos, qvel, act, control, *_) = small()
     state = state_of(scene, qpos, qvel, act)
     with native.disabled():
-        quickly = jax.jit(accelerations_and_step, compiler_options={"xla_backend_optimization_level": 0})
-        a, after = quickly(scene, state, control)
+        a, after, _ = quick(accelerations_step_and_sensors)(scene, state, control)
     assert relative(np.asarray(a), np.asarray(scene.accelerations(state, control))) < 1e-11
     assert relative(np.asarray(after.v), np.asarray(scene.step(state, control).v)) < 1e-11
 
@@ -87,6 +86,126 @@ def test_scenes_of_gymnasium(name, cone):
     m = mujoco.MjModel.from_xml_path(f"{folder}/envs/mujoco/assets/{name}.xml")
     m.opt.cone = cone
     check_against_mujoco(tight(m))
+
+
+TREES = """<default><geom contype="0" conaffinity="0"/></default><worldbody>
+<body><joint name="j"/><joint name="k" axis="1 0 0" actuatorfrcrange="-.4 .3"/><geom size=".1" pos=".2 .1 0"/></body>
+<body pos="2 0 0"><joint name="t"/><joint name="u" axis="1 0 0"/><geom size=".1" pos=".2 .1 0"/></body>
+<body pos="4 0 0"><freejoint name="massless"/><body euler="10 20 30" pos="0 .1 0">
+ <inertial pos="0 .1 0" mass=".4" diaginertia="4e-4 9e-4 1e-3"/></body></body>
+<body pos="6 0 0"><freejoint name="fixed"/><geom type="box" size=".1 .06 .02" mass=".5"/>
+ <body pos="0 0 .05"><body pos=".05 0 0"><geom size=".02" mass=".1"/></body></body></body>
+<body pos="8 0 0"><freejoint name="geared"/><geom type="box" size=".1 .06 .02"/></body>
+</worldbody><tendon><fixed name="t" actuatorfrcrange="-.3 .4"><joint joint="t" coef="1"/><joint joint="u" coef="-.5"/>
+</fixed></tendon><actuator><motor joint="k"/><damper joint="k" kv="10" ctrlrange="0 1"/><velocity joint="k" kv="2"/>
+<position joint="j" kp="3" kv="1"/><motor tendon="t"/><velocity tendon="t" kv="3" forcerange="-2 2"/>
+<position tendon="t" kp="9" kv="2"/><motor joint="geared" gear="2 0 1 0 0 1" armature="1" damping=".2"/></actuator>"""
+"""Trees in which forces are at the limits of joints or tendons, of bodies that are fixed to each other, and with the
+armature of an actuator on a free joint."""
+
+
+@functools.cache
+def stepped_trees(integrator: str):
+    """Differences of velocities after a step, relatively, `[states, nv]`, at speeds from rest to fast."""
+    text = f"<mujoco><option integrator='{integrator}' timestep='.004'/>{TREES}</mujoco>"
+    m, rng = tight(mujoco.MjModel.from_xml_string(text)), np.random.default_rng(0)
+    starts = [(0.3 * rng.normal(size=m.nv), speed * rng.normal(size=m.nv), rng.normal(size=m.nu)) for speed in SPEEDS]
+    return m, step_errors(m, starts)[0]
+
+
+SPEEDS = 0.0, 0.1, 1.0, 3.0, 10.0
+
+
+def step_errors(m, starts):
+    """Relative errors of velocities after a step, `[n, nv]`, and errors of configurations, from displacements,
+    velocities and controls."""
+    scene, d, states, expected = load_scene(m), mujoco.MjData(m), [], []
+    for displacement, velocity, control in starts:
+        mujoco.mj_resetData(m, d)
+        mujoco.mj_integratePos(m, d.qpos, displacement, 1.0)
+        d.qvel[:], d.ctrl[:] = velocity, control
+        states.append((d.qpos.copy(), velocity, control))
+        mujoco.mj_step(m, d)
+        expected.append((d.qpos.copy(), d.qvel.copy()))
+    (qpos, qvel, control), (q, v) = (map(np.array, zip(*x, strict=True)) for x in (states, expected))
+    state = state_of(scene, qpos, qvel, np.zeros((len(q), 0)))
+    _, after, _ = quick(accelerations_step_and_sensors)(scene, state, control)
+    found = np.array(after.q)
+    for start in scene.model.topology.quaternion_starts:
+        own = found[:, start : start + 4]
+        own *= np.sign((own * q[:, start : start + 4]).sum(axis=1, keepdims=True))
+    error = np.abs(as_mujoco(scene, after.q, after.v) - v) / np.maximum(1, np.abs(v).max(axis=1, keepdims=True))
+    return error, np.abs(found - q)
+
+
+def quick(function):
+    """Return a function that compiles quickly."""
+    return jax.jit(function, compiler_options={"xla_backend_optimization_level": 0})
+
+
+@pytest.mark.parametrize("integrator", ["implicitfast", pytest.param("implicit", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("joint", ["k", "t", "u", "massless", "fixed", "geared"])
+def test_steps_take_the_slopes_of_forces_as_mujoco(joint, integrator):
+    """Actuators that a joint or a tendon limits have none; bodies that are fixed to each other are one free body;
+    actuators' armature counts on all axes of a free joint."""
+    m, errors = stepped_trees(integrator)
+    assert errors[:, m.dof_jntid == m.joint(joint).id].max() < 1e-11
+
+
+def test_steps_of_runge_kutta_turn_by_more_than_half_a_turn():
+    m = mujoco.MjModel.from_xml_string("""<mujoco><option integrator="RK4" gravity="0 0 0" timestep=".01">
+    <flag contact="disable"/></option><worldbody>
+    <body><freejoint/><geom type="box" size=".1 .15 .25"/></body>
+    <body pos="2 0 0"><joint type="ball"/><geom type="box" size=".1 .15 .25"/></body></worldbody></mujoco>""")
+    axis = np.array([0.6, 0.64, 0.48])
+    starts = [
+        (np.zeros(9), np.r_[1, 2, 3, w * axis, -w * axis], np.zeros(0)) for w in (10, 300, 320, 400, 620, 640, 1000)
+    ]
+    v, q = step_errors(m, starts)
+    assert v.max() < 1e-11
+    assert q.max() < 1e-9
+
+
+RESIDUALS = """<mujoco><option gravity="0 0 0"/>
+<default><equality solref="-100 -1" solimp=".9 .9 .001"/><geom solref="-100 -1" solimp=".9 .9 .001" margin="1"/>
+<joint solreflimit="-100 -1" solimplimit=".9 .9 .001"/>
+<tendon solreflimit="-100 -1" solimplimit=".9 .9 .001"/></default>
+<worldbody><geom type="plane" size="3 3 1" euler="5 3 0"/><site name="w" pos=".1 .2 .3"/>
+<body name="a" pos="0 0 .3"><joint name="a" axis="0 1 0" range="20 30"/><geom type="capsule" size=".03 .1"/>
+ <site name="sa" pos=".1 0 .1"/>
+ <body name="b" pos=".3 0 0"><joint name="b" type="ball" range="0 5"/><geom size=".05" pos=".1 0 0" condim="1"/>
+  <site name="sb" pos=".1 .1 .1" euler="10 20 30"/></body>
+ <body name="c" pos=".3 0 .2"><joint name="c" axis="0 1 .5"/><geom size=".05" pos=".1 0 0" condim="6"/>
+  <site name="sc" pos=".1 .2 .1" euler="10 20 -30"/></body></body>
+<body name="f" pos=".5 .5 .3"><freejoint/><geom type="capsule" size=".05 .1"/><site name="sf" pos="0 0 .1"/></body>
+</worldbody><tendon><spatial name="t" range="0 .1"><site site="w"/><site site="sc"/><site site="sf"/></spatial>
+<fixed name="u"><joint joint="a" coef="1"/><joint joint="c" coef="-2"/></fixed></tendon>
+<equality><connect body1="b" body2="c" anchor=".1 0 .1"/><connect site1="sf" site2="sb"/><connect body1="c"
+ anchor=".1 .1 .1"/><weld body1="a" body2="c" anchor=".1 .2 .3" torquescale=".3"/><weld site1="sb" site2="sc"/><weld
+ body1="f" body2="b"/><joint joint1="a" joint2="c" polycoef=".1 .5 .2 .1 -.3"/>
+<tendon tendon1="t" tendon2="u" polycoef="0 1 .3 0 0"/></equality></mujoco>"""
+"""Every kind of row with a position, as springs without dampers at rest, whose stiffness does not depend on it."""
+
+
+def test_rows_are_the_derivatives_of_their_residuals():
+    """The reference acceleration of a row at rest is its residual times a constant, which its own row has, too; the
+    tangential rows of contacts have no residual."""
+    scene, rng = load_scene(RESIDUALS), np.random.default_rng(2)
+    nv, step = scene.model.nv, 1e-6
+    moved = scene.model.integrate(scene.start, 0.2 * rng.normal(size=nv))
+    ends = step * np.concatenate([np.zeros((1, nv)), np.eye(nv), -np.eye(nv)])
+    q = scene.model.integrate(jnp.broadcast_to(moved, (2 * nv + 1, len(moved))), ends)
+    stages = quick(scene_stages)(scene, scene.state(q), jnp.zeros((2 * nv + 1, 0)))
+    slopes = np.asarray(stages.aref[1 : nv + 1] - stages.aref[nv + 1 :]).T / (2 * step)
+    J, kinds = np.asarray(stages.J[0]), scene.parts.pattern.kinds
+    acts = np.asarray(stages.D[0] > 0)
+    one_sided = np.arange(kinds.scalars)[kinds.equalities :]
+    normals = [start + np.arange(n) for start, (_, n) in zip(kinds.cone_starts, kinds.cones, strict=True)]
+    rows = np.concatenate([np.arange(kinds.equalities), one_sided, *normals])
+    rows = rows[acts[rows]]
+    assert (kinds.equalities, len(rows)) == (29, 42)
+    stiffness = 100 / 0.9
+    np.testing.assert_allclose(slopes[rows], -stiffness * J[rows], atol=1e-6 * stiffness)
 
 
 @pytest.mark.slow
@@ -193,6 +312,21 @@ def test_derivatives_are_those_of_differences():
     second = jax.jit(lambda x: jax.jvp(jax.grad(weighted), (x,), (direction,))[1])(x)
     differences = (gradient(x + step * direction) - gradient(x - step * direction)) / (2 * step)
     assert np.abs(second - differences).max() < 1e-5 * np.abs(second).max()
+
+
+def test_names_of_objects_without_one_are_unique():
+    """Another object may have the name that is made for one."""
+    scene = load_scene("""<mujoco><worldbody><body><joint name="j"/><geom size=".1" pos=".2 0 0"/></body></worldbody>
+    <tendon><fixed name="tendon_1"><joint joint="j" coef="1"/></fixed>
+    <fixed><joint joint="j" coef="1"/></fixed></tendon>
+    <actuator><motor name="actuator_1" joint="j"/><motor joint="j"/></actuator>
+    <sensor><jointpos name="sensor_1" joint="j"/><jointvel joint="j"/><jointvel name="sensor_1_" joint="j"/></sensor>
+    <keyframe><key name="key_1" qpos=".1"/><key qpos=".2"/></keyframe></mujoco>""")
+    assert list(scene.sensors(scene.state([0.3], [0.7]))) == ["sensor_1", "sensor_1_", "sensor_1__"]
+    assert {name: float(key.q[0]) for name, key in scene.keyframes.items()} == {"key_1": 0.1, "key_1_": 0.2}
+    assert scene.state(keyframe="key_1").q[0] == 0.1
+    assert scene.actuator_names == ("actuator_1", "actuator_1_")
+    assert scene.parts.tendons.names == ("tendon_1", "tendon_1_")
 
 
 def test_keyframes_and_errors():

@@ -24,9 +24,9 @@ Compares the mass matrix (crba), bias and inverse dynamics (rnea) and forward dy
 precision, without friction, and without equality constraints, which MuJoCo holds by springs. An error is the largest
 difference relative to the largest number of the answer, at the worst state. The exit code is 1 if an answer differs.
 
-With `--against mujoco` the whole scene of an MJCF file is compared, contacts, actuators, tendons and all: accelerations
-at the initial state, keyframes, random states and states of a motion, and a roll-out. If accelerations differ, the
-first quantity that does is named."""
+With `--against mujoco` the whole scene of an MJCF file is compared, contacts, actuators, tendons and all:
+accelerations, sensors and a time step at the initial state, keyframes, random states, states of a motion and states at
+limits, and a roll-out. If they differ, the first quantity that does is named."""
 EXAMPLES = """
   jaxdyn check robot.urdf
   jaxdyn check robot.urdf --free-base --states 100
@@ -37,7 +37,7 @@ EXAMPLES = """
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options(ModelOptions):
     states: int = 20
-    """Number of random states; with `--against mujoco` of each of the two kinds, random and of a motion."""
+    """Number of random states; with `--against mujoco` of each of three kinds: random, of a motion, and at limits."""
     tolerance: float | None = None
     """Largest relative error of equal answers, 1e-9 by default. It is larger for accelerations where the mass matrix is
     so badly conditioned that its rounding alone causes more. With `--against mujoco`: of accelerations, 1e-8 by
@@ -72,7 +72,7 @@ def _scene(options: Options) -> int:
         raise DataError(f"{options.file}: --against mujoco compares scenes of MJCF files; leave it out for URDF files")
     options.require_matching_options()
     require_positive(options.steps, "steps", zero=True, error=DataError)
-    programs.announce("comparing accelerations and a roll-out with MuJoCo")
+    programs.announce("comparing states and a roll-out with MuJoCo")
     tolerance = 1e-8 if options.tolerance is None else options.tolerance
     found = programs.compare_scene(
         options.file, states=options.states, steps=options.steps, tolerance=tolerance, seed=options.seed
@@ -91,13 +91,14 @@ def _print_scene(options: Options, found: programs.SceneComparison) -> None:
     print(
         f"{options.file}: {found.nv} degrees of freedom, {found.nu} controls, float64 on {jax.devices()[0]}, against "
         f"MuJoCo {version('mujoco')}\n\n"
-        f"{'accelerations at':18}{'states':>8}{'relative error':>18}{'if MuJoCo is shifted by 1e-12':>32}"
+        f"{'':12}{'states':>8}{'acceleration':>15}{'if MuJoCo is shifted by 1e-12':>32}{'step':>10}{'sensors':>10}"
     )
     for kind, x in found.accelerations.items():
         verdict = f"   DIFFERENT at {x.different}" if x.different else ""
         verdict += f"   ({x.on_switches} on the edge of a contact or limit, not compared)" if x.on_switches else ""
-        error = "-" if x.on_switches == x.states else f"{x.error:.1e}"
-        print(f"{kind:18}{x.states:8}{error:>18}{x.own_change:32.1e}{verdict}")
+        none = x.on_switches == x.states
+        error, step, sensors = ("-" if none else f"{e:.1e}" for e in (x.error, x.step_error, x.sensor_error))
+        print(f"{kind:12}{x.states:8}{error:>15}{x.own_change:32.1e}{step:>10}{sensors:>10}{verdict}")
     if found.margin_change:
         print(
             f"with margins of contacts and limits larger and smaller by {found.margin_change:g} than in the file, in "

@@ -1,4 +1,5 @@
-"""Comparison of a scene with MuJoCo: accelerations at states of several kinds, a roll-out, and what differs first.
+"""Comparison of a scene with MuJoCo at states of several kinds: accelerations, sensors and the state after a time step;
+a roll-out; and what differs first.
 
 What MuJoCo answers at a state may hang on rounding: where a contact begins, in a stiff constraint, or where its search
 ends near the place of a contact. So the state is changed by 1e-12, the search ends at other tolerances, and the
@@ -23,11 +24,12 @@ import equinox as eqx
 import numpy as np
 
 from jaxdyn.io import RobotFileWarning
-from jaxdyn.io.mjcf import compile_mjcf, enum_name
+from jaxdyn.io.mjcf import compile_mjcf, enum_name, object_name
 from jaxdyn.programs._comparison import free_joint_axes, free_joint_turning, without_mujoco_warnings
+from jaxdyn.programs._scene_perturbations import forward_with_turned_contacts, perturbed
 from jaxdyn.programs._scene_stages import FirstDifference, first_difference, unoptimized
 from jaxdyn.programs._scene_states import MujocoState, displace, drawn_states, place, random_controls
-from jaxdyn.scenes import Scene, SceneState, accelerations_and_step, load_scene
+from jaxdyn.scenes import Scene, SceneState, accelerations_step_and_sensors, load_scene
 
 PERTURBATION = 1e-12
 _DRAWS = 3
@@ -36,15 +38,6 @@ _DRAWS_OF_STATES = 12
 """How often its states are. Where a body only just touches, half of the draws have a contact."""
 _SEARCH = 1e-14
 """The tolerance of this routine, with which its distances are exact but for rounding."""
-_OTHER_SEARCHES = (1e-15, 1e-13, 1e-12)
-"""The tolerances with which it may end at another place of the same contact."""
-_RESOLVED = 1e-7
-"""The root of this tolerance: the angle up to which this routine resolves the directions of contacts (rad), because
-distances change by its square. Places move by this angle times the size of the smaller geom."""
-_SEARCHED = ("ellipsoid", "cylinder", "mesh", "hfield")
-"""The types of geoms whose contacts with others than planes that routine finds."""
-_ROUND = ("sphere", "capsule")
-"""The types whose contacts with height fields it finds to rounding, while their centers and axes are outside."""
 _SWITCH = 1e-4
 """The change of MuJoCo's own accelerations from which on a state hangs on rounding."""
 _MARGIN = 1e-6
@@ -59,6 +52,10 @@ class StatesCompared:
     error: float
     """The largest relative error of accelerations, relative to the largest one and to at least 1, of the states that do
     not hang on rounding."""
+    step_error: float
+    """The same of configurations, velocities and activations after one time step."""
+    sensor_error: float
+    """The same of the values of sensors."""
     own_change: float
     """The largest change of MuJoCo's own accelerations under the perturbations, relative in the same way."""
     different: int
@@ -171,7 +168,8 @@ def _together(found: list[SceneComparison]) -> SceneComparison:
     kinds = {}
     for kind in found[0].accelerations:
         own = [x.accelerations[kind] for x in found]
-        errors = max(x.error for x in own), max(x.own_change for x in own)
+        names = "error", "step_error", "sensor_error", "own_change"
+        errors = (max(getattr(x, name) for x in own) for name in names)
         counts = (sum(getattr(x, name) for x in own) for name in ("different", "on_switches"))
         kinds[kind] = StatesCompared(sum(x.states for x in own), *errors, *counts)
     rollouts = [x.rollout for x in found if x.rollout is not None]
@@ -187,27 +185,55 @@ def _together(found: list[SceneComparison]) -> SceneComparison:
 def _compared(scene: Scene, m, states: int, steps: int, tolerance: float, seed: int) -> SceneComparison:
     rng = np.random.default_rng(seed)
     cases = list(drawn_states(m, states, rng))
-    found, expected, changes = _accelerations(scene, m, cases, rng)
-    errors = _relative(found, expected)
+    found, expected, changes = _answers(scene, m, cases, rng)
+    errors = np.array([[_relative(*x) for x in zip(*pair, strict=True)] for pair in zip(found, expected, strict=True)])
     allowed = np.maximum(tolerance, 10 * changes)
-    switches = changes > _SWITCH
-    different = ~(errors <= allowed) & ~switches
+    switches = changes[:, 0] > _SWITCH
+    counted = (changes <= _SWITCH) & ~switches[:, None]
+    different = ~(errors <= allowed) & counted
     kinds, compared = np.array([x.kind for x in cases]), {}
     for kind in dict.fromkeys(kinds):
         own = kinds == kind
+        largest = np.where(counted[own], errors[own], 0.0).max(axis=0)
+        parts = [float(x.max(initial=0.0)) for x in np.split(largest, (1, 1 + len(_AFTER)))]
         compared[str(kind)] = StatesCompared(
             int(own.sum()),
-            float(errors[own & ~switches].max(initial=0.0)),
-            float(changes[own].max()),
-            int(different[own].sum()),
+            parts[0],
+            parts[1],
+            parts[2],
+            float(changes[own, 0].max()),
+            int(different[own].any(axis=1).sum()),
             int((own & switches).sum()),
         )
     rollout = compare_rollout(scene, m, steps, rng) if steps else None
     first = None
     if different.any():
-        worst = int(np.argmax(np.where(different, np.nan_to_num(errors / allowed, nan=np.inf), 0)))
-        first = _first(scene, m, cases[worst], tolerance)
+        # Accelerations, the first of the answers, are at the root of the others.
+        block = int(np.argmax(different.any(axis=0)))
+        excess = np.nan_to_num(errors[:, block] / allowed[:, block], nan=np.inf)
+        worst = int(np.argmax(np.where(different[:, block], excess, -1)))
+        if block == 0:
+            first = _first(scene, m, cases[worst], tolerance)
+        else:
+            where = _where(scene, m, block, np.abs(found[worst][block] - expected[worst][block]))
+            first = FirstDifference(*where, float(errors[worst, block]), cases[worst].kind)
     return SceneComparison(m.nv, m.nu, tolerance, compared, rollout, [], first)
+
+
+_AFTER = ("velocities", "configurations", "activations")
+"""What is compared after a time step."""
+
+
+def _where(scene: Scene, m, block: int, differences: np.ndarray) -> tuple[str, str]:
+    """Return the name of an answer that is not accelerations, and the object with the largest difference."""
+    worst = int(np.argmax(np.nan_to_num(differences, nan=np.inf)))
+    if block > len(_AFTER):
+        name = scene.parts.sensors.names[block - len(_AFTER) - 1]
+        return "the values of sensors", f"sensor {name!r}"
+    rows = (m.jnt_dofadr, m.jnt_qposadr, m.actuator_actadr)[block - 1]
+    kind = "actuator" if block == len(_AFTER) else "joint"
+    owner = int(np.argmax(np.where(rows <= worst, rows, -1)))
+    return f"{_AFTER[block - 1]} after a time step", f"{kind} {object_name(m, kind, owner)!r}"
 
 
 def solved_to_the_end(m) -> Any:
@@ -226,7 +252,8 @@ def solved_to_the_end(m) -> Any:
 
 def state_of(scene: Scene, case: MujocoState) -> SceneState:
     """Return a state of MuJoCo as the scene has it."""
-    return scene.state(case.qpos, free_joint_axes(scene.model, case.qpos) @ case.qvel, case.act)
+    active = case.active if len(case.active) else None
+    return scene.state(case.qpos, free_joint_axes(scene.model, case.qpos) @ case.qvel, case.act, active=active)
 
 
 def _first(scene: Scene, m, case: MujocoState, tolerance: float) -> FirstDifference:
@@ -238,88 +265,68 @@ def _first(scene: Scene, m, case: MujocoState, tolerance: float) -> FirstDiffere
     return first_difference(scene, m, d, state_of(scene, case), case.kind, tolerance)
 
 
-def _accelerations(scene: Scene, m, cases: list[MujocoState], rng) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the accelerations found and expected, `[n, nv]`, both as the scene has them, and the relative changes of
-    MuJoCo's own."""
+def _answers(scene: Scene, m, cases: list[MujocoState], rng) -> tuple[list, list, np.ndarray]:
+    """Return the answers found and expected at each state, as MuJoCo has them, and the relative changes of MuJoCo's
+    own, `[n, answers]`: accelerations, `_AFTER`, and each sensor."""
     import mujoco
 
-    d, expected, changes, states = mujoco.MjData(m), [], [], []
-    perturbed = _perturbed(m, _DRAWS_OF_STATES)
+    d, expected, found, changes = mujoco.MjData(m), [], [], []
+    models = perturbed(m, _DRAWS_OF_STATES)
+    ends = np.cumsum(scene.parts.sensors.sizes)[:-1]
     for case in cases:
-        T = free_joint_axes(scene.model, case.qpos)
-        v = T @ case.qvel
         place(m, d, case)
         mujoco.mj_forward(m, d)
-        qacc, change = d.qacc.copy(), 0.0
-        for other in perturbed:
+        expected.append(_mujoco_answers(scene, m, d))
+        change = np.zeros(len(expected[-1]))
+        for other in models:
             place(other, d, case)
             displace(other, d, PERTURBATION * rng.normal(size=m.nv))
             d.qvel[:] += PERTURBATION * rng.normal(size=m.nv)
-            _forward_with_turned_contacts(other, d, rng)
-            change = max(change, float(_relative(d.qacc, qacc)))
-        expected.append(T @ qacc + free_joint_turning(scene.model, v))
+            forward_with_turned_contacts(other, d, rng)
+            own = _mujoco_answers(scene, other, d)
+            change = np.maximum(change, [_relative(*x) for x in zip(own, expected[-1], strict=True)])
         changes.append(change)
-        states.append((case.qpos, v, case.act, case.ctrl))
-    found = [np.asarray(_advanced(scene, scene.state(q, v, act), ctrl)[0]) for q, v, act, ctrl in states]
-    return np.array(found), np.array(expected), np.array(changes)
+        state = state_of(scene, case)
+        a, after, values = _advanced(scene, state, case.ctrl)
+        T, v = free_joint_axes(scene.model, case.qpos), np.asarray(state.v)
+        q = _nearest(scene, np.array(after.q), expected[-1][2])
+        before = T.T @ (np.asarray(a) - free_joint_turning(scene.model, v))
+        speed = free_joint_axes(scene.model, q).T @ np.asarray(after.v)
+        sensors = np.split(np.asarray(values), ends) if len(values) else []
+        found.append([before, speed, q, np.asarray(after.activation), *sensors])
+    return found, expected, np.array(changes)
+
+
+def _mujoco_answers(scene: Scene, m, d) -> list[np.ndarray]:
+    """Return the answers of MuJoCo's data after its forward dynamics, and go on by a time step."""
+    import mujoco
+
+    known = {object_name(m, "sensor", i): i for i in range(m.nsensor)}
+    read = [known[name] for name in scene.parts.sensors.names]
+    sensors = [d.sensordata[m.sensor_adr[i] :][: m.sensor_dim[i]].copy() for i in read]
+    accelerations, integrator = d.qacc.copy(), enum_name("mjtIntegrator", m.opt.integrator)
+    if integrator == "rk4":
+        mujoco.mj_RungeKutta(m, d, 4)
+    else:
+        (mujoco.mj_Euler if integrator == "euler" else mujoco.mj_implicit)(m, d)
+    return [accelerations, d.qvel.copy(), d.qpos.copy(), d.act.copy(), *sensors]
+
+
+def _nearest(scene: Scene, q: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Return a configuration with the signs of quaternions, which say nothing, that are nearest to another one."""
+    for start in scene.model.topology.quaternion_starts:
+        own = slice(start, start + 4)
+        q[own] *= 1 if q[own] @ other[own] >= 0 else -1
+    return q
 
 
 # One program does for the whole comparison.
-_advanced = unoptimized(accelerations_and_step)
-
-
-def _searched(m) -> np.ndarray:
-    """Return which geoms have contacts that MuJoCo's general routine looks for."""
-    return np.array([enum_name("mjtGeom", x) in _SEARCHED for x in m.geom_type], bool)
-
-
-def _perturbed(m, draws: int) -> list[Any]:
-    """Return the models whose states are changed: some times the `mjModel` itself, and copies in which the search for
-    contacts ends at other tolerances."""
-    models = [m] * draws
-    for tolerance in _OTHER_SEARCHES if _searched(m).any() else ():
-        other = copy.copy(m)
-        other.opt.ccd_tolerance = tolerance
-        models.append(other)
-    return models
-
-
-def _forward_with_turned_contacts(m, d, rng) -> None:
-    """Compute accelerations as `mj_forward` does, with the contacts of the general routine turned at random by the
-    angle that it resolves."""
-    import mujoco
-
-    mujoco.mj_fwdPosition(m, d)
-    types, searched = [enum_name("mjtGeom", x) for x in m.geom_type], _searched(m)
-    turned = False
-
-    def is_searched(contact) -> bool:
-        if (contact.geom < 0).any() or not searched[contact.geom].any():
-            return False
-        one, two = (types[g] for g in contact.geom)
-        shallow = one == "hfield" and two in _ROUND and contact.dist > -m.geom_size[contact.geom[1], 0]
-        return "plane" not in (one, two) and not shallow
-
-    for contact in d.contact[: d.ncon]:
-        if is_searched(contact):
-            turn = _RESOLVED * rng.normal(size=3)
-            contact.frame[:] += np.cross(turn, contact.frame.reshape(3, 3)).ravel()
-            contact.pos[:] += _RESOLVED * m.geom_rbound[contact.geom].min() * rng.normal(size=3)
-            turned = True
-    if turned:
-        mujoco.mj_makeConstraint(m, d)
-        # Sweeps against slip need the islands of these constraints.
-        mujoco.mj_island(m, d)
-        mujoco.mj_projectConstraint(m, d)
-    mujoco.mj_fwdVelocity(m, d)
-    mujoco.mj_fwdActuation(m, d)
-    mujoco.mj_fwdAcceleration(m, d)
-    mujoco.mj_fwdConstraint(m, d)
+_advanced = unoptimized(accelerations_step_and_sensors)
 
 
 def _relative(found: np.ndarray, expected: np.ndarray) -> np.ndarray:
     """Return differences relative to the largest number expected, and to at least 1; infinite if they are none."""
-    error = np.abs(found - expected).max(axis=-1) / np.maximum(1, np.abs(expected).max(axis=-1))
+    error = np.abs(found - expected).max(axis=-1, initial=0) / np.maximum(1, np.abs(expected).max(axis=-1, initial=0))
     return np.where(np.isfinite(error), error, np.inf)
 
 
@@ -331,7 +338,7 @@ def compare_rollout(scene: Scene, m, steps: int, rng) -> RolloutCompared:
     # Files often begin where bodies only just touch.
     displace(m, d, 1e-3 * rng.normal(size=m.nv))
     d.qvel[:] = 0.1 * rng.normal(size=m.nv)
-    start = MujocoState("initial", *(x.copy() for x in (d.qpos, d.qvel, d.act, d.ctrl)))
+    start = MujocoState("initial", *(x.copy() for x in (d.qpos, d.qvel, d.act, d.ctrl, d.eq_active)))
     controls = random_controls(m, steps, rng)
 
     def moved(m, size: float) -> np.ndarray:
@@ -350,7 +357,7 @@ def compare_rollout(scene: Scene, m, steps: int, rng) -> RolloutCompared:
 
     expected = moved(m, 0.0)
     own = np.zeros(len(expected))
-    for model in _perturbed(m, _DRAWS):
+    for model in perturbed(m, _DRAWS):
         other = moved(model, PERTURBATION)
         short = np.full(len(expected), np.inf)
         n = min(len(other), len(expected))

@@ -29,6 +29,8 @@ _PARAMETERS = 9
 """The parameters of a gain or bias that are used: those of muscles."""
 
 _UNLIMITED = 1e30
+_ROUNDED = 1e-10
+"""How near to the limits of a tendon, relatively, the sum of forces counts as limited by it."""
 
 
 class Actuated(NamedTuple):
@@ -43,7 +45,7 @@ class Actuated(NamedTuple):
     transmission: Transmission
     slope: Any
     """The derivative of each force by the actuator's velocity, `[nu, *batch]`, as MuJoCo's implicit integrators have
-    it: zero where the force is at its limits."""
+    it: zero where the force is at its limits, or the joint or tendon on which it acts limits it."""
 
 
 class Actuators(Part):
@@ -265,21 +267,29 @@ def actuated(
         force = force - _whole_turns(robot, actuators, drive, by)
     active = robot.constant(np.array(actuators.active, float))
     force, slope = force * active, slope * active
-    if actuators.limits[1] and actuators.pulling:
+    pulled = actuators.limits[1] and bool(actuators.pulling)
+    if pulled:
         force = _within_tendons(actuators, force)
     lower, upper = columns_of(actuators.force_range)
     slope = jnp.where((force <= lower) | (force >= upper), 0.0, slope)
     force = jnp.clip(force, lower, upper)
+    if pulled:
+        slope = _unless_limited_by_tendons(actuators, force, slope)
     torque = nothing
+    numbers, _, dofs = np.array(actuators.axes_of_joints, int).reshape(-1, 3).T
     if actuators.axes_of_joints:
-        numbers, _, dofs = np.array(actuators.axes_of_joints).T
         torque = torque + sums(take_rows(actuators.gear[:, 0] * force, numbers), dofs, robot.nv)
     if by.moment is not None:
         torque = torque + (by.moment * take_rows(force, np.array(actuators.coupled))[:, None]).sum(axis=0)
     if compensation is not None:
         torque = torque + compensation
     if actuators.limits[0]:
-        torque = jnp.clip(torque, *columns_of(actuators.joint_range))
+        lower, upper = columns_of(actuators.joint_range)
+        if actuators.axes_of_joints:
+            # MuJoCo asks only for actuators on slides and hinges themselves, and for all forces on these together.
+            held = jnp.where((torque <= lower) | (torque >= upper), 1.0, 0.0)
+            slope = slope * (1 - sums(take_rows(held, dofs), numbers, count))
+        torque = jnp.clip(torque, lower, upper)
     return Actuated(force, torque, rate, by, slope)
 
 
@@ -349,11 +359,25 @@ def _of_muscles(actuators: PartRows, muscles: np.ndarray, by: Transmission, para
     return take_rows((by.length, by.velocity, actuators.length_range, actuators.unit_acceleration, parameters), muscles)
 
 
-def _within_tendons(actuators: PartRows, force):
-    """Return the forces, those on a tendon scaled down where their sum exceeds what it limits."""
+def _on_tendons(actuators: PartRows, force) -> tuple[np.ndarray, Any, Any, Any]:
+    """Return the actuators on tendons, and for each the sum of all forces on its tendon, and the limits of this."""
     numbers, which = np.array(actuators.pulling).T
     lower, upper = columns_of(take_rows(actuators.tendon_range, which))
-    total = take_rows(sums(take_rows(force, numbers), which, int(which.max()) + 1), which)
+    return numbers, take_rows(sums(take_rows(force, numbers), which, int(which.max()) + 1), which), lower, upper
+
+
+def _unless_limited_by_tendons(actuators: PartRows, force, slope):
+    """Return the slopes of forces, with zeros where the sum of the forces on a tendon is at its limits."""
+    numbers, total, lower, upper = _on_tendons(actuators, force)
+    # MuJoCo 4.0's allowance for rounding, because the sum is one of forces that were scaled down to it.
+    near = _ROUNDED * jnp.abs(lower), _ROUNDED * jnp.abs(upper)
+    held = jnp.where((total <= lower + near[0]) | (total >= upper - near[1]), 1.0, 0.0)
+    return slope * (1 - sums(held, numbers, len(actuators.names)))
+
+
+def _within_tendons(actuators: PartRows, force):
+    """Return the forces, those on a tendon scaled down where their sum exceeds what it limits."""
+    numbers, total, lower, upper = _on_tendons(actuators, force)
     there = total != 0
     safe = jnp.where(there, total, 1)
     scale = jnp.where(total < lower, lower / safe, jnp.where(total > upper, upper / safe, 1.0))

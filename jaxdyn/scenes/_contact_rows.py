@@ -222,7 +222,7 @@ def _motions(own: TouchingBodies, dim: int, at: Instant) -> Contacting:
     """Return the motions that the rows measure."""
     frame, position = own.touching.candidates.frame, own.touching.candidates.position
     arms = [arm_of(at, side.dofs, position) for side in (own.first, own.second)]
-    ends = Ends(own.first.dofs, arms[0], own.second.dofs, arms[1])
+    ends = Ends(own.first.dofs, arms[0], own.second.dofs, arms[1], shared=True)
     zero = Vec3(*(jnp.zeros_like(position.x) for _ in range(3)))
     axes = [frame.x, frame.y, frame.z]
     wrenches = [Force(zero, a) for a in axes[:dim]] + [Force(a, zero) for a in axes[: max(dim - 3, 0)]]

@@ -92,7 +92,7 @@ class Equalities(Part):
 def reasons_against_equalities(m) -> dict[str, str]:
     """Return, by the names of the equality constraints of an `mjModel` that are not built, why."""
     built = ("connect", "weld", "joint", "tendon")
-    kinds = {m.equality(i).name or f"equality_{i}": enum_name("mjtEq", m.eq_type[i]) for i in range(m.neq)}
+    kinds = {object_name(m, "equality", i): enum_name("mjtEq", m.eq_type[i]) for i in range(m.neq)}
     return {name: f"it is of the kind {kind!r}" for name, kind in kinds.items() if kind not in built}
 
 
@@ -195,7 +195,6 @@ def equality_rows(
 
 def _coupled_rows(robot: Robot, coupled: PartRows, at: Instant, tendons: TendonRows | None, timing: Timing) -> Rows:
     first, second, dof1, dof2 = np.array(coupled.pairs).T
-    there = robot.constant((second >= 0).astype(float))
     if coupled.tendons:
         assert tendons is not None
         y1, y2 = (take_rows(tendons.length, x) for x in (first, second))
@@ -205,15 +204,20 @@ def _coupled_rows(robot: Robot, coupled: PartRows, at: Instant, tendons: TendonR
         y1, y2 = (take_rows(at.q, x) for x in (first, second))
         (J1, moves), (J2, more) = unit_rows(robot, dof1, 1.0), unit_rows(robot, np.maximum(dof2, 0), dof2 >= 0)
         moves = moves | more
-    reference1, reference2 = columns_of(coupled.reference)
-    x = (y2 - reference2) * there
-    c = columns_of(coupled.polynomial)
-    position = y1 - reference1 - _polynomial(c, x)
-    slope = _polynomial([k * a for k, a in enumerate(c)][1:], x) * there
+    value, slope = coupling(robot, coupled, y2)
+    position = y1 - columns_of(coupled.reference)[0] - value
     J = robot.broadcast(J1 - slope[:, None] * J2)
     soft = softness(coupled.solref, coupled.solimp, position, timing)
     aref = -soft.damping * rates_of(J, at.v) - soft.stiffness * position
     return Rows(J, moves, aref, regularization(soft.share, coupled.weight), coupled.active > 0)
+
+
+def coupling(robot: Robot, coupled: PartRows, y2) -> tuple[Any, Any]:
+    """Return how far the first coordinates or lengths are to be from their references, and the derivatives of this by
+    the second ones `y2`."""
+    there = robot.constant((np.array(coupled.pairs)[:, 1] >= 0).astype(float))
+    x, c = (y2 - columns_of(coupled.reference)[1]) * there, columns_of(coupled.polynomial)
+    return _polynomial(c, x), _polynomial([k * a for k, a in enumerate(c)][1:], x) * there
 
 
 def _polynomial(c: list, x):
@@ -227,7 +231,8 @@ def _held_rows(robot: Robot, held: PartRows, at: Instant, timing: Timing) -> lis
     """Return the rows of connections and welds; those of one constraint stand apart, direction by direction."""
     one, two = Places.located(held.first, at), Places.located(held.second, at)
     bias = _biases(robot, at)
-    ends = Ends(two.dofs, two.arm, one.dofs, one.arm)
+    # The points are apart where the constraint is violated.
+    ends = Ends(two.dofs, two.arm, one.dofs, one.arm, shared=False)
     zero = Vec3(*(jnp.zeros_like(one.arm.x) for _ in range(3)))
     axes = [Vec3(*(zero.x + c for c in (a.x, a.y, a.z))) for a in _AXES]
     jacobians, moves = between(robot, at, ends, [Force(zero, a) for a in axes])
@@ -275,7 +280,8 @@ def _turns(robot: Robot, scale, one: Located, two: Located, at: Instant, bias: M
     # The rate of the vector part is 1/2 (w u + u x e), with the angular velocity u in the second frame.
     moments = [R.apply(a * w + e.cross(a)) * half for a in _AXES]
     zero = Vec3(*(jnp.zeros_like(w) for _ in range(3)))
-    rows, _ = between(robot, at, Ends(two.dofs, two.arm, one.dofs, one.arm), [Force(m, zero) for m in moments])
+    ends = Ends(two.dofs, two.arm, one.dofs, one.arm, shared=True)
+    rows, _ = between(robot, at, ends, [Force(m, zero) for m in moments])
     one_turns, two_turns = (x.velocity(at).angular for x in (one, two))
     u = R.apply_transpose(one_turns - two_turns)
     grows = (take_rows(bias, x.dofs).angular for x in (one, two))

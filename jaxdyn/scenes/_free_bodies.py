@@ -1,5 +1,5 @@
-"""Free bodies that carry nothing, in steps of `implicitfast`: MuJoCo 4 takes the gyroscopic part of their bias forces
-implicitly, which it leaves out for all others.
+"""Free bodies that carry no joints, in steps of `implicitfast`: MuJoCo 4 takes the gyroscopic part of their bias forces
+implicitly, which it leaves out for all others. Bodies that are fixed to one another are one.
 
 Source: `engine_derivative.c` of MuJoCo 4.0 (`mjd_freeMhat`).
 """
@@ -18,14 +18,9 @@ from jaxdyn.tree import columns_of, take_rows
 
 
 def free_bodies(m) -> tuple[int, ...]:
-    """Return the first degrees of freedom of the bodies of an `mjModel` that have a free joint and carry nothing."""
-    out = []
-    for j in range(m.njnt):
-        body, start = m.jnt_bodyid[j], int(m.jnt_dofadr[j])
-        single = enum_name("mjtJoint", m.jnt_type[j]) == "free" and m.tree_dofnum[m.dof_treeid[start]] == 6
-        if single and m.body_subtreemass[body] == m.body_mass[body]:
-            out.append(start)
-    return tuple(out)
+    """Return the first degrees of freedom of free joints of an `mjModel` that are the only joints of their trees."""
+    free = [int(m.jnt_dofadr[j]) for j in range(m.njnt) if enum_name("mjtJoint", m.jnt_type[j]) == "free"]
+    return tuple(start for start in free if m.tree_dofnum[m.dof_treeid[start]] == 6)
 
 
 def with_gyroscopic(robot: Robot, at: Instant, bodies: tuple[int, ...], matrix, force, x, dt):

@@ -92,7 +92,7 @@ def _options(m) -> list[str]:
     out += [f"the flag {name!r} in <option>" for name in _ENABLED if is_enabled(m, name)]
     fluid = m.opt.density > 0 or m.opt.viscosity > 0
     if integrator == "implicitfast" and fluid and free_bodies(m):
-        out.append("a fluid around free bodies that carry nothing, with the integrator 'implicitfast'; use 'Euler'")
+        out.append("a fluid around free bodies that carry no joints, with the integrator 'implicitfast'; use 'Euler'")
     if m.nplugin:
         out.append("plugins")
     return out

@@ -135,6 +135,9 @@ class Ends(NamedTuple):
     """The point from the point of reference of the tree of the first body."""
     dofs2: np.ndarray
     arm2: Vec3
+    shared: bool
+    """Whether both points are in one place, or the wrenches are moments, which act alike about all points: what moves
+    both bodies then changes nothing."""
 
 
 def moving(robot: Robot, dofs: np.ndarray) -> np.ndarray:
@@ -160,13 +163,14 @@ def between(robot: Robot, at: Instant, ends: Ends, wrenches: list[Force]) -> tup
 
 
 def _signs(robot: Robot, ends: Ends) -> tuple[np.ndarray, np.ndarray]:
-    """Return the signs, `[n, nv]`, with which degrees of freedom move the second points, and the first ones where they
-    are in another tree."""
+    """Return the signs, `[n, nv]`, with which degrees of freedom move the bodies with the second points, and with which
+    they move the first ones; of shared points within one tree the first have both."""
     moves1, moves2 = moving(robot, ends.dofs1), moving(robot, ends.dofs2)
+    if not ends.shared:
+        return moves2.astype(float), moves1.astype(float)
     roots = np.broadcast_to(robot.topology.reference_dof, robot.nv)
     same = (ends.dofs1 >= 0) & (ends.dofs2 >= 0) & (roots[ends.dofs1] == roots[ends.dofs2])
-    # Within one tree, a degree of freedom that moves both bodies changes nothing: exactly so, as the rows are of one
-    # force about one point.
+    # A degree of freedom that moves both bodies of one tree cancels exactly: the rows are of one force about one point.
     return moves2.astype(float) - moves1 * same[:, None], (moves1 & ~same[:, None]).astype(float)
 
 

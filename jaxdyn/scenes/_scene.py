@@ -19,7 +19,6 @@ from jaxdyn.io import LeftOutWarning
 from jaxdyn.io.mjcf import compile_mjcf, enum_name, is_disabled, object_name
 from jaxdyn.model import Model
 from jaxdyn.scenes import _equations as rows
-from jaxdyn.scenes import _sensed
 from jaxdyn.scenes._actuators import Actuators
 from jaxdyn.scenes._bodies import Bodies
 from jaxdyn.scenes._constraints import Constraints
@@ -40,7 +39,7 @@ from jaxdyn.scenes._states import (
     keyframes_of,
     make_state,
 )
-from jaxdyn.scenes._steps import rolled_out, solved, stepped
+from jaxdyn.scenes._steps import rolled_out, sensed, solved, stepped
 from jaxdyn.scenes._tendons import Tendons
 from jaxdyn.scenes._tree_of_file import tree_of
 from jaxdyn.scenes._world_velocities import body_velocity, world_velocity
@@ -86,7 +85,7 @@ class SceneParts(Part):
     damped: bool = eqx.field(static=True)
     """Whether Euler steps take the damping of joints implicitly."""
     free_bodies: tuple[int, ...] = eqx.field(static=True)
-    """The first degrees of freedom of free bodies that carry nothing."""
+    """The first degrees of freedom of free bodies that carry no joints."""
     pattern: Pattern | None = eqx.field(static=True)
     no_slip: NoSlip | None = None
     """MuJoCo's sweeps against slip, if the file has them."""
@@ -106,14 +105,20 @@ class Scene(eqx.Module):
     """Constraints, tendons, actuators, and passive forces."""
     start: Float[Array, "*batch nq"]
     """The configuration in which the file has the scene (`qpos0`)."""
-    keyframes: dict[str, Keyframe]
-    """The keyframes by their names: `q`, `v`, `activation`, `control`, `time` and `mocap`."""
+    keys: Keyframe
+    """All keyframes."""
+    key_names: tuple[str, ...] = eqx.field(static=True)
     options: SceneOptions = eqx.field(static=True)
 
     @property
     def timestep(self):
         """The time step of the file, s."""
         return self.parts.timestep
+
+    @property
+    def keyframes(self) -> dict[str, Keyframe]:
+        """The keyframes by their names: `q`, `v`, `activation`, `control`, `time` and `mocap`."""
+        return {name: self.keys.take(i) for i, name in enumerate(self.key_names)}
 
     @property
     def actuator_names(self) -> tuple[str, ...]:
@@ -243,12 +248,7 @@ class Scene(eqx.Module):
         """The values of the file's sensors by their names, `[*batch, n]` each: MuJoCo's `sensordata`. Arguments and
         errors as for `accelerations`."""
         given = given_of(self, state, control, torque, wrenches)
-        bound, operands = given.bound()
-        time = jnp.broadcast_to(state.time, given.arguments.q.shape[:-1])[..., None]
-        named = given.arguments.named() | ({} if given.wrenches is None else {"wrenches": given.wrenches})
-        found = solved(given)
-        values = bound.call(_sensed.sensor_rows, operands, found.a, time, **named, **found.given_pushes())
-        sensors = self.parts.sensors
+        values, sensors = sensed(given, state, solved(given)), self.parts.sensors
         ends = np.cumsum(sensors.sizes)
         return {
             name: values[..., end - n : end] for name, n, end in zip(sensors.names, sensors.sizes, ends, strict=True)
@@ -342,7 +342,8 @@ def load_scene(path_or_text: Any, *, options: SceneOptions | None = None) -> Sce
     parts = jax.tree.map(lambda x: jnp.clip(x, -_ENDLESS, _ENDLESS), parts)
     parts = dataclasses.replace(parts, pattern=_pattern_of(model, parts))
     start, options = float_leaf(np.array(m.qpos0)), SceneOptions() if options is None else options
-    return Scene(model, parts, start, keyframes_of(model, m), options)
+    names = tuple(object_name(m, "key", i) for i in range(m.nkey))
+    return Scene(model, parts, start, keyframes_of(model, m), names, options)
 
 
 def _sensors(m, source: str) -> Sensors:

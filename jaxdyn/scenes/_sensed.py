@@ -13,6 +13,7 @@ import numpy as np
 from jaxdyn.algorithms.recursions import Robot, turning_accelerations
 from jaxdyn.scenes._bodies import loads_of
 from jaxdyn.scenes._contact_rows import by_directions
+from jaxdyn.scenes._equalities import coupling
 from jaxdyn.scenes._equations import Acting, acting, rows_at
 from jaxdyn.scenes._law import RowKinds, force
 from jaxdyn.scenes._parts import Instant, Loads, PartRows, Places, sums
@@ -37,7 +38,8 @@ def sensor_rows(robot: Robot, scene: PartRows, a, time, q, v, control, activatio
     if wrenches is not None:
         loads += (loads_of(robot, scene, now.at, wrenches),)
     if now.tendons is not None:
-        loads += tendon_loads(robot, scene.tendons, now.at, _tension(robot, scene, now))
+        tension = _tension(robot, scene, now) + _constrained_tension(robot, scene, now, rows.kinds, pushes)
+        loads += tendon_loads(robot, scene.tendons, now.at, tension)
     joint_limits, tendon_limits = _limits(robot, scene, rows.kinds, pushes)
     readings = Readings(
         acceleration=a - turning_accelerations(robot, now.at.v),
@@ -62,6 +64,25 @@ def _tension(robot: Robot, scene: PartRows, now: Acting):
         pull = take_rows(actuators.gear[:, 0], numbers) * take_rows(now.actuators.force, numbers)
         tension = tension + sums(robot.broadcast(pull), which, tension.shape[0])
     return tension
+
+
+def _constrained_tension(robot: Robot, scene: PartRows, now: Acting, kinds: RowKinds, pushes):
+    """Return the forces along the tendons of their equalities, friction losses and limits."""
+    losses, limits, coupled = scene.constraints.losses, scene.constraints.limits, scene.constraints.equalities.tendons
+    count = len(scene.tendons.names)
+    start = kinds.equalities + len(losses.dofs)
+    total = sums(pushes[start : kinds.equalities + kinds.frictions], np.array(losses.tendons, int), count)
+    start = kinds.equalities + kinds.frictions + 2 * len(limits.joints) + len(limits.balls)
+    lower, upper = (pushes[start + k * len(limits.tendons) :][: len(limits.tendons)] for k in range(2))
+    total = total + sums(lower - upper, np.array(limits.tendons, int), count)
+    if coupled is not None:
+        assert now.tendons is not None
+        first, second, *_ = np.array(coupled.pairs).T
+        # Their rows are the last ones of equalities.
+        own = pushes[kinds.equalities - len(first) : kinds.equalities]
+        _, slope = coupling(robot, coupled, take_rows(now.tendons.length, second))
+        total = total + sums(own, first, count) - sums(slope * own, second, count)
+    return total
 
 
 def _contacts(

@@ -233,6 +233,10 @@ class _Members(NamedTuple):
 
     owners: np.ndarray
     """The position of the sensor of each among those asked for."""
+    numbers: np.ndarray
+    """MuJoCo's number of each."""
+    roots: np.ndarray
+    """MuJoCo's number of the first body of its tree."""
     place: Located
     mass: Any
     inertia: tuple
@@ -253,7 +257,8 @@ def _members(robot: Robot, sensors: PartRows, at: Instant, which: np.ndarray) ->
     rows = pairs[:, 1]
     inertia = columns_of(take_rows(sensors.inertia, rows))
     place = Places.located(sensors.bodies, at).take(rows)
-    return _Members(pairs[:, 0], place, robot.broadcast(take_rows(sensors.mass, rows)), tuple(inertia))
+    numbers, roots = (np.array(x)[rows] for x in (sensors.body_numbers, sensors.body_roots))
+    return _Members(pairs[:, 0], numbers, roots, place, robot.broadcast(take_rows(sensors.mass, rows)), tuple(inertia))
 
 
 def _center(members: _Members, count: int) -> tuple[Vec3, Any]:
@@ -307,29 +312,44 @@ def _between_bodies(part: int) -> _Value:
         members, count = _members(robot, sensors, at, which), len(which)
         own, _, _ = _located(sensors, at, which)
         acceleration = accelerations_of(robot, at, readings.acceleration, members.place)
-        site = take_rows(own.pose.translation, members.owners)
         force = acceleration.linear * members.mass
         spin = members.place.velocity(at).angular
         moment = members.momentum(acceleration.angular) + spin.cross(members.momentum(spin))
-        moment = moment + (members.place.pose.translation - site).cross(force)
-        total = members.total((force, moment), count)
         for loads in readings.loads:
-            outside = _loads_on(sensors, which, own, loads)
-            total = jax.tree.map(jnp.subtract, total, outside)
+            force, moment = jax.tree.map(jnp.subtract, (force, moment), _loads_on(members, loads))
+        arm = members.place.pose.translation - take_rows(own.pose.translation, members.owners)
+        if part == 1 and (members.numbers == 0).any():
+            arm = arm - _between_centers(robot, members, count)
+        total = members.total((force, moment + arm.cross(force)), count)
         return _components(own.pose.rotation.apply_transpose(total[part]))
 
     return value
 
 
-def _loads_on(sensors: PartRows, which: np.ndarray, own: Located, loads: Loads) -> tuple[Vec3, Vec3]:
-    """Return the sums over the loads on the subtrees of sensors: the force, and the moment about their sites."""
-    position = {int(k): i for i, k in enumerate(which)}
-    inside = [(position[k], sensors.body_numbers[row]) for k, row in sensors.members if k in position]
-    pairs = [(i, n) for i, body in inside for n in np.flatnonzero(np.asarray(loads.bodies) == body)]
-    owners, rows = np.array(pairs, int).reshape(-1, 2).T
+def _loads_on(members: _Members, loads: Loads) -> tuple[Vec3, Vec3]:
+    """Return the sums over the loads on members: the force, and the moment about their centers of mass. MuJoCo leaves
+    out those on the world, as if nothing held it."""
+    bodies = np.asarray(loads.bodies)
+    numbers = np.where(members.numbers == 0, -1, members.numbers)
+    owners, rows = np.nonzero(numbers[:, None] == bodies)
     point, force, moment = take_rows((loads.point, loads.force, loads.moment), rows)
-    arm = point - take_rows(own.pose.translation, owners)
-    return sums((force, moment + arm.cross(force)), owners, len(which))
+    arm = point - take_rows(members.place.pose.translation, owners)
+    return sums((force, moment + arm.cross(force)), owners, len(numbers))
+
+
+def _between_centers(robot: Robot, members: _Members, count: int) -> Vec3:
+    """Return the centers of mass of the trees of members from those of all members of their sensors. MuJoCo adds up the
+    moments of trees about their own centers as if these were one point, which matters for sites of the world alone."""
+    pairs = np.column_stack([members.owners, members.roots])
+    trees, first, tree = np.unique(pairs, axis=0, return_index=True, return_inverse=True)
+    # A tree without mass, such as a mocap body, has its center where its first body has it.
+    weight = members.mass + robot.constant(1e-30 * np.isin(np.arange(len(pairs)), first))
+
+    def centers(groups: np.ndarray, number: int) -> Vec3:
+        total, moment = sums((weight, members.place.pose.translation * weight), groups, number)
+        return take_rows(moment * (1 / total), groups)
+
+    return centers(tree.ravel(), len(trees)) - centers(members.owners, count)
 
 
 # Volumes of sites

@@ -62,6 +62,8 @@ class Sensors(Part):
     bodies: Places
     """The frames of inertia of these bodies."""
     body_numbers: tuple[int, ...] = eqx.field(static=True)
+    body_roots: tuple[int, ...] = eqx.field(static=True)
+    """MuJoCo's numbers of these bodies, and of the first bodies of their trees."""
     mass: Float[Array, "*batch nb"]
     inertia: Float[Array, "*batch nb 3"]
     joints: tuple[tuple[str, int, int], ...] = eqx.field(static=True)
@@ -175,6 +177,7 @@ def _members(m, types: Sequence[str], objects: Sequence[int]) -> dict[str, Any]:
         "members": tuple(members),
         "bodies": Places.of(m, "inertia", numbers),
         "body_numbers": tuple(numbers),
+        "body_roots": tuple(m.body_rootid[numbers].tolist()),
         "mass": float_leaf(m.body_mass[numbers]),
         "inertia": float_leaf(m.body_inertia[numbers]),
     }

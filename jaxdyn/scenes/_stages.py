@@ -13,7 +13,7 @@ from jaxdyn.scenes._parts import PartRows
 from jaxdyn.scenes._scene import Scene
 from jaxdyn.scenes._slopes import bias_force
 from jaxdyn.scenes._states import SceneState, as_in, given_of
-from jaxdyn.scenes._steps import solved, step_from
+from jaxdyn.scenes._steps import sensed, solved, step_from
 
 
 class Stages(NamedTuple):
@@ -53,12 +53,14 @@ def scene_stages(scene: Scene, state: SceneState, control: Any) -> Stages:
 
 
 @compiled()
-def accelerations_and_step(scene: Scene, state: SceneState, control: Any) -> tuple[Any, SceneState]:
-    """Return what `Scene.accelerations` and `Scene.step` do, with one program that solves the constraints once."""
+def accelerations_step_and_sensors(scene: Scene, state: SceneState, control: Any) -> tuple[Any, SceneState, Any]:
+    """Return what `Scene.accelerations` and `Scene.step` do, and the values of all sensors `[*batch, n]` one after the
+    other, with one program that solves the constraints once."""
     given = given_of(scene, state, control, None, None)
     bound, operands = given.bound()
-    a = solved(given).a
-    return bound.call(natural, operands, a, given.arguments.v), step_from(given, state, a)
+    found = solved(given)
+    a = bound.call(natural, operands, found.a, given.arguments.v)
+    return a, step_from(given, state, found.a), sensed(given, state, found)
 
 
 def _stages(robot: Robot, scene: PartRows, q, v, control, activation) -> Stages:

@@ -12,7 +12,6 @@ import numpy as np
 from jaxdyn._errors import ModelError, broadcast_batches, look_up, require_last_axes
 from jaxdyn._types import Array, Float, float_leaf
 from jaxdyn.algorithms.recursions import RobotAndParts
-from jaxdyn.io.mjcf import object_name
 from jaxdyn.scenes._bodies import applied_torque, with_mocap_bodies
 from jaxdyn.scenes._equalities import with_active
 from jaxdyn.scenes._world_velocities import body_velocity, world_velocity
@@ -44,7 +43,7 @@ class SceneState(eqx.Module):
 
 
 class Keyframe(NamedTuple):
-    """A keyframe of a scene's file."""
+    """A keyframe of a scene's file; or all of them, with an axis in front."""
 
     q: Any
     v: Any
@@ -54,17 +53,23 @@ class Keyframe(NamedTuple):
     mocap: Any
     """`[nmocap, 7]`"""
 
+    def take(self, i: int) -> Keyframe:
+        """Return one of all keyframes."""
+        return Keyframe(*(jnp.take(x, i, axis=x.ndim - 1 - k) for x, k in zip(self, _KEY_AXES, strict=True)))
 
-def keyframes_of(model, m) -> dict[str, Keyframe]:
-    """Return the keyframes of an `mjModel` by their names."""
-    out = {}
-    for i in range(m.nkey):
-        q = float_leaf(np.array(m.key_qpos[i]))
-        v = body_velocity(model, q, float_leaf(np.array(m.key_qvel[i])))
-        mocap = np.concatenate([m.key_mpos[i].reshape(-1, 3), m.key_mquat[i].reshape(-1, 4)], axis=1)
-        others = (np.array(x[i]) for x in (m.key_act, m.key_ctrl, m.key_time))
-        out[object_name(m, "key", i)] = Keyframe(q, v, *map(float_leaf, (*others, mocap)))
-    return out
+
+_KEY_AXES = 1, 1, 1, 1, 0, 2
+"""The axes of the arrays of a keyframe."""
+
+
+def keyframes_of(model, m) -> Keyframe:
+    """Return all keyframes of an `mjModel`."""
+    q = float_leaf(np.array(m.key_qpos))
+    v = float_leaf(np.array(m.key_qvel))
+    v = body_velocity(model, q, v) if m.nkey else v
+    poses = [x.reshape(m.nkey, m.nmocap, k) for x, k in ((m.key_mpos, 3), (m.key_mquat, 4))]
+    others = (np.array(x) for x in (m.key_act, m.key_ctrl, np.ravel(m.key_time), np.concatenate(poses, axis=2)))
+    return Keyframe(q, v, *map(float_leaf, others))
 
 
 def make_state(scene: Scene, q: Any, v: Any, activation: Any, keyframe: str | None, mocap: Any, active: Any):
@@ -74,7 +79,7 @@ def make_state(scene: Scene, q: Any, v: Any, activation: Any, keyframe: str | No
     if keyframe is None:
         given = scene.start, jnp.zeros(model.nv, model.dtype), jnp.zeros(scene.na, model.dtype)
     else:
-        key = list(scene.keyframes.values())[look_up(keyframe, scene.keyframes, "keyframe")]
+        key = scene.keys.take(look_up(keyframe, scene.key_names, "keyframe"))
         given, time = key[:3], key.time
         if mocap is None and bodies.mocap_names:
             mocap = key.mocap

@@ -12,6 +12,7 @@ from jaxdyn._errors import ShapeError, broadcast_batches
 from jaxdyn.contact import straight_motion
 from jaxdyn.scenes import _equations as rows
 from jaxdyn.scenes._no_slip import without_slip
+from jaxdyn.scenes._sensed import sensor_rows
 from jaxdyn.scenes._solver import Solved, solve
 from jaxdyn.scenes._states import Given, SceneState, given_of, with_batch
 from jaxdyn.scenes._world_velocities import body_velocity, rates_of_rotation_vectors, world_velocity
@@ -28,6 +29,14 @@ def solved(given: Given) -> Solved:
         return found
     a, pushes = without_slip(bound, operands, arguments, parts, found.a)
     return found._replace(a=a, pushes=pushes)
+
+
+def sensed(given: Given, state: SceneState, found: Solved) -> Any:
+    """Return the values of all sensors at a solved state, `[*batch, n]`, one after the other."""
+    bound, operands = given.bound()
+    time = jnp.broadcast_to(state.time, given.arguments.q.shape[:-1])[..., None]
+    named = given.arguments.named() | ({} if given.wrenches is None else {"wrenches": given.wrenches})
+    return bound.call(sensor_rows, operands, found.a, time, **named, **found.given_pushes())
 
 
 def rolled_out(scene: Scene, state: SceneState, controls: Any, torques: Any, wrenches: Any) -> SceneState:

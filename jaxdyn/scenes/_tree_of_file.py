@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxdyn._types import float_leaf
 from jaxdyn.io import LeftOutWarning, load_mjcf
-from jaxdyn.io.mjcf import enum_name
+from jaxdyn.io.mjcf import enum_name, with_actuators
 from jaxdyn.model import Model
 
 _ZERO = (
@@ -50,7 +50,7 @@ def tree_of(m) -> Model:
     # Equal along all axes, so that it is the same in body axes; `bias_force` has what the turning of these adds.
     rows = translations_of_free_joints(m).ravel()
     armature = np.array(model.armature)
-    armature[rows] = m.dof_armature[rows]
+    armature[rows] = with_actuators(m, m.dof_armature, m.tendon_armature, m.actuator_armature)[0][rows]
     return dataclasses.replace(model, armature=float_leaf(armature))
 
 

@@ -99,17 +99,21 @@ def _require_names_and_numbers(m, source: str, text: str | None) -> None:
 
 @contextlib.contextmanager
 def _warnings_to(texts: list[str]) -> Iterator[None]:
-    """Collect MuJoCo's warnings, which it would write into a file of the working directory; but leave them to the
+    """Collect MuJoCo's warnings, which it would write into a file of the working directory, and hand them on to the
     handler of another program if there is one."""
     module = mujoco()
-    if module.get_mju_user_warning() is not None:
-        yield
-        return
-    module.set_mju_user_warning(texts.append)
+    other = module.get_mju_user_warning()
+
+    def hear(text: str) -> None:
+        texts.append(text)
+        if other is not None:
+            other(text)
+
+    module.set_mju_user_warning(hear)
     try:
         yield
     finally:
-        module.set_mju_user_warning(None)
+        module.set_mju_user_warning(other)
 
 
 def _one_line(text: object) -> str:
@@ -146,9 +150,16 @@ def dofs(m, joint: int) -> slice:
 
 
 def object_name(m, kind: str, i: int) -> str:
-    """Return the name of an object; its kind and number if it does not have a name."""
-    name = mujoco().mj_id2name(m, getattr(mujoco().mjtObj, f"mjOBJ_{kind.upper()}"), int(i))
-    return name or f"{kind}_{i}"
+    """Return the name of an object; one without a name has its kind and number, with underscores behind it while
+    another object of the kind has that name."""
+    of_kind = getattr(mujoco().mjtObj, f"mjOBJ_{kind.upper()}")
+    name = mujoco().mj_id2name(m, of_kind, int(i))
+    if name:
+        return name
+    made = f"{kind}_{i}"
+    while mujoco().mj_name2id(m, of_kind, made) >= 0:
+        made += "_"
+    return made
 
 
 def effective_pose(position, quaternion, same_frame) -> np.ndarray:
