@@ -1,4 +1,5 @@
-"""New values and new models of the same structure never trace or compile a function again."""
+"""New values and new models of the same structure never trace or compile a function again; exported programs take
+batches of any size."""
 
 import equinox as eqx
 import jax
@@ -139,3 +140,23 @@ def test_errors_name_the_thing(call, error, words):
         call(jaxdyn.samples.arm(), jnp.zeros(7))
     for word in words:
         assert word in str(caught.value)
+
+
+def test_exported_programs_take_batches_of_any_size():
+    """`jax.export` with a symbolic batch has the values of calls with as many elements."""
+    model = jaxdyn.samples.pendulum()
+
+    def function(q, v):
+        return jaxdyn.rnea(model, q, v, v), jax.grad(lambda q: jaxdyn.aba(model, q, v, q).sum())(q)
+
+    specs = jax.export.symbolic_args_specs((jnp.zeros((1, 1)),) * 2, ("b, 1", "b, 1"))
+    exported = jax.export.export(jax.jit(function))(*specs)
+    # The larger batch takes several chunks where its size is known.
+    for size in (2, 300):
+        q, v = np.random.default_rng(0).normal(size=(2, size, 1)).astype(specs[0].dtype)
+        for found, expected in zip(exported.call(q, v), function(q, v), strict=True):
+            np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-10)
+    # Batches of which it is not known whether they are the same are refused.
+    specs = jax.export.symbolic_args_specs((jnp.zeros((1, 1)),) * 2, ("b, 1", "c, 1"))
+    with pytest.raises(ShapeError, match="do not broadcast"):
+        jax.export.export(jax.jit(lambda q, v: jaxdyn.rnea(model, q, v, v)))(*specs)

@@ -10,7 +10,6 @@ from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.core import Tracer
 
 from jaxdyn._batched_functions import Plain
@@ -114,7 +113,7 @@ class _OnRows:
 
     def __call__(self, *operands):
         static, known = self.bound, dict(self.bound.constants)
-        batch = np.broadcast_shapes(*(x.shape[: x.ndim - c] for x, c in zip(operands, self.cores, strict=True)))
+        batch = jnp.broadcast_shapes(*(x.shape[: x.ndim - c] for x, c in zip(operands, self.cores, strict=True)))
         rank, given = len(batch), iter(operands)
         arrays = [jnp.asarray(known[i].array) if i in known else next(given) for i in range(len(static.cores))]
         count = len(static.names)
