@@ -35,11 +35,35 @@ def plain_numbers(text: str) -> str:
     return text
 
 
+_WORDS = re.compile(r"""(?<!\w)'(?:[^'\\\n]|\\.)*'(?!\w)|(?<!\w)"(?:[^"\\\n]|\\.)*"(?!\w)|[^\s'"]+""")
+"""Texts in quotes, as `repr` writes them, and words."""
+_LONG, _SHORT, _LONG_PATH = 102, 60, 302
+"""The most characters of a word or of a text in quotes that stands whole in messages, the number that is left of a
+longer one, and the most of what has a slash and may be a path. A piece of a file that `quote` has cut stays whole."""
+
+
+def short_names(text: str) -> str:
+    """Return a message in which names, and other words and texts in quotes, are cut if they are long."""
+    return text if len(text) <= _LONG else _WORDS.sub(lambda found: _cut(found[0]), text)
+
+
+def _cut(word: str) -> str:
+    whole, short = (_LONG_PATH, _LONG_PATH) if "/" in word else (_LONG, _SHORT)
+    if len(word) <= whole:
+        return word
+    quote = word[-1] if word[0] in "'\"" else ""
+    return f"{word[:short]}{quote}... ({len(word) - 2 * len(quote)} characters)"
+
+
 class JaxdynError(Exception):
     """Base of every exception that the library raises on purpose."""
 
     def __init__(self, *args: object):
-        super().__init__(*(plain_numbers(x) if isinstance(x, str) else x for x in args))
+        super().__init__(*(short_names(plain_numbers(x)) if isinstance(x, str) else x for x in args))
+
+
+class ArgumentError(JaxdynError, TypeError):
+    """An argument that is missing, or that the function does not have."""
 
 
 class ModelError(JaxdynError, ValueError):
@@ -76,7 +100,7 @@ class NotConvergedWarning(UserWarning):
 
 def warn(message: str, category: type[Warning]) -> None:
     """Warn at the line of the caller outside the library."""
-    warnings.warn(plain_numbers(message), category, skip_file_prefixes=(os.path.dirname(__file__),))
+    warnings.warn(short_names(plain_numbers(message)), category, skip_file_prefixes=(os.path.dirname(__file__),))
 
 
 def look_up(name: str, names: Iterable[str], kind: str) -> int:
@@ -86,7 +110,7 @@ def look_up(name: str, names: Iterable[str], kind: str) -> int:
         raise UnknownNameError(f"no {kind} named {_shown(name)}: a name is a text")
     if name in names:
         return names.index(name)
-    near = difflib.get_close_matches(str(name), names, n=3, cutoff=0.5)
+    near = difflib.get_close_matches(name[:_LONG], names, n=3, cutoff=0.5)
     if near:
         hint = "did you mean " + " or ".join(repr(n) for n in near) + "?"
     else:
@@ -98,10 +122,15 @@ def look_up(name: str, names: Iterable[str], kind: str) -> int:
 def require_numbers(value, what: str, needed: str = "an array of real numbers") -> None:
     """Raise `ShapeError` unless `value` is a real number, an array of them, or lists that make one; also where it is
     traced. An array of booleans counts as one of numbers."""
-    if isinstance(value, float | int):
+    if isinstance(value, float) or (isinstance(value, int) and -_HUGE <= value <= _HUGE):
         return
-    if isinstance(value, list | tuple):
+    if isinstance(value, int):
+        problem = "an integer beyond the range of floating-point numbers"
+    elif isinstance(value, list | tuple):
         problem = _problem_of_list(value)
+    elif hasattr(value, "dtype") and not hasattr(value.dtype, "kind") and hasattr(value, "__dlpack__"):
+        advice = "jax.dlpack.from_dlpack(x) makes an array of JAX of it (in PyTorch, of x.detach())"
+        problem = f"{_with_article(type(value).__name__)} of {type(value).__module__.partition('.')[0]}: {advice}"
     elif hasattr(value, "dtype"):
         # The floating-point types that NumPy does not know have the kind V, and no fields.
         kind = getattr(value.dtype, "kind", "O")
@@ -115,6 +144,8 @@ def require_numbers(value, what: str, needed: str = "an array of real numbers") 
         raise ShapeError(f"{what} is {problem}; {needed} is needed")
 
 
+_HUGE = int(np.finfo(np.float64).max)
+"""The largest integer that has a place among the floating-point numbers."""
 _KINDS = {"c": "complex numbers", "U": "texts", "S": "texts", "M": "dates", "m": "durations"}
 
 
@@ -197,19 +228,19 @@ def wrong_argument(function: Callable, args: tuple, kwargs: Mapping[str, Any]) -
     """Return the error about an argument that is missing, unknown, or not what its annotation says, or None."""
     try:
         require_arguments(function, args, kwargs)
-    except (JaxdynError, TypeError) as problem:
+    except JaxdynError as problem:
         return problem
     return None
 
 
 def require_arguments(function: Callable, args: tuple, kwargs: Mapping[str, Any]) -> None:
     """Raise `ShapeError`, which names the function and the argument, for one that is not what its annotation says, and
-    `TypeError` for one that is missing or that the function does not have."""
+    `ArgumentError` for one that is missing or that the function does not have."""
     signature, hints = _annotations(function)
     try:
         bound = signature.bind(*args, **kwargs)
     except TypeError as error:
-        raise TypeError(f"{_name_of(function)}: {error}") from None
+        raise ArgumentError(f"{_name_of(function)}: {error}") from None
     sizes = next((x for x in bound.arguments.values() if hasattr(x, "nv") and hasattr(x, "nq")), None)
     for name, value in bound.arguments.items():
         _require_kind(value, hints.get(name), f"{_name_of(function)}: `{name}`", sizes)
@@ -355,7 +386,7 @@ def require_shape(array, shape: tuple[int, ...], what: str, meaning: str) -> Non
 def broadcast_batches(batches: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
     """Return the common batch axes of named arrays. **Raises** `ShapeError` where they do not broadcast."""
     try:
-        return np.broadcast_shapes(*batches.values())
+        return jnp.broadcast_shapes(*batches.values())
     except ValueError:
         shown = ", ".join(f"{name} {list(shape)}" for name, shape in batches.items())
         raise ShapeError(f"the leading batch axes do not broadcast: {shown}") from None

@@ -326,6 +326,40 @@ def test_messages_say_what_is_needed():
             jax.jit(lambda q, wrong=wrong: jaxdyn.aba(MODEL, q, wrong, q))(STATE.q)
 
 
+class Tensor:
+    """An array of another library, as PyTorch has them."""
+
+    dtype = "float64"
+
+    def __init__(self, values):
+        self.values = np.asarray(values)
+        self.__dlpack__, self.__dlpack_device__ = self.values.__dlpack__, self.values.__dlpack_device__
+
+
+def test_arrays_of_other_libraries_have_a_way_in():
+    with pytest.raises(ShapeError, match=r"aba: `q` is a Tensor of \w+: jax\.dlpack\.from_dlpack\(x\) makes"):
+        jaxdyn.aba(MODEL, Tensor(STATE.q), STATE.v, STATE.v)  # pyright: ignore[reportArgumentType]
+
+
+def test_long_names_are_cut_in_messages():
+    long, path = "x" * 10_000, "/folder/" + "x" * 10_000
+    calls = [
+        lambda: MODEL.with_locked_joints([long]),
+        lambda: jaxdyn.ModelBuilder().add_body(long).add_body(long),
+        lambda: jaxdyn.ModelBuilder().add_body("a", joint=jaxdyn.Joint(long)),
+        lambda: simulate.rollout(MODEL, STATE, np.zeros((2, N)), 0.01, integrator=long),
+        lambda: jaxdyn.load_urdf(f"<robot name='a'><link name='{long}'/><link name='{long}'/></robot>"),
+        lambda: jaxdyn.load_model(path),
+    ]
+    for call in calls:
+        message = message_of(call)
+        assert "xxx..." in message.replace("'", "")
+        assert len(message) < 1000, message
+    # Apostrophes are no quotes, and what people write is shorter than what is cut.
+    whole = "the joint's axis is not the row's, " * 9 + f"{'name with spaces ' * 5!r} {'/a' * 140!r}"
+    assert str(ModelError(whole)) == whole
+
+
 @pytest.mark.parametrize("dtype", ["abc", int, None, np.ones(2), 1j, "complex64"], ids=str)
 def test_precisions_are_floating_point(dtype):
     with pytest.raises(ShapeError, match=r"dtype is .*; a type of floating-point numbers is needed"):
@@ -349,7 +383,7 @@ def test_errors_of_the_users_own_code_stay():
 
     with pytest.raises(RuntimeError, match="mine"):
         simulate.rollout(MODEL, STATE, policy, 0.01, steps=2)
-    with pytest.raises(TypeError, match="missing a required argument: 'tau'"):
+    with pytest.raises(jaxdyn.ArgumentError, match="missing a required argument: 'tau'"):
         jaxdyn.aba(MODEL, STATE.q, STATE.v)  # pyright: ignore[reportCallIssue]
     with pytest.raises(TypeError, match=r"^step: got an unexpected keyword argument 'friction'$"):
         simulate.step(MODEL, STATE, STATE.v, 0.01, friction="none")  # pyright: ignore[reportCallIssue]

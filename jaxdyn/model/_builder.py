@@ -123,6 +123,8 @@ class ModelBuilder:
         joint = Joint() if joint is None else joint
         if not isinstance(joint, Joint):
             raise ModelError(f"body {name!r}: joint is {type(joint).__name__}; a Joint is needed")
+        if not isinstance(joint.name, str | None):
+            raise ModelError(f"body {name!r}: the name of its joint is {joint.name!r}; a text is needed")
         joint = dataclasses.replace(joint, name=joint.name or f"{name}_joint")
         self._check_new(name, parent)
         if joint.name in self._joint_names:
@@ -231,6 +233,7 @@ class ModelBuilder:
             mimics=_mimics([b.joint for b in bodies]),
         )
         for name, link in (*links.items(), *zip(order, bodies, strict=True)):
+            require_finite(link.parameters, f"inertial parameters of link {name!r}")
             warn_if_unphysical(f"link {name!r}", np.asarray(link.parameters), np.zeros(10))
         attached = [transform_inertial_parameters(np.asarray(x.parameters), x.placement) for x in links.values()]
         parameters = np.array([b.parameters for b in bodies])
@@ -317,6 +320,8 @@ def _mimics(joints: list[Joint]) -> tuple[tuple[int, int], ...]:
         if joint.mimic is None:
             continue
         where = f"joint {joint.name!r}"
+        if not isinstance(joint.mimic, Mimic):
+            raise ModelError(f"{where}: mimic is {joint.mimic!r}; a Mimic is needed")
         try:
             leader = look_up(joint.mimic.joint, names, "joint")
         except UnknownNameError as error:
@@ -399,7 +404,7 @@ def _spread(joint: Joint, field: str, body: str) -> np.ndarray:
     """A field of a joint as `[nq]` or `[nv]`."""
     leaf, value = LEAVES[JOINT_FIELDS[field]], getattr(joint, field)
     size = (joint_nq if leaf.rows == "q" else joint_nv)(joint.type)
-    if value is None:
+    if value is None and field == "spring_reference":
         value = np.concatenate([primitive.neutral for primitive in JOINT_TYPES[joint.type]])
     where = f"{field} of joint {joint.name!r} of body {body!r}"
     value = real_array(value, where)

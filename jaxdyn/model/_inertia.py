@@ -123,7 +123,10 @@ def unphysical_beyond_rounding(parameters: np.ndarray, rounding: np.ndarray) -> 
     if (np.abs(parameters) <= rounding).all():
         return None
     mass = parameters[0]
-    moments = np.linalg.eigvalsh(inertia_matrix(parameters) if mass == 0 else rotational_about_center(parameters))
+    I = inertia_matrix(parameters) if mass == 0 else rotational_about_center(parameters)
+    if not np.isfinite(I).all():
+        return "inertial parameters beyond the range of floating-point numbers"
+    moments = np.linalg.eigvalsh(I)
     shown, moment = (", ".join(f"{x:.6g}" for x in values) for values in (moments, parameters[1:4]))
     if mass == 0:
         return f"zero mass with principal moments of inertia {shown} kg m^2 and first moment {moment} kg m"
