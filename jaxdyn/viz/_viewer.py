@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from jaxdyn._durable_files import write_durably
 from jaxdyn._errors import DataError, JaxdynError, naming_arguments, require_choice, require_shape, require_suffix
 from jaxdyn._types import ArrayLike
 from jaxdyn.contact import ContactForces, Contacts
@@ -232,7 +233,8 @@ class Viewer:
         trajectory. **Raises** `DataError` unless the path ends with .html or .htm in a folder that exists.
         """
         path = require_page(path)
-        path.write_text(self._page(frames_per_second), encoding="utf-8")
+        page = self._page(frames_per_second)
+        write_durably(path, lambda temporary: temporary.write_text(page, encoding="utf-8"))
 
     def save_png(
         self,
