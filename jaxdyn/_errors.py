@@ -131,7 +131,7 @@ def require_numbers(value, what: str, needed: str = "an array of real numbers") 
     elif hasattr(value, "dtype") and not hasattr(value.dtype, "kind") and hasattr(value, "__dlpack__"):
         advice = "jax.dlpack.from_dlpack(x) makes an array of JAX of it (in PyTorch, of x.detach())"
         problem = f"{_with_article(type(value).__name__)} of {type(value).__module__.partition('.')[0]}: {advice}"
-    elif hasattr(value, "dtype"):
+    elif hasattr(value, "dtype") and hasattr(value, "shape"):
         # The floating-point types that NumPy does not know have the kind V, and no fields.
         kind = getattr(value.dtype, "kind", "O")
         real = kind in "fiub" or (kind == "V" and getattr(value.dtype, "names", None) is None)
@@ -139,7 +139,8 @@ def require_numbers(value, what: str, needed: str = "an array of real numbers") 
     elif hasattr(value, "__jax_array__") or hasattr(value, "__array__"):
         problem = ""
     else:
-        problem = _shown(value)
+        inside = [x for x in ("q", "tau") if hasattr(value, x)]
+        problem = _shown(value) + (f", which has arrays such as its `{inside[0]}`" if inside else "")
     if problem:
         raise ShapeError(f"{what} is {problem}; {needed} is needed")
 
@@ -268,6 +269,24 @@ def _fields(kind: type) -> dict[str, Any]:
     return typing.get_type_hints(kind)
 
 
+def require_kind(
+    value,
+    kind: type | tuple[type, ...],
+    what: str,
+    *others: str,
+    advice: str = "",
+    error: type[JaxdynError] = ShapeError,
+) -> None:
+    """Raise `error` unless `value` is of one of some classes; `others` says what may be given besides."""
+    kinds = kind if isinstance(kind, tuple) else (kind,)
+    if not isinstance(value, kinds):
+        words = ["None" if x is type(None) else _with_article(x.__name__) for x in kinds]
+        inside = [x for x in ("model", "contacts", "actuation") if isinstance(getattr(value, x, None), kinds[0])]
+        advice = f"it has one: give its `{inside[0]}`" if inside else advice
+        end = f"; {advice}" if advice else ""
+        raise error(f"{what} is {_shown(value)}; {' or '.join([*words, *others])} is needed{end}")
+
+
 def _require_kind(value, hint, what: str, sizes, fields: bool = True) -> None:
     """Raise `ShapeError` unless `value` is what an annotation says, as far as arrays and classes of the library go."""
     options = _options(hint)
@@ -284,8 +303,7 @@ def _require_kind(value, hint, what: str, sizes, fields: bool = True) -> None:
         if Any not in options:
             require_numbers(value, what, _needed(shapes, sizes))
     elif classes and all(x in (*classes, type(None)) for x in options):
-        needed = " or ".join(_with_article(x.__name__) for x in classes)
-        raise ShapeError(f"{what} is {_shown(value)}; {needed} is needed")
+        require_kind(value, classes, what)
     elif needed := _plain_kind(value, options, classes):
         raise ShapeError(f"{what} is {_shown(value)}; {needed} is needed")
     elif isinstance(value, list | tuple | np.ndarray):

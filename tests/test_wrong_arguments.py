@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import jaxdyn
-from jaxdyn import algorithms, samples, simulate, spatial, sysid, trajopt
+from jaxdyn import algorithms, samples, simulate, spatial, sysid, trajopt, viz
 from jaxdyn._errors import JaxdynError, ModelError, ShapeError, plain_numbers
 
 MODEL = samples.arm()
@@ -314,6 +314,31 @@ def test_fields_and_states_are_named(what):
     for name, call in fields.items():
         with pytest.raises(JaxdynError, match=name.replace(".", r"\.")):
             call()
+
+
+def test_what_is_no_model_is_named(tmp_path):
+    """What a user may hand over in the place of a model is refused with its name."""
+    text = '<mujoco><worldbody><body name="b"><joint/><geom size="0.1"/></body></worldbody></mujoco>'
+    scene, file = jaxdyn.load_scene(text), tmp_path / "model.npz"
+    jaxdyn.save_model(file, MODEL)
+    wrong = [STATE, scene.state(), sysid.Recording(np.arange(3.0), np.zeros((3, N))), [MODEL], np.zeros(2), 3, None]
+    for thing in (*wrong, scene, jaxdyn.ModelBuilder()):
+        calls = {
+            "model": (lambda x: jaxdyn.save_model(tmp_path / "other.npz", x), sysid.Robot, jaxdyn.to_urdf),
+            "visuals": (lambda x: viz.save_png(tmp_path / "a.png", MODEL, visuals=3 if x is None else x),),
+            "shown": () if thing is scene else (lambda x: viz.save_png(tmp_path / "a.png", x),),
+            "actuation": (lambda x: sysid.Robot(MODEL, text if x is None else x),),
+            "contacts": (lambda x: viz.save_png(tmp_path / "a.png", MODEL, contacts=3 if x is None else x),),
+        }
+        for argument, functions in calls.items():
+            for function in functions:
+                message = message_of(functools.partial(function, thing))
+                assert argument in message, message
+                assert thing is not scene or argument != "model" or "it has one: give its `model`" in message
+    assert "load_model reads" in message_of(lambda: viz.Viewer(file))
+    batch = jax.tree.map(lambda x: x[None], MODEL)
+    assert "batch axes" in message_of(lambda: viz.Viewer(batch))
+    assert not list(tmp_path.glob("other.npz"))
 
 
 def test_messages_say_what_is_needed():

@@ -16,6 +16,12 @@ class State(eqx.Module):
     q: Float[Array, "*#batch nq"]
     v: Float[Array, "*#batch nv"]
 
+    def printed(self) -> printing.Facts:
+        """The facts that `print` shows."""
+        return printing.state_facts({"q": self.q, "v": self.v})
+
+    __repr__, __str__, _repr_html_ = printing.one_line, printing.text, printing.table
+
 
 class Trajectory(eqx.Module):
     """Samples of a motion, the first of them its start."""
