@@ -41,6 +41,7 @@ from jaxdyn._batched_functions import (
     result_cores,
     summed_to,
 )
+from jaxdyn._waits import takes_part
 
 # The elements of the batch in one chunk: the arrays of one node then fit the nearest cache of a CPU, and a loop's fixed
 # costs are small against its work.
@@ -78,6 +79,7 @@ def _impl(*operands, function: Call):
 
 @_call_p.def_abstract_eval
 def _results(*avals, function: Call):
+    takes_part()
     batches = [batch_axes(a.shape, c) for a, c in zip(avals, function.cores, strict=True)]
     cores = result_cores(function, avals)
     dtype = jnp.result_type(*(a.dtype for a in avals))
@@ -295,6 +297,7 @@ def is_for_this_process(context) -> bool:
 
 def _native_program[T](context, function: Call, find: Callable[..., T | None]) -> T | None:
     """Return what `find`, `native.target` or `native.kernel`, has for a call, or None where XLA compiles it."""
+    takes_part()
     if not is_for_this_process(context):
         return None
     if isinstance(plain_of(function), Written) and not isinstance(function, Written):

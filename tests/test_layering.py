@@ -8,6 +8,7 @@ import jaxdyn
 PACKAGE = pathlib.Path(jaxdyn.__file__).parent
 FLOORS = {
     "_types": 1,
+    "_waits": 0,
     "_digests": 0,
     "_durable_files": 0,
     "_errors": 0,

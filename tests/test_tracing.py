@@ -1,6 +1,8 @@
 """New values and new models of the same structure never trace or compile a function again; exported programs take
 batches of any size."""
 
+import time
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -11,6 +13,7 @@ from compilations import compilations
 import jaxdyn
 import jaxdyn.sysid
 from jaxdyn import ModelBuilder, ModelError, ShapeError, State, UnknownNameError
+from jaxdyn._waits import saying
 
 
 def test_one_trace_serves_two_models_of_one_structure():
@@ -160,3 +163,37 @@ def test_exported_programs_take_batches_of_any_size():
     specs = jax.export.symbolic_args_specs((jnp.zeros((1, 1)),) * 2, ("b, 1", "c, 1"))
     with pytest.raises(ShapeError, match="do not broadcast"):
         jax.export.export(jax.jit(lambda q, v: jaxdyn.rnea(model, q, v, v)))(*specs)
+
+
+def test_waits_are_told_once(monkeypatch, caplog):
+    """Compilations of programs with a function of the library, and its own work, are told after a while; other
+    programs, and what is quick, are not."""
+    monkeypatch.setattr("jaxdyn._waits.PATIENCE", 0.3)
+    model, x = jaxdyn.samples.pendulum(), jnp.ones(1)
+
+    def slow(q):
+        time.sleep(0.6)
+        return jaxdyn.rnea(model, q, q, q).sum()
+
+    def of_others(q):
+        time.sleep(0.6)
+        return q.sum()
+
+    jax.jit(jax.grad(slow))(x)
+    (message,) = caplog.messages
+    assert message.startswith("jaxdyn has been compiling slow for ")
+    caplog.clear()
+    # A wait ends where nothing goes on for half a second.
+    time.sleep(0.6)
+    jax.jit(of_others)(x)
+    assert not caplog.messages
+    time.sleep(0.6)
+    with saying("drawing"):
+        time.sleep(0.1)
+    time.sleep(0.6)
+    assert not caplog.messages
+    with saying("drawing"):
+        jax.jit(of_others)(x + jnp.ones(1, x.dtype))
+        jax.jit(lambda q: of_others(q))(x)
+    (message,) = caplog.messages
+    assert message.startswith("jaxdyn has been drawing ")

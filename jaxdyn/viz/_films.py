@@ -12,6 +12,7 @@ import numpy as np
 from jaxdyn._durable_files import write_durably
 from jaxdyn._errors import require_positive, require_suffix
 from jaxdyn._extras import import_extra
+from jaxdyn._waits import saying
 from jaxdyn.viz._clips import Clip, force_surfaces
 from jaxdyn.viz._drawing import Drawing
 from jaxdyn.viz._rays import draw_robots
@@ -68,4 +69,5 @@ def write_film(path: Path, images: Iterable[np.ndarray], frames_per_second: floa
             for image in images:
                 film.append_data(image)
 
-    write_durably(path, write)
+    with saying(f"drawing the film {path.name}"):
+        write_durably(path, write)

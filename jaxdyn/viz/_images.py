@@ -12,6 +12,7 @@ import numpy as np
 
 from jaxdyn._errors import DataError, naming_arguments, require_choice, require_suffix
 from jaxdyn._types import ArrayLike
+from jaxdyn._waits import saying
 from jaxdyn.contact import ContactForces
 from jaxdyn.model import Model
 from jaxdyn.viz._browser import PATIENCE, browser_path, client_of, open_page, settle, viewer_of
@@ -26,6 +27,7 @@ type Renderer = Literal["rays", "browser"]
 
 
 @naming_arguments
+@saying("drawing a picture")
 def save_png(
     path: str | os.PathLike,
     model_or_path: Model | str | os.PathLike | Any,

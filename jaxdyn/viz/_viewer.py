@@ -16,6 +16,7 @@ import numpy as np
 from jaxdyn._durable_files import write_durably
 from jaxdyn._errors import DataError, JaxdynError, naming_arguments, require_choice, require_shape, require_suffix
 from jaxdyn._types import ArrayLike
+from jaxdyn._waits import saying
 from jaxdyn.contact import ContactForces, Contacts
 from jaxdyn.model import Model
 from jaxdyn.viz._clips import Clip, clip_moment, clip_of, force_surfaces, frame_samples
@@ -93,6 +94,7 @@ class Viewer:
     """The robot's model."""
 
     @naming_arguments
+    @saying("loading and drawing the robot")
     def __init__(
         self,
         model_or_path: Model | str | os.PathLike | Any,
@@ -228,6 +230,7 @@ class Viewer:
                 self._player.seek(float(seconds))
 
     @naming_arguments
+    @saying("writing a page")
     def save_html(self, path: str | os.PathLike, *, frames_per_second: float = 30.0) -> None:
         """Write the page as one file that needs no server.
 
@@ -240,6 +243,7 @@ class Viewer:
         write_durably(path, lambda temporary: temporary.write_text(page, encoding="utf-8"))
 
     @naming_arguments
+    @saying("drawing a picture")
     def save_png(
         self,
         path: str | os.PathLike,

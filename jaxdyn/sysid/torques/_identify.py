@@ -13,6 +13,7 @@ from scipy.stats import t as student_t
 from jaxdyn import _printing as printing
 from jaxdyn._errors import naming_arguments
 from jaxdyn._types import ArrayLike
+from jaxdyn._waits import saying
 from jaxdyn.model import Model
 from jaxdyn.sysid.parameters import nearest_physical_model
 from jaxdyn.sysid.recordings import (
@@ -145,6 +146,7 @@ class Identification:
 
 
 @naming_arguments
+@saying("identifying the robot")
 def identify(
     model: Model,
     recordings: Recordings,
