@@ -7,7 +7,6 @@ import functools
 import inspect
 import math
 import os
-import re
 import types
 import typing
 import warnings
@@ -20,46 +19,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-_WRAPPED = (
-    (re.compile(r"\bnp\.(?:float|int|uint|complex|longdouble|str|datetime|timedelta)\w*\(([^()]*)\)"), r"\1"),
-    (re.compile(r"\bnp\.(True|False)_\b"), r"\1"),
-    (re.compile(r"\b[Aa]rray\(([^()]*?)(?:, (?:dtype=\w+|weak_type=\w+|shape=\w+))*\)"), r"\1"),
-)
-"""How NumPy and JAX show numbers, such as `np.float64(1.5)`, and what is left of it in messages."""
-
-
-def plain_numbers(text: str) -> str:
-    """Return a message with numbers as they are read, without the names of their types."""
-    for pattern, number in _WRAPPED:
-        text = pattern.sub(number, text)
-    return text
-
-
-_WORDS = re.compile(r"""(?<!\w)'(?:[^'\\\n]|\\.)*'(?!\w)|(?<!\w)"(?:[^"\\\n]|\\.)*"(?!\w)|[^\s'"]+""")
-"""Texts in quotes, as `repr` writes them, and words."""
-_LONG, _SHORT, _LONG_PATH = 102, 60, 302
-"""The most characters of a word or of a text in quotes that stands whole in messages, the number that is left of a
-longer one, and the most of what has a slash and may be a path. A piece of a file that `quote` has cut stays whole."""
-
-
-def short_names(text: str) -> str:
-    """Return a message in which names, and other words and texts in quotes, are cut if they are long."""
-    return text if len(text) <= _LONG else _WORDS.sub(lambda found: _cut(found[0]), text)
-
-
-def _cut(word: str) -> str:
-    whole, short = (_LONG_PATH, _LONG_PATH) if "/" in word else (_LONG, _SHORT)
-    if len(word) <= whole:
-        return word
-    quote = word[-1] if word[0] in "'\"" else ""
-    return f"{word[:short]}{quote}... ({len(word) - 2 * len(quote)} characters)"
+from jaxdyn._messages import LONG, plain_message
 
 
 class JaxdynError(Exception):
     """Base of every exception that the library raises on purpose."""
 
     def __init__(self, *args: object):
-        super().__init__(*(short_names(plain_numbers(x)) if isinstance(x, str) else x for x in args))
+        super().__init__(*(plain_message(x) if isinstance(x, str) else x for x in args))
 
 
 class ArgumentError(JaxdynError, TypeError):
@@ -100,7 +67,7 @@ class NotConvergedWarning(UserWarning):
 
 def warn(message: str, category: type[Warning]) -> None:
     """Warn at the line of the caller outside the library."""
-    warnings.warn(short_names(plain_numbers(message)), category, skip_file_prefixes=(os.path.dirname(__file__),))
+    warnings.warn(plain_message(message), category, skip_file_prefixes=(os.path.dirname(__file__),))
 
 
 def look_up(name: str, names: Iterable[str], kind: str) -> int:
@@ -110,7 +77,7 @@ def look_up(name: str, names: Iterable[str], kind: str) -> int:
         raise UnknownNameError(f"no {kind} named {_shown(name)}: a name is a text")
     if name in names:
         return names.index(name)
-    near = difflib.get_close_matches(name[:_LONG], names, n=3, cutoff=0.5)
+    near = difflib.get_close_matches(name[:LONG], names, n=3, cutoff=0.5)
     if near:
         hint = "did you mean " + " or ".join(repr(n) for n in near) + "?"
     else:

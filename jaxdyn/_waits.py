@@ -1,5 +1,5 @@
-"""What takes long is said once: a warning of the logger `jaxdyn`, which Python shows on stderr unless the program says
-otherwise. XLA warns of slow compilations in the same way, after minutes.
+"""Long waits, each of which is told once: by a warning of the logger `jaxdyn`, which Python shows on stderr unless the
+program says otherwise. XLA warns of slow compilations in the same way, after minutes.
 
 `saying` is for work of the library. Compilations are told by JAX's monitoring, also those that users' own `jax.jit`
 begins, if a function of the library is a part of the program.

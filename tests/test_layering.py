@@ -9,6 +9,7 @@ PACKAGE = pathlib.Path(jaxdyn.__file__).parent
 FLOORS = {
     "_types": 1,
     "_waits": 0,
+    "_messages": -1,
     "_digests": 0,
     "_durable_files": 0,
     "_errors": 0,

@@ -14,7 +14,8 @@ import pytest
 
 import jaxdyn
 from jaxdyn import algorithms, samples, simulate, spatial, sysid, trajopt, viz
-from jaxdyn._errors import JaxdynError, ModelError, ShapeError, plain_numbers
+from jaxdyn._errors import JaxdynError, ModelError, ShapeError
+from jaxdyn._messages import plain_numbers
 
 MODEL = samples.arm()
 N = MODEL.nv

@@ -125,10 +125,10 @@ def from_dh(
       for all, or `[n]`. Armature is reflected through the gear: motor inertia times the gear ratio squared.
     - `limits`: `[n, 2]`, lower and upper limit of each coordinate, without the offset in the table.
 
-    **Raises** `ShapeError` for arrays of the wrong shape; `ModelError` for an unknown convention, type or column, for
-    numbers that are not finite, for angles beyond one turn (which are likely to be degrees), and for a robot that
-    `ModelBuilder` refuses, one with a massless last link for instance. **Warns** `PhysicalityWarning` of inertias that
-    no mass distribution has.
+    **Raises** `ShapeError` for arrays of the wrong shape; `ArgumentError` for other arguments; `ModelError` for an
+    unknown convention, type or column, for numbers that are not finite, for angles beyond one turn (which are likely to
+    be degrees), and for a robot that `ModelBuilder` refuses, one with a massless last link for instance. **Warns**
+    `PhysicalityWarning` of inertias that no mass distribution has.
     """
     unexpected = sorted(set(links) - set(_LinkArguments.__annotations__))
     if unexpected:

@@ -17,6 +17,7 @@ from jaxdyn._errors import (
     UnknownNameError,
     look_up,
     require_finite,
+    require_kind,
     require_shape,
 )
 from jaxdyn._types import ArrayLike
@@ -121,10 +122,8 @@ class ModelBuilder:
         **Raises** `ModelError`, `ShapeError` or `UnknownNameError`, each of which names the body.
         """
         joint = Joint() if joint is None else joint
-        if not isinstance(joint, Joint):
-            raise ModelError(f"body {name!r}: joint is {type(joint).__name__}; a Joint is needed")
-        if not isinstance(joint.name, str | None):
-            raise ModelError(f"body {name!r}: the name of its joint is {joint.name!r}; a text is needed")
+        require_kind(joint, Joint, f"body {name!r}: joint", error=ModelError)
+        require_kind(joint.name, (str, type(None)), f"body {name!r}: the name of its joint", error=ModelError)
         joint = dataclasses.replace(joint, name=joint.name or f"{name}_joint")
         self._check_new(name, parent)
         if joint.name in self._joint_names:
@@ -320,8 +319,7 @@ def _mimics(joints: list[Joint]) -> tuple[tuple[int, int], ...]:
         if joint.mimic is None:
             continue
         where = f"joint {joint.name!r}"
-        if not isinstance(joint.mimic, Mimic):
-            raise ModelError(f"{where}: mimic is {joint.mimic!r}; a Mimic is needed")
+        require_kind(joint.mimic, Mimic, f"{where}: mimic", error=ModelError)
         try:
             leader = look_up(joint.mimic.joint, names, "joint")
         except UnknownNameError as error:
