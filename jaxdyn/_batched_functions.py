@@ -248,7 +248,7 @@ def result_batches(function: Call, batches) -> list[tuple[int, ...]]:
             batches[i] = jnp.broadcast_shapes(batches[i], batches[n + k])
         of = of.of
     everything = jnp.broadcast_shapes(*batches)
-    return [everything if i is None else batches[i] for i in function.like]
+    return [everything if i is None else batches[i] for i in function.like]  # pyright: ignore[reportReturnType]
 
 
 def result_cores(function: Call, operands) -> list[tuple[int, ...]]:

@@ -93,7 +93,7 @@ def _begins(event: str, value: float, **details) -> None:
         _threads.wait.begin(f"compiling {name}", False)
 
 
-def _ends(event: str, duration: float, **details) -> None:
+def _ends(event: str, duration_secs: float, **details) -> None:
     if event in _COMPILATIONS:
         _threads.wait.end()
 

@@ -167,7 +167,7 @@ def _screw(axis: Sequence[float], angle: float, shift: float) -> np.ndarray:
 
 
 def _table(table, columns: Sequence[str]) -> np.ndarray:
-    order = tuple(columns) if isinstance(columns, list | tuple) else (columns,)
+    order: tuple[Any, ...] = tuple(columns) if isinstance(columns, list | tuple) else (columns,)
     if sorted(map(str, order)) != sorted(COLUMNS):
         raise ModelError(f"columns is {columns!r}; it must name {', '.join(COLUMNS)}, each once, in the table's order")
     try:
@@ -248,9 +248,8 @@ def _names(links: _LinkArguments, argument: str, prefix: str, n: int) -> list[st
 def _joint_types(types: str | Sequence[str] | None, n: int) -> list[str]:
     if types is None or (isinstance(types, str) and types in _TYPES):
         return [types or "revolute"] * n
-    if not isinstance(types, str | list | tuple) and np.ndim(types) != 1:
-        types = [types]
-    kinds = [_LETTERS.get(kind, kind) if isinstance(kind, str) else kind for kind in types]
+    given: Any = types if isinstance(types, str | list | tuple) or np.ndim(types) == 1 else [types]
+    kinds = [_LETTERS.get(kind, kind) if isinstance(kind, str) else kind for kind in given]
     choices = f"{', '.join(_TYPES)}, one for all or one for each joint, or letters R and P such as {'RRP'!r}"
     for i, kind in enumerate(kinds, start=1):
         if not isinstance(kind, str) or kind not in _TYPES:

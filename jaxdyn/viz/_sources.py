@@ -38,14 +38,14 @@ _FILES = "the path or the text of a URDF or MJCF file, or a mujoco.MjModel"
 
 def drawing_of(
     source: Any,
-    visuals: Sequence[Visual] | str | os.PathLike | None,
+    visuals: Any,
     package_dirs: Sequence[str | os.PathLike],
     skip_missing: bool,
     options: dict[str, Any],
     contacts: Contacts | bool | None = None,
 ) -> Drawing:
     """Return the drawing of a model or a robot's file. See `Viewer` for the arguments."""
-    model = source if isinstance(source, Model) else getattr(source, "model", None)
+    model: Any = source if isinstance(source, Model) else getattr(source, "model", None)
     given = isinstance(model, Model)
     if given and options:
         raise ModelError(f"{', '.join(options)}: arguments of a file's loader, but a model is given, no file")

@@ -117,7 +117,7 @@ class _OnRows:
         rank, given = len(batch), iter(operands)
         arrays = [jnp.asarray(known[i].array) if i in known else next(given) for i in range(len(static.cores))]
         count = len(static.names)
-        robot = Robot(static.topology, dict(zip(static.names, arrays, strict=False)), batch, static.user)
+        robot = Robot(static.topology, dict(zip(static.names, arrays, strict=False)), batch, static.user)  # pyright: ignore[reportArgumentType]
         robot.zero = frozenset(n for i, n in enumerate(static.names) if i in known and not known[i].array.any())
         parts = jax.tree.unflatten(static.parts, arrays[count:]).on_rows(robot)
         rows = [_as_rows(x, n, rank) for x, n in zip(given, self.argument_cores, strict=True)]
