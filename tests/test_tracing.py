@@ -12,8 +12,7 @@ from compilations import compilations
 
 import jaxdyn
 import jaxdyn.sysid
-from jaxdyn import ModelBuilder, ModelError, ShapeError, State, UnknownNameError
-from jaxdyn._waits import saying
+from jaxdyn import ModelBuilder, ModelError, ShapeError, State, UnknownNameError, _waits
 
 
 def test_one_trace_serves_two_models_of_one_structure():
@@ -169,6 +168,8 @@ def test_waits_are_told_once(monkeypatch, caplog):
     """Compilations of programs with a function of the library, and its own work, are told after a while; other
     programs, and what is quick, are not."""
     monkeypatch.setattr("jaxdyn._waits.PATIENCE", 0.3)
+    # The work of tests before may be watched still.
+    monkeypatch.setattr("jaxdyn._waits._threads", _waits._Threads())
     model, x = jaxdyn.samples.pendulum(), jnp.ones(1)
 
     def slow(q):
@@ -188,11 +189,11 @@ def test_waits_are_told_once(monkeypatch, caplog):
     jax.jit(of_others)(x)
     assert not caplog.messages
     time.sleep(0.6)
-    with saying("drawing"):
+    with _waits.saying("drawing"):
         time.sleep(0.1)
     time.sleep(0.6)
     assert not caplog.messages
-    with saying("drawing"):
+    with _waits.saying("drawing"):
         jax.jit(of_others)(x + jnp.ones(1, x.dtype))
         jax.jit(lambda q: of_others(q))(x)
     (message,) = caplog.messages
