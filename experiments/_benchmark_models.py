@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import importlib.metadata
+import json
 import re
 import warnings
 import xml.etree.ElementTree as ET
@@ -115,6 +116,24 @@ def load_tree(name: str) -> Tree:
     if match is None:
         raise RobotError(f"robot {name!r} is not known; there are {', '.join(FILES)}, and chainN with N joints")
     return chain(int(match[1]))
+
+
+def tree_as_text(tree: Tree) -> str:
+    """Return a tree as JSON, in which numbers keep all of their digits."""
+    return json.dumps(dataclasses.asdict(tree))
+
+
+def tree_from_text(text: str) -> Tree:
+    """Return the tree that `tree_as_text` wrote."""
+
+    def made(kind: type, fields: dict | None, **inner: Any) -> Any:
+        # JSON has lists only.
+        values = {k: tuple(x) if isinstance(x, list) else x for k, x in (fields or {}).items()}
+        return None if fields is None else kind(**(values | inner))
+
+    found = json.loads(text)
+    bodies = tuple(made(Body, x, inertial=made(Inertial, x["inertial"])) for x in found["bodies"])
+    return Tree(found["name"], made(Inertial, found["base"]), bodies)
 
 
 def chain(n: int) -> Tree:

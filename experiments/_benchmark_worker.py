@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import pickle
 import resource
 import sys
 import time
@@ -191,7 +190,7 @@ def main() -> None:
     channel = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     try:
-        tree = pickle.loads(Path(path).read_bytes())
+        tree = models.tree_from_text(Path(path).read_text(encoding="utf-8"))
         native = peer in ("pinocchio", "pinocchio_parallel", "mujoco")
         worker = NativeWorker(peer, tree) if native else JaxWorker(peer, tree, dtype)
     except ImportError as error:

@@ -29,7 +29,7 @@ def mujoco_plant(model: Model, dt: float, substeps: int = 10) -> Plant:
         raise DataError("this plant is for joints of one degree of freedom each")
     friction, scale = np.asarray(model.friction), np.asarray(model.friction_velocity)
     frictionless = dataclasses.replace(model, friction=jnp.zeros_like(model.friction))
-    engine = mujoco.MjModel.from_xml_string(to_mjcf(frictionless, dt / substeps, limits=False))  # type: ignore[attr-defined]
+    engine = mujoco.MjModel.from_xml_string(to_mjcf(frictionless, dt / substeps, limits=False, actuators=(), shapes=()))  # type: ignore[attr-defined]
     data = mujoco.MjData(engine)  # type: ignore[attr-defined]
     nq = model.nq
 

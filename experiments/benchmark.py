@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import pickle
 import statistics
 import sys
 import tempfile
@@ -210,8 +209,8 @@ class Crew:
 
     def __init__(self, robot: str, core: int, folder: Path, baseline: Path):
         self.robot, self.core, self.folder, self.baseline = robot, core, folder, baseline
-        self.tree = folder / f"{robot}.pickle"
-        self.tree.write_bytes(pickle.dumps(models.load_tree(robot)))
+        self.tree = folder / f"{robot}.json"
+        self.tree.write_text(models.tree_as_text(models.load_tree(robot)), encoding="utf-8")
         self._workers: dict[tuple[str, str], Worker] = {}
 
     def worker(self, key: Key) -> Worker:

@@ -137,7 +137,7 @@ def time_gradient(robots: Scene, config: Config) -> tuple[float, float]:
 def mujoco_model(robots: Scene, config: Config) -> Any:
     """Return the same robot for MuJoCo, with spheres at the feet and a plane."""
     mujoco, model = importlib.import_module("mujoco"), samples.quadruped()
-    root = ET.fromstring(to_mjcf(model, TIMESTEP, limits=False))
+    root = ET.fromstring(to_mjcf(model, TIMESTEP, limits=False, actuators=(), shapes=()))
     option = root.find("option")
     assert option is not None
     option.attrib |= {"iterations": str(config.iterations or 100), "cone": "pyramidal"}

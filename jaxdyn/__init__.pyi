@@ -16,6 +16,7 @@ from . import spatial as spatial
 from . import sysid as sysid
 from . import trajopt as trajopt
 from . import viz as viz
+from ._errors import ArgumentError as ArgumentError
 from ._errors import DataError as DataError
 from ._errors import DivergenceWarning as DivergenceWarning
 from ._errors import JaxdynError as JaxdynError

@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
 from jaxdyn import native
@@ -88,7 +87,7 @@ class Repeated(Plain):
         return native.Repetition(self.function, self.length, self.carried, self.rows, self.every, self.held)
 
     def __call__(self, *operands):
-        batch = np.broadcast_shapes(*map(batch_axes, (x.shape for x in operands), self.cores))
+        batch = jnp.broadcast_shapes(*map(batch_axes, (x.shape for x in operands), self.cores))
         first = len(operands) - self.rows
         fixed, carry = operands[: first - self.carried], operands[first - self.carried : first]
         carry = [
@@ -246,10 +245,10 @@ def result_batches(function: Call, batches) -> list[tuple[int, ...]]:
         # A derivative has the batch axes of the operand and of its tangent.
         n = len(of.of.cores)
         for k, i in enumerate(of.perturbed):
-            batches[i] = np.broadcast_shapes(batches[i], batches[n + k])
+            batches[i] = jnp.broadcast_shapes(batches[i], batches[n + k])
         of = of.of
-    everything = np.broadcast_shapes(*batches)
-    return [everything if i is None else batches[i] for i in function.like]
+    everything = jnp.broadcast_shapes(*batches)
+    return [everything if i is None else batches[i] for i in function.like]  # pyright: ignore[reportReturnType]
 
 
 def result_cores(function: Call, operands) -> list[tuple[int, ...]]:

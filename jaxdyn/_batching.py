@@ -19,7 +19,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jax.core import ShapedArray
 from jax.extend import core
@@ -42,6 +41,7 @@ from jaxdyn._batched_functions import (
     result_cores,
     summed_to,
 )
+from jaxdyn._waits import takes_part
 
 # The elements of the batch in one chunk: the arrays of one node then fit the nearest cache of a CPU, and a loop's fixed
 # costs are small against its work.
@@ -79,6 +79,7 @@ def _impl(*operands, function: Call):
 
 @_call_p.def_abstract_eval
 def _results(*avals, function: Call):
+    takes_part()
     batches = [batch_axes(a.shape, c) for a, c in zip(avals, function.cores, strict=True)]
     cores = result_cores(function, avals)
     dtype = jnp.result_type(*(a.dtype for a in avals))
@@ -107,7 +108,7 @@ def _transpose(cotangents, *operands, function: Jvp | Vjp):
         wrt = tuple(function.perturbed[k] for k in asked)
         for k, i in zip(asked, wrt, strict=True):
             # A cotangent has the shape of its operand: without this, it would be summed over a map of the tangent.
-            known[i] = jnp.broadcast_to(known[i], np.broadcast_shapes(known[i].shape, linear[k].aval.shape))
+            known[i] = jnp.broadcast_to(known[i], jnp.broadcast_shapes(known[i].shape, linear[k].aval.shape))
         results = _call_p.bind(*known, *map(ad.instantiate_zeros, cotangents), function=Vjp(function.of, wrt))
         for k, result in zip(asked, results, strict=True):
             out[n + k] = summed_to(result, linear[k].aval.shape)
@@ -181,10 +182,11 @@ def _product(subscripts: str, a, b):
 def _chunked(*operands, function: Call, devices: int):
     """Call `function` on one piece of the batch after another; on several devices, on a piece of each device's part."""
     shapes = [batch_axes(x.shape, c) for x, c in zip(operands, function.cores, strict=True)]
-    batch = np.broadcast_shapes(*shapes)
+    batch = jnp.broadcast_shapes(*shapes)
     size = math.prod(batch)
     limit = _chunk(plain_of(function)) * devices
-    if size <= limit:
+    # The size that `jax.export` has as a symbol is known when the program is called.
+    if not isinstance(size, int) or size <= limit:
         return function(*operands)
     pieces = -(-size // limit)
     length = -(-size // pieces)
@@ -260,7 +262,7 @@ mlir.register_lowering(_call_p, mlir.lower_fun(lambda *x, function: function(*x)
 def _natively(*operands, function: Call, program: native.Target | native.Kernel):
     """Call a native program of `function`, which takes operands with one batch axis of length 1 or of the batch."""
     shapes = [batch_axes(x.shape, c) for x, c in zip(operands, function.cores, strict=True)]
-    batch = np.broadcast_shapes(*shapes)
+    batch = jnp.broadcast_shapes(*shapes)
     flat = []
     for x, shape, uniform in zip(operands, shapes, program.uniform, strict=True):
         core_shape = x.shape[len(shape) :]
@@ -295,6 +297,7 @@ def is_for_this_process(context) -> bool:
 
 def _native_program[T](context, function: Call, find: Callable[..., T | None]) -> T | None:
     """Return what `find`, `native.target` or `native.kernel`, has for a call, or None where XLA compiles it."""
+    takes_part()
     if not is_for_this_process(context):
         return None
     if isinstance(plain_of(function), Written) and not isinstance(function, Written):
@@ -307,7 +310,7 @@ def _native_program[T](context, function: Call, find: Callable[..., T | None]) -
         for k, (x, c) in enumerate(zip(operands, function.cores, strict=True))
     )
     (dtype,) = {x.dtype for x in operands}
-    batch = np.broadcast_shapes(*(batch_axes(x.shape, c) for x, c in zip(operands, function.cores, strict=True)))
+    batch = jnp.broadcast_shapes(*(batch_axes(x.shape, c) for x, c in zip(operands, function.cores, strict=True)))
     return find(function, tuple(cores), uniform, dtype, math.prod(batch))
 
 

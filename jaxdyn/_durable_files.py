@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import secrets
@@ -15,18 +16,39 @@ import filelock
 _PARTIAL = r"(\.\d+-[0-9a-f]+)?\.partial"
 
 
+_ADVICE = {
+    errno.ENOSPC: "the disk is full; free some space on it, or give a path on another disk",
+    errno.EDQUOT: "the quota for this user is used up; delete files on this disk, or give a path on another one",
+    errno.EFBIG: "a limit on the size of files is reached; raise it (ulimit -f), or give a path on another disk",
+    errno.EROFS: "this disk can only be read; give a path on another one",
+}
+"""What to try, for errors of the operating system that have nothing to do with what is written."""
+
+
+def with_advice(error: OSError, path: Path | None = None) -> OSError:
+    """Return an error of the operating system with an advice where it is about the disk, else the error itself."""
+    advice = _ADVICE.get(error.errno or 0)
+    if advice is None or advice in str(error):
+        return error
+    name = path or error.filename
+    return OSError(error.errno, f"{error.strerror}: {advice}", *([] if name is None else [str(name)]))
+
+
 def write_durably(path: Path, write: Callable[[Path], object]) -> None:
     """Write a file so that readers see the old or the new one, never half of one, even after a crash of the machine.
 
     `write` is called with a temporary file in the same folder, whose name begins with a dot and is another one in every
     call. What a process that was killed leaves of them is removed by the next one that takes the lock of the folder or
-    the file. **Raises** `OSError` where the file cannot be written; the earlier file is then as it was."""
+    the file. **Raises** `OSError` where the file cannot be written, with an advice if the disk is full; the earlier
+    file is then as it was."""
     temporary = path.with_name(f".{path.stem}.{os.getpid()}-{secrets.token_hex(4)}.partial{path.suffix}")
     try:
         write(temporary)
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
         os.replace(temporary, path)
+    except OSError as error:
+        raise with_advice(error, path) from None
     finally:
         temporary.unlink(missing_ok=True)
     sync_folder(path.parent)

@@ -6,7 +6,6 @@ import difflib
 import functools
 import math
 import os
-import re
 import typing
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -19,28 +18,19 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
+from jaxdyn._messages import LONG, plain_message
 from jaxdyn._signatures import advice, annotations_of, look_at_configurations, options_of
-
-_WRAPPED = (
-    (re.compile(r"\bnp\.(?:float|int|uint|complex|longdouble|str|datetime|timedelta)\w*\(([^()]*)\)"), r"\1"),
-    (re.compile(r"\bnp\.(True|False)_\b"), r"\1"),
-    (re.compile(r"\b[Aa]rray\(([^()]*?)(?:, (?:dtype=\w+|weak_type=\w+|shape=\w+))*\)"), r"\1"),
-)
-"""How NumPy and JAX show numbers, such as `np.float64(1.5)`, and what is left of it in messages."""
-
-
-def plain_numbers(text: str) -> str:
-    """Return a message with numbers as they are read, without the names of their types."""
-    for pattern, number in _WRAPPED:
-        text = pattern.sub(number, text)
-    return text
 
 
 class JaxdynError(Exception):
     """Base of every exception that the library raises on purpose."""
 
     def __init__(self, *args: object):
-        super().__init__(*(plain_numbers(x) if isinstance(x, str) else x for x in args))
+        super().__init__(*(plain_message(x) if isinstance(x, str) else x for x in args))
+
+
+class ArgumentError(JaxdynError, TypeError):
+    """An argument that is missing, or that the function does not have."""
 
 
 class ModelError(JaxdynError, ValueError):
@@ -86,7 +76,7 @@ _INSIDE = tuple(os.path.dirname(file) for file in (__file__, str(equinox.__file_
 
 def warn(message: str, category: type[Warning]) -> None:
     """Warn at the line of the caller outside the library."""
-    warnings.warn(plain_numbers(message), category, skip_file_prefixes=_INSIDE)
+    warnings.warn(plain_message(message), category, skip_file_prefixes=_INSIDE)
 
 
 def look_up(name: str, names: Iterable[str], kind: str) -> int:
@@ -96,7 +86,7 @@ def look_up(name: str, names: Iterable[str], kind: str) -> int:
         raise UnknownNameError(f"no {kind} named {_shown(name)}: a name is a text")
     if name in names:
         return names.index(name)
-    near = difflib.get_close_matches(str(name), names, n=3, cutoff=0.5)
+    near = difflib.get_close_matches(name[:LONG], names, n=3, cutoff=0.5)
     if near:
         hint = "did you mean " + " or ".join(repr(n) for n in near) + "?"
     else:
@@ -108,11 +98,16 @@ def look_up(name: str, names: Iterable[str], kind: str) -> int:
 def require_numbers(value, what: str, needed: str = "an array of real numbers") -> None:
     """Raise `ShapeError` unless `value` is a real number, an array of them, or lists that make one; also where it is
     traced. An array of booleans counts as one of numbers."""
-    if isinstance(value, float | int):
+    if isinstance(value, float) or (isinstance(value, int) and -_HUGE <= value <= _HUGE):
         return
-    if isinstance(value, list | tuple):
+    if isinstance(value, int):
+        problem = "an integer beyond the range of floating-point numbers"
+    elif isinstance(value, list | tuple):
         problem = _problem_of_list(value)
-    elif hasattr(value, "dtype"):
+    elif hasattr(value, "dtype") and not hasattr(value.dtype, "kind") and hasattr(value, "__dlpack__"):
+        advice = "jax.dlpack.from_dlpack(x) makes an array of JAX of it (in PyTorch, of x.detach())"
+        problem = f"{_with_article(type(value).__name__)} of {type(value).__module__.partition('.')[0]}: {advice}"
+    elif hasattr(value, "dtype") and hasattr(value, "shape"):
         # The floating-point types that NumPy does not know have the kind V, and no fields.
         kind = getattr(value.dtype, "kind", "O")
         real = kind in "fiub" or (kind == "V" and getattr(value.dtype, "names", None) is None)
@@ -120,11 +115,14 @@ def require_numbers(value, what: str, needed: str = "an array of real numbers") 
     elif hasattr(value, "__jax_array__") or hasattr(value, "__array__"):
         problem = ""
     else:
-        problem = _shown(value)
+        inside = [x for x in ("q", "tau") if hasattr(value, x)]
+        problem = _shown(value) + (f", which has arrays such as its `{inside[0]}`" if inside else "")
     if problem:
         raise ShapeError(f"{what} is {problem}; {needed} is needed")
 
 
+_HUGE = int(np.finfo(np.float64).max)
+"""The largest integer that has a place among the floating-point numbers."""
 _KINDS = {"c": "complex numbers", "U": "texts", "S": "texts", "M": "dates", "m": "durations"}
 
 
@@ -208,19 +206,19 @@ def wrong_argument(function: Callable, args: tuple, kwargs: Mapping[str, Any]) -
     """Return the error about an argument that is missing, unknown, or not what its annotation says, or None."""
     try:
         require_arguments(function, args, kwargs)
-    except (JaxdynError, TypeError) as problem:
+    except JaxdynError as problem:
         return problem
     return None
 
 
 def require_arguments(function: Callable, args: tuple, kwargs: Mapping[str, Any]) -> None:
     """Raise `ShapeError`, which names the function and the argument, for one that is not what its annotation says, and
-    `TypeError` for one that is missing or that the function does not have."""
+    `ArgumentError` for one that is missing or that the function does not have."""
     signature, hints = annotations_of(function)
     try:
         bound = signature.bind(*args, **kwargs)
     except TypeError as error:
-        raise TypeError(f"{_name_of(function)}: {advice(signature, args, kwargs) or error}") from None
+        raise ArgumentError(f"{_name_of(function)}: {advice(signature, args, kwargs) or error}") from None
     sizes = next((x for x in bound.arguments.values() if hasattr(x, "nv") and hasattr(x, "nq")), None)
     for name, value in bound.arguments.items():
         _require_kind(value, hints.get(name), f"{_name_of(function)}: `{name}`", sizes)
@@ -234,6 +232,24 @@ def _name_of(function: Callable) -> str:
 def _fields(kind: type) -> dict[str, Any]:
     """Return the annotations of a class."""
     return typing.get_type_hints(kind)
+
+
+def require_kind(
+    value,
+    kind: type | tuple[type, ...],
+    what: str,
+    *others: str,
+    advice: str = "",
+    error: type[JaxdynError] = ShapeError,
+) -> None:
+    """Raise `error` unless `value` is of one of some classes; `others` says what may be given besides."""
+    kinds = kind if isinstance(kind, tuple) else (kind,)
+    if not isinstance(value, kinds):
+        words = ["None" if x is type(None) else _with_article(x.__name__) for x in kinds]
+        inside = [x for x in ("model", "contacts", "actuation") if isinstance(getattr(value, x, None), kinds[0])]
+        advice = f"it has one: give its `{inside[0]}`" if inside else advice
+        end = f"; {advice}" if advice else ""
+        raise error(f"{what} is {_shown(value)}; {' or '.join([*words, *others])} is needed{end}")
 
 
 def _require_kind(value, hint, what: str, sizes, fields: bool = True) -> None:
@@ -252,8 +268,7 @@ def _require_kind(value, hint, what: str, sizes, fields: bool = True) -> None:
         if Any not in options:
             require_numbers(value, what, _needed(shapes, sizes))
     elif classes and all(x in (*classes, type(None)) for x in options):
-        needed = " or ".join(_with_article(x.__name__) for x in classes)
-        raise ShapeError(f"{what} is {_shown(value)}; {needed} is needed")
+        require_kind(value, classes, what)
     elif needed := _plain_kind(value, options, classes):
         raise ShapeError(f"{what} is {_shown(value)}; {needed} is needed")
     elif isinstance(value, list | tuple | np.ndarray):
@@ -344,7 +359,7 @@ def require_shape(array, shape: tuple[int, ...], what: str, meaning: str) -> Non
 def broadcast_batches(batches: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
     """Return the common batch axes of named arrays. **Raises** `ShapeError` where they do not broadcast."""
     try:
-        return np.broadcast_shapes(*batches.values())
+        return jnp.broadcast_shapes(*batches.values())
     except ValueError:
         shown = ", ".join(f"{name} {list(shape)}" for name, shape in batches.items())
         raise ShapeError(f"the leading batch axes do not broadcast: {shown}") from None

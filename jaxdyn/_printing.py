@@ -7,6 +7,7 @@ that returns `Facts`. The method may raise for objects without values: then the 
 from __future__ import annotations
 
 import html
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -91,9 +92,24 @@ def numbers(values: Any, unit: str = "", most: int = 7) -> str:
     return f"{shown}{' ' + unit if unit else ''}"
 
 
+def state_facts(rows: Mapping[str, Any]) -> Facts:
+    """The facts of arrays `[*batch, n]` of a state, by name; None and arrays without numbers are left out."""
+    arrays = {name: np.asarray(x, float) for name, x in rows.items() if x is not None}
+    batch = np.broadcast_shapes(*(x.shape[:-1] for x in arrays.values()))
+    shown = {name: numbers(x) if x.ndim == 1 else f"{x.shape[-1]}: {number(x)}" for name, x in arrays.items() if x.size}
+    sizes = ", ".join(f"{name} [{x.shape[-1]}]" for name, x in arrays.items() if x.size)
+    return sizes + (f", batch {batch}" if batch else ""), shown
+
+
 def names(words: Sequence[str], most: int = 7) -> str:
     """The first of some names, as a list."""
     return ", ".join(words[:most]) + (f", ... ({len(words)})" if len(words) > most else "")
+
+
+def kinds(things: Iterable[Any]) -> str:
+    """The names of the classes of some objects, with their numbers."""
+    found = Counter(type(x).__name__ for x in things)
+    return ", ".join(f"{n} {name}" for name, n in found.items()) or "none"
 
 
 def status(code: Any) -> str:

@@ -162,7 +162,7 @@ class MujocoOracle:
     model: Model
 
     def __post_init__(self):
-        self.mj = mujoco.MjModel.from_xml_string(to_mjcf(self.model, limits=False))
+        self.mj = mujoco.MjModel.from_xml_string(to_mjcf(self.model, limits=False, actuators=(), shapes=()))
         self.mj.opt.disableflags |= mujoco.mjtDisableBit.mjDSBL_CONTACT | mujoco.mjtDisableBit.mjDSBL_CONSTRAINT
         self.data = mujoco.MjData(self.mj)
         free = [i for i, t in enumerate(self.model.topology.joint_types) if t == "free"]

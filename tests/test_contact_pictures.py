@@ -29,8 +29,9 @@ from jaxdyn.cli import main
 from jaxdyn.spatial import Vec3
 from jaxdyn.viz import Viewer, save_html, save_png, save_video
 from jaxdyn.viz._contact_scene import Forces, part_meshes, surface_mesh
-from jaxdyn.viz._drawing import CONTACTS, FORCES, body_poses, drawing_of
+from jaxdyn.viz._drawing import CONTACTS, FORCES, body_poses
 from jaxdyn.viz._geometry import posed, scaled
+from jaxdyn.viz._sources import drawing_of
 
 CUBE = jaxdyn.samples.cube()
 CORNERS = np.array([[1, 1, 1], [1, -1, -1], [-1, 1, -1], [-1, -1, 1]]) * 0.06
@@ -72,7 +73,7 @@ def test_shapes_are_where_contacts_have_them():
     other = Contacts(jaxdyn.samples.quadruped(), jaxdyn.samples.quadruped_shapes())
     with pytest.raises(ModelError, match="body that the model does not have"):
         drawing_of(CUBE, None, (), False, {}, other)
-    with pytest.raises(ModelError, match="contacts is list"):
+    with pytest.raises(ModelError, match="contacts is a list"):
         drawing_of(CUBE, None, (), False, {}, SHAPES)
     with pytest.raises(ModelError, match="but a model is given"):
         drawing_of(CUBE, None, (), False, {}, True)

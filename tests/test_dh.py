@@ -1,6 +1,8 @@
 """Arms that `from_dh` builds from Denavit-Hartenberg tables agree with products of matrices, Lagrange's equations and
 textbooks."""
 
+import dataclasses
+import random
 import warnings
 
 import jax
@@ -12,6 +14,7 @@ from robots import robot_path
 from jaxdyn import (
     SE3,
     BodyInertia,
+    JaxdynError,
     Joint,
     Model,
     ModelError,
@@ -579,6 +582,60 @@ def test_errors_of_rows(rows, error, words):
         from_dh(rows, convention="standard")
     for word in words:
         assert word in str(caught.value)
+
+
+# fmt: off
+_INSTEAD = (
+    None, True, 1j, 10**400, np.nan, np.inf, -1.0, 0, "", "x", "standard", b"x", [], [[]], [1.0], [1.0, "x"],
+    [None] * 2, [[1.0, 2.0], [3.0]], {},
+    set(), object(), np.array([object()] * 2), np.zeros((2, 0)), np.ones((2, 2, 2)),
+    np.array(["R", "x"]), ("revolute",), range(2), float, Joint(), [Joint()] * 2, SE3.identity(), [[10**400] * 2] * 2,
+    "x" * 10_000, ["x" * 10_000] * 2, 1e308, [1e-320] * 2, np.datetime64("2020"),
+)
+"""What may stand in the place of an argument, or of a part of one."""
+# fmt: on
+
+
+def _damaged(value, rng: random.Random):
+    """Return an argument with another object in the place of it or of a part of it."""
+    if isinstance(value, list) and value and rng.random() < 0.6:
+        k = rng.randrange(len(value))
+        return [*value[:k], _damaged(value[k], rng), *value[k + 1 :]]
+    return rng.choice(_INSTEAD)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("count", [300, pytest.param(3000, marks=pytest.mark.slow)])
+def test_damaged_arguments_are_accepted_or_refused(count):
+    """Whatever stands in the place of an argument or a part of one, errors are those of the library."""
+    table = [[0.1, 0.0, 0.2, 0.0], [0.3, 0.0, 0.0, 0.1]]
+    whole = GOOD | {
+        "inertia_about": "center_of_mass", "base": [0, 0, 1.0], "tool": [0, 0, 0.1], "gravity": [0, 0, -9.81],
+        "kinematics_only": False, "columns": ["a", "alpha", "d", "theta"], "joint_types": ["R", "P"],
+        "masses": [1.0, 2.0], "centers_of_mass": [[0, 0, 0.1]] * 2, "inertias": [[0.1, 0.1, 0.1]] * 2,
+        "names": ["a", "b"], "joint_names": ["j", "k"], "armature": 0.1, "damping": [0.1, 0.2], "friction": 0.1,
+        "friction_velocity": 0.01, "limits": [[-1, 1]] * 2, "velocity_limit": 2.0, "effort_limit": [3.0, 4.0],
+    }  # fmt: skip
+    row = {"a": 0.1, "alpha": 0.0, "d": 0.2, "theta": 0.1, "inertia": BodyInertia(1.0), "name": "a", "joint": Joint()}
+    of_joint = [x.name for x in dataclasses.fields(Joint)]
+    messages = []
+    for seed in range(count):
+        rng = random.Random(seed)
+        try:
+            if seed % 4 == 0:
+                kept = row | {rng.choice([*row]): rng.choice(_INSTEAD)}
+                if seed % 8 == 0:
+                    kept = row | {"joint": Joint(**{rng.choice(of_joint): rng.choice(_INSTEAD)})}
+                from_dh([DHRow(**kept), DHRow(**(row | {"name": "b"}))], convention="modified")
+            else:
+                name = rng.choice(["table", *whole, "unknown"])
+                changed = {"table": table} | whole
+                changed[name] = _damaged(changed.get(name), rng)
+                from_dh(**changed)
+        except JaxdynError as error:
+            messages.append(str(error))
+    assert len(messages) > count / 2
+    assert max(map(len, messages)) < 1500
 
 
 def test_the_convention_has_no_default():

@@ -10,6 +10,8 @@ PACKAGE = pathlib.Path(jaxdyn.__file__).parent
 FLOORS = {
     "_signatures": -1,
     "_types": 1,
+    "_waits": 0,
+    "_messages": -1,
     "_digests": 0,
     "_durable_files": 0,
     "_errors": 0,

@@ -696,7 +696,7 @@ def test_limits_are_written_and_those_that_cannot_be_are_named():
         parent = f"{name}_link"
     model = builder.build()
     with pytest.warns(RobotFileWarning) as caught:
-        text = jaxdyn.to_mjcf(model)
+        text = jaxdyn.to_mjcf(model, actuators=(), shapes=())
     (message,) = [str(w.message) for w in caught]
     wanted = "velocity limits of joint 'slide'; ranges of joint 'stuck'; effort limits of joint 'ankle'"
     assert message.endswith(wanted)
@@ -709,7 +709,7 @@ def test_limits_are_written_and_those_that_cannot_be_are_named():
     assert m.jnt_actfrclimited.tolist() == [1, 0, 1, 0, 0, 0]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        bare = mujoco.MjModel.from_xml_string(jaxdyn.to_mjcf(model, limits=False))
+        bare = mujoco.MjModel.from_xml_string(jaxdyn.to_mjcf(model, limits=False, actuators=(), shapes=()))
     assert not bare.jnt_limited.any()
     assert not bare.jnt_actfrclimited.any()
 
@@ -755,6 +755,42 @@ def test_actuators():
     assert by_name["intvelocity"].activation_range == (-1.0, 1.0)
     assert (by_name["filtered"].dynamics_type, by_name["filtered"].dynamics[0]) == ("filterexact", 0.1)
     assert load_mjcf_actuators(mujoco.MjModel.from_xml_string(ACTUATED)) == actuators
+
+
+def test_actuators_and_shapes_are_written_or_named():
+    model, actuators = load_mjcf(ACTUATED), load_mjcf_actuators(ACTUATED)
+    with pytest.warns(
+        jaxdyn.LeftOutWarning, match=r"no actuators and shapes, .* give actuators=\.\.\., shapes=\.\.\., or \(\)"
+    ):
+        jaxdyn.to_mjcf(model)
+    placed, half = jaxdyn.SE3(np.diag([1.0, -1, -1]), np.array([0.1, 0.2, 0.3])), [0.1, 0.2, 0.3]
+    shapes = [
+        jaxdyn.ContactShape("a", jaxdyn.Sphere(0.1), (0.0, 0.0, 0.4)),
+        jaxdyn.ContactShape("b", jaxdyn.Capsule(0.1, 0.2), placed),
+        jaxdyn.ContactShape("b", jaxdyn.Cylinder(0.1, 0.2)),
+        jaxdyn.ContactShape("c", jaxdyn.Box(half)),
+        jaxdyn.ContactShape("world", jaxdyn.Ellipsoid(half)),
+        jaxdyn.ContactShape("c", jaxdyn.Points([[0.0, 0, 0.1], [0, 0, 0.2]])),
+    ]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        text = jaxdyn.to_mjcf(model, actuators=actuators, shapes=shapes)
+    assert load_mjcf_actuators(text) == actuators
+    m = mujoco.MjModel.from_xml_string(text)
+    np.testing.assert_allclose(m.body_mass[1:], model.inertial_parameters[:, 0])
+    # The geoms of the world come first.
+    kinds = [mujoco.mjtGeom(x).name.removeprefix("mjGEOM_").lower() for x in m.geom_type]
+    assert kinds == ["ellipsoid", "sphere", "capsule", "cylinder", "box", "sphere", "sphere"]
+    assert m.geom_bodyid.tolist() == [0, 1, 2, 2, 3, 3, 3]
+    np.testing.assert_allclose(m.geom_size[[0, 2, 4]], [half, [0.1, 0.2, 0], half])
+    np.testing.assert_allclose(m.geom_pos[[1, 2, 5]], [[0, 0, 0.4], placed.translation, [0, 0, 0.1]])
+    np.testing.assert_allclose(np.abs(m.geom_quat[2]), [0, 1, 0, 0], atol=1e-12)
+    wrong = {"shapes": [[jaxdyn.Sphere(0.1)], [shapes[0]._replace(link="none")]]}
+    wrong["actuators"] = [["motor"], [dataclasses.replace(actuators[0], joint="none")]]
+    for name, values in wrong.items():
+        for value in values:
+            with pytest.raises(jaxdyn.JaxdynError, match=r"to_mjcf: element 0|`actuators\[0\]`|named 'none'"):
+                jaxdyn.to_mjcf(model, **{name: value})
 
 
 def test_torques_of_actuators_as_documented():

@@ -132,7 +132,7 @@ def test_other_files_and_places_are_named(tmp_path):
         load_model(tmp_path / "recording.npz")
     with pytest.raises(RobotFileError, match="cannot write the model"):
         save_model(tmp_path / "folder" / "robot.npz", gripper())
-    with pytest.raises(ModelError, match=r"got 'dict'.*tree_serialise_leaves"):
+    with pytest.raises(ModelError, match=r"is a dict; a Model is needed; .*tree_serialise_leaves"):
         save_model(tmp_path / "robot.npz", {})  # type: ignore[arg-type]
     with pytest.raises(ModelError, match="bfloat16"):
         save_model(tmp_path / "robot.npz", gripper().astype(jnp.bfloat16))

@@ -10,7 +10,23 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxdyn import Model, ShapeError, State, algorithms, inverse_kinematics, rollout, samples, sysid, trajopt
+from jaxdyn import (
+    Contacts,
+    ContactShape,
+    Model,
+    Scene,
+    ShapeError,
+    Sphere,
+    State,
+    algorithms,
+    inverse_kinematics,
+    load_scene,
+    rollout,
+    samples,
+    simulate,
+    sysid,
+    trajopt,
+)
 from jaxdyn._status import Status
 from jaxdyn.sysid import Recording
 
@@ -46,6 +62,22 @@ def closed_loop() -> trajopt.ClosedLoop:
     return trajopt.closed_loop(mpc, lambda x, u: np.asarray(mpc.problem.step(x, u, 0)), np.zeros(2), 2)
 
 
+@functools.cache
+def scene() -> Scene:
+    return load_scene(
+        """<mujoco><worldbody><body name="arm"><joint name="turn"/><geom size="0.1"/></body></worldbody>
+        <actuator><motor name="motor" joint="turn"/></actuator></mujoco>"""
+    )
+
+
+def contacts() -> Contacts:
+    return Contacts(pendulum(), [ContactShape("rod", Sphere(0.1))])
+
+
+def actuation() -> simulate.Actuation:
+    return simulate.Actuation(simulate.Gear(3.0), simulate.EffortLimits(np.ones(1)))
+
+
 def trajectory():
     return rollout(pendulum(), State(0.3 * np.ones(1), np.zeros(1)), np.zeros((5, 1)), 0.01)
 
@@ -68,6 +100,16 @@ def of_zeros(kind, **changes):
 
 
 RESULTS = {
+    "State": (lambda: State(0.3 * np.ones(1), np.zeros(1)), r"State\(q \[1\], v \[1\]\)", r"q +0\.3"),
+    "Scene": (
+        scene,
+        r"Scene\(1 moving bodies, nq = 1, nv = 1\)",
+        r"actuators +motor[\s\S]*step +0\.002 s, euler",
+    ),
+    "SceneState": (lambda: scene().state(), r"SceneState\(q \[1\], v \[1\]\)", r"time +0 s"),
+    "Problem": (problem, r"Problem\(8 stages, nx = 2, nu = 1\)", r"stage costs +1 StateResidual"),
+    "Contacts": (contacts, r"Contacts\(1 contacts of 1 shapes\)", r"surface +Plane"),
+    "Actuation": (actuation, r"Actuation\(2 blocks: Gear, EffortLimits\)", r"Gear +ratio 3"),
     "Recording": (recording, r"Recording\('<swing>', 5\.9[0-9]+ s, 5[0-9]+ samples, 100 per second\)", "tau"),
     "Solution": (solution, r"Solution\(converged, cost [0-9.]+, [0-9]+ iterations\)", "violation"),
     "ClosedLoop": (closed_loop, r"ClosedLoop\(2 of 2 converged\)", "latency"),
@@ -114,7 +156,22 @@ def test_results_print_what_a_person_asks_first(name):
     assert page.startswith(("<table>", "<div>"))
 
 
-@pytest.mark.parametrize("name", ["Solution", "Trajectory", "IKSolution", "Model", "MPC", "Plan", "InverseDynamicsFit"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "State",
+        "Scene",
+        "Problem",
+        "Contacts",
+        "Solution",
+        "Trajectory",
+        "IKSolution",
+        "Model",
+        "MPC",
+        "Plan",
+        "InverseDynamicsFit",
+    ],
+)
 def test_results_without_values_print_too(name):
     """Under transformations, as shapes, and with objects in the place of arrays, as JAX prints them in errors."""
     result = RESULTS[name][0]()

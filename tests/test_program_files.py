@@ -1,6 +1,7 @@
 """Files of programs: locks, durable writes, and damage, which is named and set aside and never ends in a traceback."""
 
 import contextlib
+import errno
 import json
 import os
 import random
@@ -21,7 +22,7 @@ from mutations import mutated
 import jaxdyn
 from experiments import train_policy
 from experiments._resuming import Pieces
-from jaxdyn import DataError, programs
+from jaxdyn import DataError, programs, samples, viz
 from jaxdyn.programs import FitFiles, read_config
 from jaxdyn.sysid import (
     JointEffects,
@@ -81,6 +82,38 @@ def test_processes_that_write_one_file_at_a_time_do_not_disturb_each_other(tmp_p
         thread.join()
     assert len(set(seen)) == len(seen) == 60
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    ("code", "advice"), [("ENOSPC", "free some space"), ("EDQUOT", "quota"), ("EROFS", "can only be read")]
+)
+def test_a_full_disk_is_told_with_advice(code, advice, tmp_path, monkeypatch, capsys):
+    number = getattr(errno, code)
+
+    def fail(descriptor):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("os.fsync", fail)
+    model, page = samples.pendulum(), viz.Viewer(samples.pendulum(), port=8300)
+    writers = {
+        "a.npz": lambda path: jaxdyn.save_model(path, model),
+        "a.json": lambda path: programs.write_json(path, {}),
+        "a.png": lambda path: viz.save_png(path, model, width=32, height=24),
+        "a.gif": lambda path: viz.save_video(path, model, [0.0, 0.1], [[0.0], [0.1]], width=32, height=24),
+        "a.html": page.save_html,
+    }
+    with page:
+        for name, write in writers.items():
+            path = tmp_path / name
+            path.write_text("before")
+            with pytest.raises((OSError, jaxdyn.RobotFileError), match=advice) as caught:
+                write(path)
+            assert name in str(caught.value)
+            assert path.read_text() == "before"
+    assert len(list(tmp_path.iterdir())) == len(writers)
+    # Programs say it of folders that they cannot make, too.
+    assert programs.exit_code(lambda: fail(0)) == programs.MISTAKE
+    assert advice in capsys.readouterr().err
 
 
 def test_one_file_is_held_by_one(tmp_path):

@@ -1,4 +1,7 @@
-"""New values and new models of the same structure never trace or compile a function again."""
+"""New values and new models of the same structure never trace or compile a function again; exported programs take
+batches of any size."""
+
+import time
 
 import equinox as eqx
 import jax
@@ -9,7 +12,7 @@ from compilations import compilations
 
 import jaxdyn
 import jaxdyn.sysid
-from jaxdyn import ModelBuilder, ModelError, ShapeError, State, UnknownNameError
+from jaxdyn import ModelBuilder, ModelError, ShapeError, State, UnknownNameError, _waits
 
 
 def test_one_trace_serves_two_models_of_one_structure():
@@ -139,3 +142,59 @@ def test_errors_name_the_thing(call, error, words):
         call(jaxdyn.samples.arm(), jnp.zeros(7))
     for word in words:
         assert word in str(caught.value)
+
+
+def test_exported_programs_take_batches_of_any_size():
+    """`jax.export` with a symbolic batch has the values of calls with as many elements."""
+    model = jaxdyn.samples.pendulum()
+
+    def function(q, v):
+        return jaxdyn.rnea(model, q, v, v), jax.grad(lambda q: jaxdyn.aba(model, q, v, q).sum())(q)
+
+    specs = jax.export.symbolic_args_specs((jnp.zeros((1, 1)),) * 2, ("b, 1", "b, 1"))
+    exported = jax.export.export(jax.jit(function))(*specs)
+    # The larger batch takes several chunks where its size is known.
+    for size in (2, 300):
+        q, v = np.random.default_rng(0).normal(size=(2, size, 1)).astype(specs[0].dtype)
+        for found, expected in zip(exported.call(q, v), function(q, v), strict=True):
+            np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-10)
+    # Batches of which it is not known whether they are the same are refused.
+    specs = jax.export.symbolic_args_specs((jnp.zeros((1, 1)),) * 2, ("b, 1", "c, 1"))
+    with pytest.raises(ShapeError, match="do not broadcast"):
+        jax.export.export(jax.jit(lambda q, v: jaxdyn.rnea(model, q, v, v)))(*specs)
+
+
+def test_waits_are_told_once(monkeypatch, caplog):
+    """Compilations of programs with a function of the library, and its own work, are told after a while; other
+    programs, and what is quick, are not."""
+    monkeypatch.setattr("jaxdyn._waits.PATIENCE", 0.3)
+    # The work of tests before may be watched still.
+    monkeypatch.setattr("jaxdyn._waits._threads", _waits._Threads())
+    model, x = jaxdyn.samples.pendulum(), jnp.ones(1)
+
+    def slow(q):
+        time.sleep(0.6)
+        return jaxdyn.rnea(model, q, q, q).sum()
+
+    def of_others(q):
+        time.sleep(0.6)
+        return q.sum()
+
+    jax.jit(jax.grad(slow))(x)
+    (message,) = caplog.messages
+    assert message.startswith("jaxdyn has been compiling slow for ")
+    caplog.clear()
+    # A wait ends where nothing goes on for half a second.
+    time.sleep(0.6)
+    jax.jit(of_others)(x)
+    assert not caplog.messages
+    time.sleep(0.6)
+    with _waits.saying("drawing"):
+        time.sleep(0.1)
+    time.sleep(0.6)
+    assert not caplog.messages
+    with _waits.saying("drawing"):
+        jax.jit(of_others)(x + jnp.ones(1, x.dtype))
+        jax.jit(lambda q: of_others(q))(x)
+    (message,) = caplog.messages
+    assert message.startswith("jaxdyn has been drawing ")

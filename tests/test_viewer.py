@@ -166,6 +166,13 @@ def test_what_a_viewer_refuses():
             viewer.play(t, q, compare=q[:2])
         with pytest.raises(DataError, match="increase"):
             viewer.play(t[::-1], q)
+        state = jaxdyn.State(q[0], q[0])
+        with pytest.raises(ShapeError, match="`q` is a State, which has arrays such as its `q`"):
+            viewer.show(state)
+        with pytest.raises(ShapeError, match="`q` is a Model"):
+            viewer.show(model)
+        with pytest.raises(jaxdyn.ArgumentError, match="'qs'"):
+            viewer.play(state)
         assert not viewer._player.playing.value
         viewer.close()
         viewer.close()

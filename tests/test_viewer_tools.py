@@ -11,7 +11,8 @@ from PIL import Image
 import jaxdyn
 from jaxdyn import DataError, ModelError, RobotFileError, UnknownNameError
 from jaxdyn.viz import Viewer, browser_path, load_visuals, save_png, save_video
-from jaxdyn.viz._drawing import COLLISIONS, body_poses, drawing_of
+from jaxdyn.viz._drawing import COLLISIONS, body_poses
+from jaxdyn.viz._sources import drawing_of
 
 INERTIA = '<mass value="1"/><inertia ixx="0.01" iyy="0.01" izz="0.01" ixy="0" ixz="0" iyz="0"/>'
 URDF = """<robot name="arm"><link name="base"/>

@@ -26,10 +26,10 @@ from jaxdyn.viz._drawing import (
     MESHES,
     SKELETON,
     body_poses,
-    drawing_of,
     slider_ranges,
 )
 from jaxdyn.viz._geometry import arrow, box, capsule, cylinder, inflated, scaled, sphere, tube
+from jaxdyn.viz._sources import drawing_of
 
 STL = """solid corner
 facet normal 0 0 -1\nouter loop\nvertex 0 0 0\nvertex 0 1 0\nvertex 1 0 0\nendloop\nendfacet
@@ -320,6 +320,24 @@ def test_what_a_picture_can_not_be_of():
     # A changed model is drawn with the meshes of the file.
     heavier = load_urdf(URDF).scaled(mass=2.0)
     assert drawing_of(heavier, URDF, (), False, {}).shown == (MESHES,)
+
+
+BALL = """<mujoco><worldbody><geom type="plane" size="40 40 1"/><body pos="3 4 0.7"><freejoint/>
+<geom size="0.2" rgba="1 0 0 1"/></body></worldbody></mujoco>"""
+
+
+def test_pictures_show_what_moves_where_its_file_has_it(tmp_path):
+    """A floor of 80 m does not hide the robot, which stands where the file places it, above the floor."""
+    scene = jaxdyn.load_scene(BALL)
+    for source, more in ((BALL, {}), (mujoco.MjModel.from_xml_string(BALL), {}), (scene, {"visuals": BALL})):
+        save_png(tmp_path / "ball.png", source, width=80, height=60, **more)
+        picture = np.asarray(Image.open(tmp_path / "ball.png")).astype(int)
+        red = picture[..., 0] > picture[..., 1:].max(axis=-1) + 60
+        assert red.mean() > 0.05
+        np.testing.assert_allclose(drawing_of(source, more.get("visuals"), (), False, {}).start[:3], [3, 4, 0.7])
+    # Nothing that moves has shapes, but the robot is at its joints.
+    low, high = drawing_of(BALL.replace('rgba="1 0 0 1"', 'group="4"'), None, (), False, {}).bounds(np.zeros((1, 7)))
+    assert np.isfinite([low, high]).all()
 
 
 def test_sliders_stop_at_limits():

@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 
 import jaxdyn
-from jaxdyn import algorithms, samples, simulate, spatial, sysid, trajopt
-from jaxdyn._errors import JaxdynError, ModelError, ShapeError, plain_numbers
+from jaxdyn import algorithms, samples, simulate, spatial, sysid, trajopt, viz
+from jaxdyn._errors import JaxdynError, ModelError, ShapeError
+from jaxdyn._messages import plain_numbers
 
 MODEL = samples.arm()
 N = MODEL.nv
@@ -320,6 +321,31 @@ def test_fields_and_states_are_named(what):
             call()
 
 
+def test_what_is_no_model_is_named(tmp_path):
+    """What a user may hand over in the place of a model is refused with its name."""
+    text = '<mujoco><worldbody><body name="b"><joint/><geom size="0.1"/></body></worldbody></mujoco>'
+    scene, file = jaxdyn.load_scene(text), tmp_path / "model.npz"
+    jaxdyn.save_model(file, MODEL)
+    wrong = [STATE, scene.state(), sysid.Recording(np.arange(3.0), np.zeros((3, N))), [MODEL], np.zeros(2), 3, None]
+    for thing in (*wrong, scene, jaxdyn.ModelBuilder()):
+        calls = {
+            "model": (lambda x: jaxdyn.save_model(tmp_path / "other.npz", x), sysid.Robot, jaxdyn.to_urdf),
+            "visuals": (lambda x: viz.save_png(tmp_path / "a.png", MODEL, visuals=3 if x is None else x),),
+            "shown": () if thing is scene else (lambda x: viz.save_png(tmp_path / "a.png", x),),
+            "actuation": (lambda x: sysid.Robot(MODEL, text if x is None else x),),
+            "contacts": (lambda x: viz.save_png(tmp_path / "a.png", MODEL, contacts=3 if x is None else x),),
+        }
+        for argument, functions in calls.items():
+            for function in functions:
+                message = message_of(functools.partial(function, thing))
+                assert argument in message, message
+                assert thing is not scene or argument != "model" or "it has one: give its `model`" in message
+    assert "load_model reads" in message_of(lambda: viz.Viewer(file))
+    batch = jax.tree.map(lambda x: x[None], MODEL)
+    assert "batch axes" in message_of(lambda: viz.Viewer(batch))
+    assert not list(tmp_path.glob("other.npz"))
+
+
 def test_messages_say_what_is_needed():
     with pytest.raises(ShapeError) as caught:
         jaxdyn.aba(MODEL, "abc", STATE.v, STATE.v)  # pyright: ignore[reportArgumentType]
@@ -328,6 +354,40 @@ def test_messages_say_what_is_needed():
     for wrong in WRONG.values():
         with pytest.raises(ShapeError, match=r"aba: `v` is .* an array of shape"):
             jax.jit(lambda q, wrong=wrong: jaxdyn.aba(MODEL, q, wrong, q))(STATE.q)
+
+
+class Tensor:
+    """An array of another library, as PyTorch has them."""
+
+    dtype = "float64"
+
+    def __init__(self, values):
+        self.values = np.asarray(values)
+        self.__dlpack__, self.__dlpack_device__ = self.values.__dlpack__, self.values.__dlpack_device__
+
+
+def test_arrays_of_other_libraries_have_a_way_in():
+    with pytest.raises(ShapeError, match=r"aba: `q` is a Tensor of \w+: jax\.dlpack\.from_dlpack\(x\) makes"):
+        jaxdyn.aba(MODEL, Tensor(STATE.q), STATE.v, STATE.v)  # pyright: ignore[reportArgumentType]
+
+
+def test_long_names_are_cut_in_messages():
+    long, path = "x" * 10_000, "/folder/" + "x" * 10_000
+    calls = [
+        lambda: MODEL.with_locked_joints([long]),
+        lambda: jaxdyn.ModelBuilder().add_body(long).add_body(long),
+        lambda: jaxdyn.ModelBuilder().add_body("a", joint=jaxdyn.Joint(long)),
+        lambda: simulate.rollout(MODEL, STATE, np.zeros((2, N)), 0.01, integrator=long),
+        lambda: jaxdyn.load_urdf(f"<robot name='a'><link name='{long}'/><link name='{long}'/></robot>"),
+        lambda: jaxdyn.load_model(path),
+    ]
+    for call in calls:
+        message = message_of(call)
+        assert "xxx..." in message.replace("'", "")
+        assert len(message) < 1000, message
+    # Apostrophes are no quotes, and what people write is shorter than what is cut.
+    whole = "the joint's axis is not the row's, " * 9 + f"{'name with spaces ' * 5!r} {'/a' * 140!r}"
+    assert str(ModelError(whole)) == whole
 
 
 @pytest.mark.parametrize("dtype", ["abc", int, None, np.ones(2), 1j, "complex64"], ids=str)
@@ -353,7 +413,7 @@ def test_errors_of_the_users_own_code_stay():
 
     with pytest.raises(RuntimeError, match="mine"):
         simulate.rollout(MODEL, STATE, policy, 0.01, steps=2)
-    with pytest.raises(TypeError, match="missing a required argument: 'tau'"):
+    with pytest.raises(jaxdyn.ArgumentError, match="missing a required argument: 'tau'"):
         jaxdyn.aba(MODEL, STATE.q, STATE.v)  # pyright: ignore[reportCallIssue]
     with pytest.raises(TypeError, match=r"^step: got an unexpected keyword argument 'friction'$"):
         simulate.step(MODEL, STATE, STATE.v, 0.01, friction="none")  # pyright: ignore[reportCallIssue]

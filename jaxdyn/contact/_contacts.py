@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
+from jaxdyn import _printing as printing
 from jaxdyn._errors import ModelError, checking_arguments
 from jaxdyn._types import Array, Float
 from jaxdyn.algorithms.recursions import Robot, body_poses
@@ -142,6 +143,21 @@ class Contacts(eqx.Module):
     def names(self) -> tuple[str, ...]:
         """The link of each contact, or both links of a pair, in the order of all results."""
         return self.touching.names
+
+    def printed(self) -> printing.Facts:
+        """The facts that `print` shows."""
+        shapes = [f"{len(x.links)} {x.kind.__name__}" for x in self.groups]
+        facts = {"shapes": ", ".join(shapes), "surface": type(self.surface).__name__ if self.surface else "none"}
+        links = dict.fromkeys(link for x in self.groups for link in x.links)
+        facts |= {"links": printing.names(tuple(links))}
+        if self.pairs:
+            facts["pairs"] = str(len(self.pairs))
+        for field, unit in (("stiffness", "N/m"), ("dissipation", "s/m"), ("friction", "")):
+            facts[field] = printing.number(getattr(self.laws, field), unit)
+        facts["stops of joints"] = "none" if self.limits is None else "in contact"
+        return f"{len(self.names)} contacts of {sum(len(x.links) for x in self.groups)} shapes", facts
+
+    __repr__, __str__, _repr_html_ = printing.one_line, printing.text, printing.table
 
     def on_rows(self, robot: Robot) -> ContactRows:
         """Return the contacts as a step sees them."""

@@ -9,7 +9,16 @@ from typing import Any, Literal, TypedDict, Unpack, get_args
 import numpy as np
 from jaxtyping import Float
 
-from jaxdyn._errors import JaxdynError, ModelError, ShapeError, require_choice, require_finite
+from jaxdyn._errors import (
+    ArgumentError,
+    JaxdynError,
+    ModelError,
+    ShapeError,
+    require_choice,
+    require_finite,
+    require_numbers,
+    require_shape,
+)
 from jaxdyn._types import ArrayLike
 from jaxdyn.model import STANDARD_GRAVITY, BodyInertia, Joint, Model, ModelBuilder, inertial_parameters, pose_vector
 from jaxdyn.spatial import SE3, axis_angle_to_quaternion, compose_poses, pose_array, transform_inertial_parameters
@@ -116,17 +125,19 @@ def from_dh(
       for all, or `[n]`. Armature is reflected through the gear: motor inertia times the gear ratio squared.
     - `limits`: `[n, 2]`, lower and upper limit of each coordinate, without the offset in the table.
 
-    **Raises** `ShapeError` for arrays of the wrong shape; `ModelError` for an unknown convention, type or column, for
-    numbers that are not finite, for angles beyond one turn (which are likely to be degrees), and for a robot that
-    `ModelBuilder` refuses, one with a massless last link for instance. **Warns** `PhysicalityWarning` of inertias that
-    no mass distribution has.
+    **Raises** `ShapeError` for arrays of the wrong shape; `ArgumentError` for other arguments; `ModelError` for an
+    unknown convention, type or column, for numbers that are not finite, for angles beyond one turn (which are likely to
+    be degrees), and for a robot that `ModelBuilder` refuses, one with a massless last link for instance. **Warns**
+    `PhysicalityWarning` of inertias that no mass distribution has.
     """
     unexpected = sorted(set(links) - set(_LinkArguments.__annotations__))
     if unexpected:
-        raise TypeError(f"from_dh() got an unexpected keyword argument {unexpected[0]!r}")
+        raise ArgumentError(f"from_dh: got an unexpected keyword argument {unexpected[0]!r}")
     if not isinstance(convention, str) or convention not in get_args(Convention.__value__):
         known = "'standard' (Denavit & Hartenberg, Spong, Siciliano) and 'modified' (Craig)"
         raise ModelError(f"convention is {convention!r}; known: {known}")
+    require_choice(inertia_about, get_args(InertiaAbout.__value__), "inertia_about")
+    require_choice(kinematics_only, (False, True), "kinematics_only")
     if isinstance(table, Sequence) and any(isinstance(row, DHRow) for row in table):
         rows = _check_rows(table, [name for name, value in links.items() if value is not None], columns)
     else:
@@ -134,8 +145,8 @@ def from_dh(
     builder = ModelBuilder().add_frame("dh0", "world", pose_vector(base, "base"))
     for i, row in enumerate(rows, start=1):
         _check_numbers(row, f"row {i} of the table")
-        name = row.name or f"link{i}"
-        joint = dataclasses.replace(row.joint, name=row.joint.name or f"joint{i}")
+        name = f"link{i}" if row.name is None else row.name
+        joint = dataclasses.replace(row.joint, name=f"joint{i}" if row.joint.name is None else row.joint.name)
         inertia = inertial_parameters(row.inertia, f"inertia of link {name!r}")
         # Both parts are screws, along z and x: rotation and translation commute.
         along_z, along_x = _screw([0, 0, 1], row.theta, row.d), _screw([1, 0, 0], row.alpha, row.a)
@@ -156,12 +167,12 @@ def _screw(axis: Sequence[float], angle: float, shift: float) -> np.ndarray:
 
 
 def _table(table, columns: Sequence[str]) -> np.ndarray:
-    order = tuple(columns)
+    order: tuple[Any, ...] = tuple(columns) if isinstance(columns, list | tuple) else (columns,)
     if sorted(map(str, order)) != sorted(COLUMNS):
-        raise ModelError(f"columns is {order}; it must name {', '.join(COLUMNS)}, each once, in the table's order")
+        raise ModelError(f"columns is {columns!r}; it must name {', '.join(COLUMNS)}, each once, in the table's order")
     try:
-        values = np.asarray(table, dtype=np.float64)
-    except (TypeError, ValueError) as error:
+        values = _numbers(table, "the table")
+    except ShapeError as error:
         advice = f"give [n, 4], columns {', '.join(order)}, or DHRow objects"
         raise ShapeError(f"the table is not an array of numbers ({error}); {advice}") from None
     if values.ndim != 2 or values.shape[1] != 4 or len(values) == 0:
@@ -170,10 +181,17 @@ def _table(table, columns: Sequence[str]) -> np.ndarray:
     return values[:, [order.index(c) for c in COLUMNS]]
 
 
+def _numbers(value, what: str) -> np.ndarray:
+    """Return numbers in double precision. **Raises** `ShapeError`, which names `what`, for anything else."""
+    require_numbers(value, what)
+    return np.asarray(value, dtype=np.float64)
+
+
 def _check_numbers(row: DHRow, where: str) -> None:
     for column in COLUMNS:
         value = getattr(row, column)
         require_finite(value, f"{where}: {column}")
+        require_shape(np.asarray(value), (), f"{where}: {column}", "one number")
         if column in ("alpha", "theta") and abs(value) > 2 * np.pi + 1e-6:
             reason = "more than a turn; angles are in rad: np.deg2rad converts degrees"
             advice = "If the columns are in another order than a, alpha, d, theta, say so by columns=..."
@@ -188,8 +206,10 @@ def _check_rows(table: Sequence, arguments: list[str], columns: Sequence[str]) -
         where = f"row {i} of the table"
         if not isinstance(row, DHRow):
             raise ModelError(f"{where} is {row!r}, while others are DHRow; give one kind only")
+        if not isinstance(row.joint, Joint):
+            raise ModelError(f"{where}: joint is {row.joint!r}; a Joint is needed")
         require_choice(row.joint.type, _TYPES, f"{where}: joint type")
-        if tuple(np.asarray(row.joint.axis, dtype=np.float64)) != (0.0, 0.0, 1.0):
+        if _numbers(row.joint.axis, f"{where}: the joint's axis").tolist() != [0.0, 0.0, 1.0]:
             raise ModelError(f"{where}: the joint's axis is {row.joint.axis}; it is z by the convention: leave it out")
     return list(table)
 
@@ -215,19 +235,24 @@ def _names(links: _LinkArguments, argument: str, prefix: str, n: int) -> list[st
     names = links.get(argument)
     if names is None:
         return [f"{prefix}{i}" for i in range(1, n + 1)]
-    if isinstance(names, str) or len(names) != n:
-        shown = repr(names) if isinstance(names, str) else f"{len(names)} names"
+    listed = list(names) if isinstance(names, list | tuple) or np.ndim(names) == 1 else None
+    if listed is None or len(listed) != n:
+        shown = repr(names) if listed is None else f"{len(listed)} names"
         raise ShapeError(f"{argument} is {shown}; the table has {n} rows: give a sequence of {n} names")
-    return list(names)
+    for name in listed:
+        if not isinstance(name, str):
+            raise ModelError(f"{argument} has {name!r}; a name is a text")
+    return [str(name) for name in listed]
 
 
 def _joint_types(types: str | Sequence[str] | None, n: int) -> list[str]:
     if types is None or (isinstance(types, str) and types in _TYPES):
         return [types or "revolute"] * n
-    kinds = [_LETTERS.get(kind, kind) for kind in types]
+    given: Any = types if isinstance(types, str | list | tuple) or np.ndim(types) == 1 else [types]
+    kinds = [_LETTERS.get(kind, kind) if isinstance(kind, str) else kind for kind in given]
     choices = f"{', '.join(_TYPES)}, one for all or one for each joint, or letters R and P such as {'RRP'!r}"
     for i, kind in enumerate(kinds, start=1):
-        if kind not in _TYPES:
+        if not isinstance(kind, str) or kind not in _TYPES:
             raise ModelError(f"joint_types is {types!r}, in which number {i}, {kind!r}, is unknown; known: {choices}")
     if len(kinds) != n:
         raise ShapeError(f"joint_types has {len(kinds)} entries, {types!r}, but the table has {n} rows")
@@ -237,7 +262,7 @@ def _joint_types(types: str | Sequence[str] | None, n: int) -> list[str]:
 def _array(links: _LinkArguments, name: str, shapes: list[tuple[int, ...]], meaning: str) -> np.ndarray | None:
     if links.get(name) is None:
         return None
-    out = np.asarray(links[name], dtype=np.float64)
+    out = _numbers(links[name], name)
     if out.shape not in shapes:
         needed = " or ".join(str(list(s)) if s else "a number" for s in shapes)
         raise ShapeError(f"{name} has shape {out.shape}, but {needed} is needed: {meaning}")
@@ -247,7 +272,6 @@ def _array(links: _LinkArguments, name: str, shapes: list[tuple[int, ...]], mean
 def _inertias(names: list[str], about: InertiaAbout, links: _LinkArguments) -> list[Any]:
     """Return the inertia of each link in its Denavit-Hartenberg frame, as a `DHRow` has it."""
     n = len(names)
-    require_choice(about, get_args(InertiaAbout.__value__), "inertia_about")
     mass = _array(links, "masses", [(n,)], "kg, one for each link")
     centers = _array(links, "centers_of_mass", [(n, 3)], "m, in the Denavit-Hartenberg frame of each link")
     order = "a symmetric matrix, or Ixx, Iyy, Izz, for each link; six numbers have no order that all books share"

@@ -19,7 +19,14 @@ from jax.core import Tracer
 
 from jaxdyn._digests import digest_of_arrays
 from jaxdyn._durable_files import write_durably
-from jaxdyn._errors import ModelError, RobotFileError, broadcast_batches, naming_arguments, require_last_axes
+from jaxdyn._errors import (
+    ModelError,
+    RobotFileError,
+    broadcast_batches,
+    naming_arguments,
+    require_kind,
+    require_last_axes,
+)
 from jaxdyn.io.robot_files import enumerate_names, quote
 from jaxdyn.joints import JOINT_TYPES, LOOP_ROWS, Coupling, Loop, Topology
 from jaxdyn.model import LEAVES, Model
@@ -39,9 +46,8 @@ def save_model(path: str | os.PathLike, model: Model) -> None:
     **Raises** `ModelError` for anything but a model, within `jit` or another transformation, and for arrays in a
     precision that NumPy's files do not have, such as bfloat16; `RobotFileError` if the file cannot be written.
     """
-    if not isinstance(model, Model):
-        advice = "for other pytrees, such as policies, use equinox.tree_serialise_leaves"
-        raise ModelError(f"save_model needs a Model, but got {type(model).__name__!r}; {advice}")
+    advice = "for other pytrees, such as policies, use equinox.tree_serialise_leaves"
+    require_kind(model, Model, "save_model: `model`", advice=advice, error=ModelError)
     arrays = {}
     for name in LEAVES:
         value = getattr(model, name)
@@ -83,7 +89,9 @@ def load_model(path: str | os.PathLike) -> Model:
         raise RobotFileError(f"cannot read the model {name}: {error.strerror}") from None
     except Exception as error:  # zipfile.BadZipFile and zlib.error, among others, have no common base.
         advice = "load_model reads files of save_model; for robots' files there are load_urdf and load_mjcf"
-        raise RobotFileError(f"the model {name} is damaged, or not a file of save_model: {error}. {advice}") from None
+        # NumPy takes all that is not its format for pickled objects, and advises to read them.
+        what = "it is no archive of NumPy" if "pickle" in str(error) else str(error)
+        raise RobotFileError(f"the model {name} is damaged, or not a file of save_model: {what}. {advice}") from None
     if _STRUCTURE not in arrays:
         found = enumerate_names(sorted(arrays)) or "nothing"
         raise RobotFileError(f"{name} is an archive, but no model that save_model has written: it has {found}")

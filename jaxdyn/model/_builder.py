@@ -11,15 +11,23 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxdyn._errors import ModelError, ShapeError, UnknownNameError, look_up, require_finite, require_shape
+from jaxdyn._errors import (
+    ModelError,
+    ShapeError,
+    UnknownNameError,
+    look_up,
+    require_finite,
+    require_kind,
+    require_shape,
+)
 from jaxdyn._types import ArrayLike
 from jaxdyn.joints import JOINT_TYPES, Topology, joint_nq, joint_nv
 from jaxdyn.model._edit_arguments import require_poses, require_values
 from jaxdyn.model._fields import FRICTION_VELOCITY, JOINT_FIELDS, LEAVES
 from jaxdyn.model._inertia import (
     BodyInertia,
+    inertial_parameters,
     real_array,
-    require_mass,
     require_resistance,
     warn_if_unphysical,
     warn_of_far_masses,
@@ -122,8 +130,8 @@ class ModelBuilder:
         **Raises** `ModelError`, `ShapeError` or `UnknownNameError`, each of which names the body.
         """
         joint = Joint() if joint is None else joint
-        if not isinstance(joint, Joint):
-            raise ModelError(f"body {name!r}: joint is {type(joint).__name__}; a Joint is needed")
+        require_kind(joint, Joint, f"body {name!r}: joint", error=ModelError)
+        require_kind(joint.name, (str, type(None)), f"body {name!r}: the name of its joint", error=ModelError)
         joint = dataclasses.replace(joint, name=joint.name or f"{name}_joint")
         self._check_new(name, parent)
         if joint.name in self._joint_names:
@@ -232,6 +240,7 @@ class ModelBuilder:
             mimics=_mimics([b.joint for b in bodies]),
         )
         for name, link in (*links.items(), *zip(order, bodies, strict=True)):
+            require_finite(link.parameters, f"inertial parameters of link {name!r}")
             warn_if_unphysical(f"link {name!r}", np.asarray(link.parameters), np.zeros(10))
         attached = [transform_inertial_parameters(np.asarray(x.parameters), x.placement) for x in links.values()]
         parameters = np.array([b.parameters for b in bodies])
@@ -319,6 +328,7 @@ def _mimics(joints: list[Joint]) -> tuple[tuple[int, int], ...]:
         if joint.mimic is None:
             continue
         where = f"joint {joint.name!r}"
+        require_kind(joint.mimic, Mimic, f"{where}: mimic", error=ModelError)
         try:
             leader = look_up(joint.mimic.joint, names, "joint")
         except UnknownNameError as error:
@@ -401,7 +411,7 @@ def _spread(joint: Joint, field: str, body: str) -> np.ndarray:
     """A field of a joint as `[nq]` or `[nv]`."""
     leaf, value = LEAVES[JOINT_FIELDS[field]], getattr(joint, field)
     size = (joint_nq if leaf.rows == "q" else joint_nv)(joint.type)
-    if value is None:
+    if value is None and field == "spring_reference":
         value = np.concatenate([primitive.neutral for primitive in JOINT_TYPES[joint.type]])
     where = f"{field} of joint {joint.name!r} of body {body!r}"
     value = real_array(value, where)
@@ -413,18 +423,6 @@ def _spread(joint: Joint, field: str, body: str) -> np.ndarray:
     if joint.type == "continuous" and field in ("lower", "upper") and np.isfinite(value).any():
         raise ModelError(f"{where} is {value}, but a continuous joint has no limits; make it a revolute one")
     return np.broadcast_to(value, (size,)).copy()
-
-
-def inertial_parameters(inertia: BodyInertia | ArrayLike | None, what: str) -> np.ndarray:
-    """Return the ten inertial parameters `[10]`, zeros for None. **Raises** `ShapeError`, which names `what`."""
-    if inertia is None:
-        return np.zeros(10)
-    if isinstance(inertia, BodyInertia):
-        return inertia.parameters()
-    out = real_array(inertia, what, "a BodyInertia or ten inertial parameters")
-    require_shape(out, (10,), what, "a BodyInertia or ten inertial parameters")
-    require_mass(out, what)
-    return out
 
 
 def pose_vector(placement: SE3 | ArrayLike | None, what: str = "placement") -> np.ndarray:

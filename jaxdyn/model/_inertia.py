@@ -128,7 +128,10 @@ def unphysical_beyond_rounding(parameters: np.ndarray, rounding: np.ndarray) -> 
     if (np.abs(parameters) <= rounding).all():
         return None
     mass = parameters[0]
-    moments = np.linalg.eigvalsh(inertia_matrix(parameters) if mass == 0 else rotational_about_center(parameters))
+    I = inertia_matrix(parameters) if mass == 0 else rotational_about_center(parameters)
+    if not np.isfinite(I).all():
+        return "inertial parameters beyond the range of floating-point numbers"
+    moments = np.linalg.eigvalsh(I)
     shown, moment = (", ".join(f"{x:.6g}" for x in values) for values in (moments, parameters[1:4]))
     if mass == 0:
         return f"zero mass with principal moments of inertia {shown} kg m^2 and first moment {moment} kg m"
@@ -184,6 +187,18 @@ def warn_of_far_masses(model: ModelFields) -> None:
     """Warn the library's caller of what `far_masses` says."""
     if far := far_masses(model):
         warn(far, PhysicalityWarning)
+
+
+def inertial_parameters(inertia: BodyInertia | ArrayLike | None, what: str) -> np.ndarray:
+    """Return the ten inertial parameters `[10]`, zeros for None. **Raises** `ShapeError`, which names `what`."""
+    if inertia is None:
+        return np.zeros(10)
+    if isinstance(inertia, BodyInertia):
+        return inertia.parameters()
+    out = real_array(inertia, what, "a BodyInertia or ten inertial parameters")
+    require_shape(out, (10,), what, "a BodyInertia or ten inertial parameters")
+    require_mass(out, what)
+    return out
 
 
 def rounding(parameters: np.ndarray, dtype) -> np.ndarray:

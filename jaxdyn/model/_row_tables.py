@@ -58,7 +58,7 @@ def take(x, rows, core: int):
 
 def join(parts: Sequence[Any], core: int):
     """Concatenate tables; batch axes broadcast."""
-    batch = np.broadcast_shapes(*(x.shape[: x.ndim - core] for x in parts))
+    batch = jnp.broadcast_shapes(*(x.shape[: x.ndim - core] for x in parts))
     lib = library(*parts)
     return lib.concatenate([lib.broadcast_to(x, (*batch, *x.shape[x.ndim - core :])) for x in parts], axis=-core)
 
@@ -74,7 +74,7 @@ def add_rows(table, index: Sequence[int], rows):
     if not len(used):
         return table
     rows, to, lib = take(rows, used, 2), np.asarray(index, int)[used], library(table, rows)
-    table = lib.broadcast_to(table, (*np.broadcast_shapes(table.shape[:-2], rows.shape[:-2]), *table.shape[-2:]))
+    table = lib.broadcast_to(table, (*jnp.broadcast_shapes(table.shape[:-2], rows.shape[:-2]), *table.shape[-2:]))
     if lib is np:
         np.add.at(table := table.copy(), (..., to, slice(None)), rows)  # type: ignore[reportArgumentType]
         return table

@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 
+from jaxdyn._durable_files import with_advice
 from jaxdyn._errors import DataError, JaxdynError, require_positive
 from jaxdyn.programs._interruption import ending_soon
 
@@ -49,6 +50,7 @@ def exit_code(work: Callable[[], int | None], mistakes: tuple[type[Exception], .
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FINE
     except (JaxdynError, OSError, *mistakes) as error:
+        error = with_advice(error) if isinstance(error, OSError) else error
         print("\n".join([f"error: {error}", *getattr(error, "__notes__", ())]), file=sys.stderr)
         return MISTAKE
     except KeyboardInterrupt as interruption:

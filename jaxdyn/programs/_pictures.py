@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxdyn._waits import saying
 from jaxdyn.algorithms import forward_kinematics
 from jaxdyn.model import Model
 from jaxdyn.programs._files import write_durably
@@ -62,6 +63,7 @@ def _line_points(model: Model, figure: StickFigure, q: np.ndarray) -> list[np.nd
     return [np.stack([in_world(*point) for point in line], axis=1) for line in figure.lines]
 
 
+@saying("drawing the motion")
 def draw_trajectory(path: Path, title: str, model: Model, figure: StickFigure, dt: float, xs, us) -> None:
     """Draw coordinates, velocities and controls over time, and the robot at some of the times."""
     plt = pyplot()
@@ -84,6 +86,7 @@ def draw_trajectory(path: Path, title: str, model: Model, figure: StickFigure, d
     save_figure(path, fig)
 
 
+@saying("drawing the animation")
 def animate(path: Path, model: Model, figure: StickFigure, dt: float, xs, frames_per_second: float = 20.0) -> None:
     """Write a GIF in the time of the motion."""
     plt = pyplot()

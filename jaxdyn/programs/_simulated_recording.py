@@ -157,7 +157,7 @@ def _simulate_in_mujoco(truth: Model, plan: tuple[np.ndarray, ...], control: Cal
     # viscous friction is integrated implicitly.
     zero = jnp.zeros_like(truth.damping)
     frictionless = dataclasses.replace(truth, damping=zero, friction=zero)
-    engine = mujoco.MjModel.from_xml_string(to_mjcf(frictionless, timestep, limits=False))  # type: ignore[attr-defined]
+    engine = mujoco.MjModel.from_xml_string(to_mjcf(frictionless, timestep, limits=False, actuators=(), shapes=()))  # type: ignore[attr-defined]
     data = mujoco.MjData(engine)  # type: ignore[attr-defined]
     law = JointFriction(*(np.asarray(x) for x in (truth.damping, truth.friction, truth.friction_velocity)))
 

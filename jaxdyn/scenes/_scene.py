@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxdyn import _printing as printing
 from jaxdyn import joints
 from jaxdyn._compile import compiled
 from jaxdyn._errors import naming_arguments, require_floating, warn
@@ -109,6 +110,27 @@ class Scene(eqx.Module):
     """All keyframes."""
     key_names: tuple[str, ...] = eqx.field(static=True)
     options: SceneOptions = eqx.field(static=True)
+
+    def printed(self) -> printing.Facts:
+        """The facts that `print` shows."""
+        parts, batch = self.parts, self.start.shape[:-1]
+        first = f"{self.model.nb} moving bodies, nq = {self.model.nq}, nv = {self.model.nv}"
+        lists = {
+            "bodies": self.body_names[1:],
+            "actuators": self.actuator_names,
+            "equalities": self.equality_names,
+            "tendons": parts.tendons.names,
+            "sensors": parts.sensors.names,
+            "keyframes": tuple(self.keyframes),
+        }
+        facts = {name: printing.names(words) for name, words in lists.items() if words}
+        limits, pairs = parts.constraints.limits, parts.constraints.contacts.pairs
+        facts["limits"] = f"of {len(limits.joints) + len(limits.balls)} joints and {len(limits.tendons)} tendons"
+        facts["contacts"] = f"{sum(len(x.first) for x in pairs)} pairs of geoms may touch"
+        facts["step"] = f"{printing.number(self.timestep, 's')}, {parts.integrator}"
+        return first + (f", batch {batch}" if batch else ""), facts
+
+    __repr__, __str__, _repr_html_ = printing.one_line, printing.text, printing.table
 
     @property
     def timestep(self):

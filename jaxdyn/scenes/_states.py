@@ -9,6 +9,7 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
+from jaxdyn import _printing as printing
 from jaxdyn._errors import ModelError, broadcast_batches, look_up, require_last_axes
 from jaxdyn._types import Array, Float, float_leaf
 from jaxdyn.algorithms.recursions import RobotAndParts
@@ -40,6 +41,13 @@ class SceneState(eqx.Module):
     active: Float[Array, "*batch neq"] | None = None
     """Positive for the equality constraints that act: MuJoCo's `eq_active`. None: those that are active in the file.
     Steps leave them as they are."""
+
+    def printed(self) -> printing.Facts:
+        """The facts that `print` shows."""
+        first, facts = printing.state_facts({"q": self.q, "v": self.v, "activation": self.activation})
+        return first, {**facts, "time": printing.number(self.time, "s")}
+
+    __repr__, __str__, _repr_html_ = printing.one_line, printing.text, printing.table
 
 
 class Keyframe(NamedTuple):

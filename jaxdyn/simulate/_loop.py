@@ -320,5 +320,5 @@ def _require_axes(x, axes: tuple[int, ...], what: str, meaning: str, batch: tupl
     """Raise `ShapeError` unless `x` ends with `axes` and its batch axes broadcast to `batch`."""
     x = jax.eval_shape(jnp.asarray, x)
     require_last_axes(x, axes, what, meaning)
-    if np.broadcast_shapes(x.shape[: x.ndim - len(axes)], batch) != batch:
+    if jnp.broadcast_shapes(x.shape[: x.ndim - len(axes)], batch) != batch:
         raise ShapeError(f"{what} has shape {x.shape}, but the batch axes are {list(batch)}")

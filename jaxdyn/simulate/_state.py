@@ -23,6 +23,12 @@ class State(eqx.Module):
     else:
         v: Float[Array, "*#batch nv"] | None = None
 
+    def printed(self) -> printing.Facts:
+        """The facts that `print` shows."""
+        return printing.state_facts({"q": self.q, "v": self.v})
+
+    __repr__, __str__, _repr_html_ = printing.one_line, printing.text, printing.table
+
 
 def with_velocity(model: Model, state: State) -> State:
     """The state with zeros where it has no velocity."""

@@ -227,5 +227,5 @@ def matrix_times_vector(A, b):
 
 def concatenate(*parts):
     """Join arrays of one library along the last axis; batch axes broadcast."""
-    batch, lib = np.broadcast_shapes(*(x.shape[:-1] for x in parts)), _library(parts[0])
+    batch, lib = jnp.broadcast_shapes(*(x.shape[:-1] for x in parts)), _library(parts[0])
     return lib.concatenate([lib.broadcast_to(x, (*batch, x.shape[-1])) for x in parts], axis=-1)

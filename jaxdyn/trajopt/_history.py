@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxdyn._durable_files import write_durably
 from jaxdyn._errors import ModelError, require_positive_integer, require_suffix
 from jaxdyn._printing import is_concrete
 from jaxdyn._status import Status
@@ -151,7 +152,7 @@ class History(eqx.Module):
         axes[-1].set_xlabel("iteration")
         axes[-1].xaxis.get_major_locator().set_params(integer=True)
         if path is not None:
-            figure.savefig(path, dpi=110)
+            write_durably(path, lambda temporary: figure.savefig(temporary, dpi=110))
         return figure
 
 

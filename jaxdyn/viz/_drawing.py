@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -14,12 +12,11 @@ import numpy as np
 
 from jaxdyn._errors import ModelError, require_last_axes
 from jaxdyn.algorithms import forward_kinematics
-from jaxdyn.contact import Contacts, load_contact_shapes
-from jaxdyn.io import LeftOutWarning
+from jaxdyn.contact import Contacts
 from jaxdyn.joints import JOINT_TYPES, coordinate_range
 from jaxdyn.model import Model, rotational_about_center, unphysical_reason
 from jaxdyn.spatial import IDENTITY_POSE, SE3, quaternion_to_rotation, transform_points
-from jaxdyn.viz._contact_scene import height_of_level, shape_meshes, surface_mesh
+from jaxdyn.viz._contact_scene import height_of_level, surface_mesh
 from jaxdyn.viz._geometry import (
     Visual,
     arrow,
@@ -35,7 +32,6 @@ from jaxdyn.viz._geometry import (
     sphere,
     tube,
 )
-from jaxdyn.viz._visuals import load_robot, load_visuals
 
 LAYERS = ("meshes", "collisions", "ellipsoids", "skeleton", "frames", "axes", "loops", "contacts", "forces")
 MESHES, COLLISIONS, ELLIPSOIDS, SKELETON, FRAMES, AXES, LOOPS, CONTACTS, FORCES = LAYERS
@@ -57,6 +53,9 @@ FIELD_OF_VIEW = float(np.radians(45.0))
 """The angle between the upper and the lower edge of a picture."""
 _GAP = 2e-3
 """The distance between surfaces that may coincide, in lengths of a usual segment."""
+_SURROUNDINGS = 4.0
+"""The largest size of a part of the world that a picture shows whole, in sizes of what moves: the rail of a cart and
+the table of an arm are smaller, floors are larger."""
 _PATH_POINTS = 200
 """The most points of the path of a frame."""
 
@@ -99,6 +98,8 @@ class Drawing:
     """Returns the collision geometry of the robot's file, which is read when it is first shown."""
     contacts: Contacts | None = None
     """The contacts whose shapes, surface and forces are drawn."""
+    start: np.ndarray = dataclasses.field(kw_only=True)
+    """The configuration `[nq]` at first."""
 
     @property
     def layers(self) -> list[str]:
@@ -163,43 +164,17 @@ class Drawing:
         return Surface(FORCES, -1, mesh, rgba(FORCE), "contact forces")
 
     def bounds(self, poses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the corners `[3]`, `[3]` of a box along the axes of the world around all visible surfaces, with the
-        bodies at `poses` `[*batch, nb, 7]`. It holds the surfaces' boxes in the bodies' axes."""
+        """Return the corners `[3]`, `[3]` of a box along the axes of the world around the visible surfaces, without
+        those of the world that are much larger than what moves, with the bodies at `poses` `[*batch, nb, 7]`. It holds
+        the surfaces' boxes in the bodies' axes."""
         poses = _with_world(poses.reshape(-1, *poses.shape[-2:]))
         shown = [x for x in self.surfaces if x.layer in self.shown and x.layer not in (FRAMES, AXES)]
-        corners = []
+        boxes = []
         for x in shown or self.surfaces:
             around = np.stack(np.meshgrid(*np.asarray(x.mesh.bounds).T), axis=-1).reshape(-1, 3)
-            corners.append(transform_points(poses[:, None, x.body], around).reshape(-1, 3))
-        return np.concatenate(corners).min(axis=0), np.concatenate(corners).max(axis=0)
-
-
-def drawing_of(
-    model_or_path: Any,
-    visuals: Sequence[Visual] | str | os.PathLike | None,
-    package_dirs: Sequence[str | os.PathLike],
-    skip_missing: bool,
-    options: dict[str, Any],
-    contacts: Contacts | bool | None = None,
-) -> Drawing:
-    """Return the drawing of a model or a robot's file. See `Viewer` for the arguments."""
-    given = isinstance(model_or_path, Model)
-    if given and options:
-        raise ModelError(f"{', '.join(options)}: arguments of a file's loader, but a model is given, no file")
-    model = model_or_path if given else load_robot(model_or_path, package_dirs, **options)
-    if visuals is None:
-        visuals = () if given else model_or_path
-    load_collisions, file = None, None
-    if isinstance(visuals, str | os.PathLike) or not isinstance(visuals, Sequence):
-        file, files = visuals, {"package_dirs": package_dirs, "skip_missing": skip_missing}
-        visuals, load_collisions = load_visuals(file, **files), lambda: load_visuals(file, collision=True, **files)
-    if model.joint_placement.ndim > 2:
-        batch = model.joint_placement.shape[:-2]
-        raise ModelError(f"the model has batch axes {batch}; choose one: jax.tree.map(lambda x: x[0], model)")
-    drawing = dataclasses.replace(_draw(model, visuals), load_collisions=load_collisions)
-    if contacts is True:
-        contacts = _contacts_of_file(model, file if given else model_or_path, package_dirs, skip_missing)
-    return drawing if contacts is None or contacts is False else _with_contacts(drawing, contacts)
+            boxes.append((x.body, transform_points(poses[:, None, x.body], around).reshape(-1, 3)))
+        points = _of_interest(boxes)
+        return points.min(axis=0), points.max(axis=0)
 
 
 def frame_poses(model: Model, frame: str, poses: np.ndarray) -> np.ndarray:
@@ -247,19 +222,33 @@ def camera_pose(low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarr
     return center + 1.3 * float(np.linalg.norm(high - low)) * away / np.linalg.norm(away), center
 
 
+def _of_interest(clouds: Sequence[tuple[int, np.ndarray]]) -> np.ndarray:
+    """Return the points `[n, 3]` of clouds in the world, each with the body that it belongs to, without those of the
+    world (-1) that are much larger than what moves: floors, of 80 m in files of MuJoCo, and walls."""
+
+    def extent(clouds: Sequence[np.ndarray]) -> float:
+        return float(np.linalg.norm(np.ptp(np.concatenate(clouds), axis=0)))
+
+    moving = [points for body, points in clouds if body >= 0]
+    most = _SURROUNDINGS * extent(moving) if moving else np.inf
+    return np.concatenate([points for body, points in clouds if body >= 0 or extent([points]) <= most])
+
+
 def _with_world(poses: np.ndarray) -> np.ndarray:
     """Append the pose of the world to poses `[*batch, nb, 7]`, as that of body number -1."""
     return np.concatenate([poses, np.broadcast_to(IDENTITY_POSE, (*poses.shape[:-2], 1, 7))], axis=-2)
 
 
-def _draw(model: Model, visuals: Sequence[Visual]) -> Drawing:
+def draw(model: Model, visuals: Sequence[Visual], start: np.ndarray) -> Drawing:
+    """Return the drawing of a model with visual geometry, which it is seen with if there is any."""
     surfaces = [_surface(model, visual, MESHES) for visual in visuals]
     segments = list(_segments(model))
-    poses = _with_world(body_poses(model, model.neutral()))
+    poses = _with_world(body_poses(model, start))
     clouds = [(x.body, np.asarray(x.mesh.vertices)) for x in surfaces] + [
         (i, np.stack([0 * end, end])) for i, end in segments
     ]
-    points = np.concatenate([*(transform_points(poses[i], cloud) for i, cloud in clouds), poses[:-1, :3]])
+    clouds = [(i, transform_points(poses[i], cloud)) for i, cloud in clouds]
+    points = _of_interest([*clouds, *((i, pose[None, :3]) for i, pose in enumerate(poses[:-1]))])
     lengths = [x for _, end in segments if (x := float(np.linalg.norm(end))) > 1e-6]
     parameters = np.asarray(model.inertial_parameters, np.float64)
     # Where everything is at one point, twice the largest radius of gyration.
@@ -273,7 +262,7 @@ def _draw(model: Model, visuals: Sequence[Visual]) -> Drawing:
     surfaces += _loop_ends_drawn(model, unit)
     present = {x.layer for x in surfaces}
     shown = (MESHES, LOOPS) if visuals else (ELLIPSOIDS, SKELETON, FRAMES, AXES, LOOPS)
-    return Drawing(model, surfaces, unit, tuple(x for x in shown if x in present))
+    return Drawing(model, surfaces, unit, tuple(x for x in shown if x in present), start=start)
 
 
 def _surface(model: Model, visual: Visual, layer: str) -> Surface:
@@ -329,13 +318,13 @@ def _skeleton(model: Model, segments, unit: float) -> list[Surface]:
     for body in range(-1, model.nb):
         ends = [end for i, end in segments if i == body and np.linalg.norm(end) > 1e-3 * unit]
         if rods := [rod(np.zeros(3), end, 0.03 * unit) for end in ends]:
-            out.append(Surface(SKELETON, body, merge(rods), rgba(SEGMENT), _body_name(model, body)))
+            out.append(Surface(SKELETON, body, merge(rods), rgba(SEGMENT), body_name(model, body)))
     for i, name in enumerate(model.joint_names):
         out.append(Surface(SKELETON, i, _joint_mesh(model, i, 0.09 * unit), rgba(JOINT), f"joint {name}"))
     return out
 
 
-def _body_name(model: Model, body: int) -> str:
+def body_name(model: Model, body: int) -> str:
     return "world" if body < 0 else f"body {model.body_names[body]}"
 
 
@@ -362,7 +351,7 @@ def _triads(model: Model, unit: float) -> list[Surface]:
         for axis, color in enumerate(TRIAD):
             ends = [pose[:3] + scale * quaternion_to_rotation(pose[3:])[:, axis] for scale, pose in frames]
             rods = [rod(x[:3], end, 0.05 * s) for (s, x), end in zip(frames, ends, strict=True)]
-            out.append(Surface(FRAMES, body, merge(rods), rgba(color), f"frames of {_body_name(model, body)}"))
+            out.append(Surface(FRAMES, body, merge(rods), rgba(color), f"frames of {body_name(model, body)}"))
     return out
 
 
@@ -405,40 +394,7 @@ def _loop_ends_drawn(model: Model, unit: float) -> Iterator[Surface]:
     for k, loop in enumerate(model.topology.loops):
         for body, pose in ((loop.body1, first[k]), (loop.body2, second[k])):
             mesh = posed(sphere(0.07 * unit), pose)
-            yield Surface(LOOPS, body, mesh, rgba(LOOP), f"loop {loop.name} in {_body_name(model, body)}")
-
-
-# Contacts
-
-
-def _contacts_of_file(model: Model, file: Any, package_dirs: Sequence[str | os.PathLike], skip: bool) -> Contacts:
-    """Return the contacts of a file's collision geometry. **Raises** as `load_contact_shapes`; `ModelError` without a
-    file or without such geometry."""
-    if file is None:
-        raise ModelError("contacts=True draws the shapes of a file, but a model is given; give jaxdyn.Contacts")
-    with warnings.catch_warnings():
-        # What the shapes replace and leave out does not matter for a picture.
-        warnings.simplefilter("ignore", LeftOutWarning)
-        unsupported = "warn" if skip else "error"
-        found = load_contact_shapes(model, file, package_dirs=package_dirs, unsupported=unsupported)
-    if not found.shapes:
-        raise ModelError("the file has no collision geometry on links that move; leave contacts out")
-    return Contacts(model, found.shapes) if found.surface is None else Contacts(model, found.shapes, found.surface)
-
-
-def _with_contacts(drawing: Drawing, contacts: Contacts) -> Drawing:
-    """Return the drawing with the shapes of contacts. **Raises** `ModelError` for those of another model."""
-    if not isinstance(contacts, Contacts):
-        raise ModelError(f"contacts is {type(contacts).__name__}; jaxdyn.Contacts(model, shapes) is needed")
-    if max(max(group.bodies) for group in contacts.groups) >= drawing.model.nb:
-        raise ModelError("contacts have a shape on a body that the model does not have: make them for this model")
-    color = rgba(SHAPE, SHAPE_OPACITY)
-    shapes = [
-        Surface(CONTACTS, body, mesh, color, f"contact shape on {_body_name(drawing.model, body)}")
-        for body, mesh in shape_meshes(contacts, drawing.unit)
-    ]
-    shown = (*drawing.shown, CONTACTS, FORCES)
-    return dataclasses.replace(drawing, surfaces=[*drawing.surfaces, *shapes], shown=shown, contacts=contacts)
+            yield Surface(LOOPS, body, mesh, rgba(LOOP), f"loop {loop.name} in {body_name(model, body)}")
 
 
 def rgba(color: str, opacity: float = 1.0) -> np.ndarray:

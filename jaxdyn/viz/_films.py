@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from jaxdyn._durable_files import write_durably
 from jaxdyn._errors import require_positive, require_suffix
 from jaxdyn._extras import import_extra
+from jaxdyn._waits import saying
 from jaxdyn.viz._clips import Clip, force_surfaces
 from jaxdyn.viz._drawing import Drawing
 from jaxdyn.viz._rays import draw_robots
@@ -24,7 +26,7 @@ def write_image(path: str | os.PathLike, image: np.ndarray) -> None:
     """Write a picture `[height, width, 3]`, 0 to 255, into a file."""
     from PIL import Image
 
-    Image.fromarray(image).save(path, optimize=True)
+    write_durably(Path(path), lambda temporary: Image.fromarray(image).save(temporary, optimize=True))
 
 
 def film_path(path: str | os.PathLike) -> Path:
@@ -61,6 +63,11 @@ def write_film(path: Path, images: Iterable[np.ndarray], frames_per_second: floa
         options: dict[str, Any] = {"fps": frames_per_second, "macro_block_size": 2, "ffmpeg_log_level": "error"}
     else:
         options = {"duration": 1000.0 / frames_per_second, "loop": 0}
-    with imageio.get_writer(path, **options) as film:
-        for image in images:
-            film.append_data(image)
+
+    def write(temporary: Path) -> None:
+        with imageio.get_writer(temporary, **options) as film:
+            for image in images:
+                film.append_data(image)
+
+    with saying(f"drawing the film {path.name}"):
+        write_durably(path, write)

@@ -12,19 +12,22 @@ import numpy as np
 
 from jaxdyn._errors import DataError, naming_arguments, require_choice, require_suffix
 from jaxdyn._types import ArrayLike
+from jaxdyn._waits import saying
 from jaxdyn.contact import ContactForces
 from jaxdyn.model import Model
 from jaxdyn.viz._browser import PATIENCE, browser_path, client_of, open_page, settle, viewer_of
 from jaxdyn.viz._clips import clip_of, force_surfaces, forces_of
 from jaxdyn.viz._contact_scene import Forces
-from jaxdyn.viz._drawing import Drawing, body_poses, drawing_of, first_configuration
+from jaxdyn.viz._drawing import Drawing, body_poses
 from jaxdyn.viz._films import PICTURES, film_path, images_of, write_film, write_image
 from jaxdyn.viz._rays import draw_robots
+from jaxdyn.viz._sources import drawing_of
 
 type Renderer = Literal["rays", "browser"]
 
 
 @naming_arguments
+@saying("drawing a picture")
 def save_png(
     path: str | os.PathLike,
     model_or_path: Model | str | os.PathLike | Any,
@@ -73,7 +76,7 @@ def save_png(
     if forces is not None:
         single = jax.tree.map(lambda x: x[None], forces)
         drawn = forces_of(drawing, single, 1, newtons_per_meter)
-    shown = first_configuration(model) if q is None else np.asarray(q, np.float64)
+    shown = drawing.start if q is None else np.asarray(q, np.float64)
     poses = [body_poses(model, x) for x in ((shown,) if compare is None else (shown, compare))]
     if renderer == "browser":
         return _by_browser(path, drawing, poses, drawn, (width, height))

@@ -13,8 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from jaxdyn._durable_files import write_durably
 from jaxdyn._errors import DataError, JaxdynError, naming_arguments, require_choice, require_shape, require_suffix
 from jaxdyn._types import ArrayLike
+from jaxdyn._waits import saying
 from jaxdyn.contact import ContactForces, Contacts
 from jaxdyn.model import Model
 from jaxdyn.viz._clips import Clip, clip_moment, clip_of, force_surfaces, frame_samples
@@ -23,8 +25,6 @@ from jaxdyn.viz._drawing import (
     Drawing,
     body_poses,
     compared_layers,
-    drawing_of,
-    first_configuration,
 )
 from jaxdyn.viz._films import PICTURES, film_path, images_of, write_film, write_image
 from jaxdyn.viz._geometry import Visual
@@ -33,6 +33,7 @@ from jaxdyn.viz._page import ContactNodes, FramePaths, JointControls, Player, Ro
 from jaxdyn.viz._pull import FrameHandle
 from jaxdyn.viz._rays import draw_robots
 from jaxdyn.viz._server import add_layer_switches, start_server
+from jaxdyn.viz._sources import drawing_of
 
 _FRAMED = 50
 """The number of samples of a trajectory that the camera has to see at first."""
@@ -70,14 +71,16 @@ class Viewer:
 
     **Arguments**
 
-    - `model_or_path`: a model; or a URDF or MJCF file, its text, or a `mujoco.MjModel`, which is loaded.
+    - `model_or_path`: a model, or what has one as its `model`, such as a `Scene`; or a URDF or MJCF file, its text, or
+      a `mujoco.MjModel`, which is loaded.
     - `visuals`: the meshes to show: a list of `load_visuals`, or a file, for a model that differs from its file
       (identified, say); its frames must be frames of the model. By default the file's visuals; a model without a file
       has none. `()` shows none.
     - `package_dirs`, `skip_missing`: as in `load_visuals`.
     - `contacts`: contacts whose shapes are shown, green and translucent (points as small balls), with the surface of
       the world around the robot; True for the shapes that `load_contact_shapes` makes of the file.
-    - `q`: `[nq]`, the configuration at first; by default `model.neutral()`, put within the limits.
+    - `q`: `[nq]`, the configuration at first; by default that of the MJCF file or the scene (`qpos0`), else
+      `model.neutral()`, put within the limits.
     - `host`, `port`: where the page is served; only to this machine by default (`"0.0.0.0"`: to all). The next free
       port is taken if this one is not.
     - `options`: more arguments of `load_urdf` (`free_base=True`, say) or `load_mjcf`. Unless they say otherwise, faults
@@ -90,6 +93,8 @@ class Viewer:
     model: Model
     """The robot's model."""
 
+    @naming_arguments
+    @saying("loading and drawing the robot")
     def __init__(
         self,
         model_or_path: Model | str | os.PathLike | Any,
@@ -109,7 +114,7 @@ class Viewer:
         self._drawing = drawing
         self.model = model = drawing.model
         self._lock = threading.RLock()
-        self._q = self._configuration(first_configuration(model) if q is None else q)
+        self._q = self._configuration(drawing.start if q is None else q)
         poses = body_poses(model, self._q)
         self._server = start_server(host, port)
         self._robot = RobotNodes(self._server, drawing, "robot")
@@ -125,8 +130,7 @@ class Viewer:
         self._switches = add_layer_switches(self._server, drawing, self._robot, self.show_layer)
         self._player = Player(self._server, self._lock, self._show_sample, self._paths)
         self._handle = FrameHandle(self._server, drawing, lambda: self.q, self._pulled)
-        reset = first_configuration(model)
-        self._joints = JointControls(self._server, drawing, self._robot, self._change, lambda: self.show(reset))
+        self._joints = JointControls(self._server, drawing, self._robot, self._change, lambda: self.show(drawing.start))
         self._joints.update(self._q)
         self._server.flush()
 
@@ -141,6 +145,7 @@ class Viewer:
         """`[nq]`: the configuration that is shown."""
         return self._q.copy()
 
+    @naming_arguments
     def show(self, q: ArrayLike) -> None:
         """Show a configuration `[nq]`; a trajectory that is playing pauses. **Raises** `ShapeError`."""
         q = self._configuration(q)
@@ -175,6 +180,7 @@ class Viewer:
         with self._lock:
             self._handle.choose(frame)
 
+    @naming_arguments
     def play(
         self,
         t: ArrayLike,
@@ -224,6 +230,7 @@ class Viewer:
                 self._player.seek(float(seconds))
 
     @naming_arguments
+    @saying("writing a page")
     def save_html(self, path: str | os.PathLike, *, frames_per_second: float = 30.0) -> None:
         """Write the page as one file that needs no server.
 
@@ -232,8 +239,11 @@ class Viewer:
         trajectory. **Raises** `DataError` unless the path ends with .html or .htm in a folder that exists.
         """
         path = require_page(path)
-        path.write_text(self._page(frames_per_second), encoding="utf-8")
+        page = self._page(frames_per_second)
+        write_durably(path, lambda temporary: temporary.write_text(page, encoding="utf-8"))
 
+    @naming_arguments
+    @saying("drawing a picture")
     def save_png(
         self,
         path: str | os.PathLike,
@@ -260,6 +270,7 @@ class Viewer:
         more = [*self._paths.surfaces, *force_surfaces(drawing, self._contacts.forces, k)]
         write_image(path, draw_robots(drawing, poses, (width, height), more=more))
 
+    @naming_arguments
     def save_video(
         self, path: str | os.PathLike, *, frames_per_second: float = 25.0, width: int = 640, height: int = 480
     ) -> None:

@@ -179,7 +179,7 @@ def model_batch(model: Model) -> tuple[int, ...]:
                 f"the array {name} of the model has shape {x.shape} and lacks an axis, as if jax.vmap had taken it: "
                 "give in_axes=None for a model without batch axes, and in_axes=model.vmap_axes() for one with some"
             )
-    return np.broadcast_shapes(*(x.shape[: x.ndim - LEAVES[n].axes] for n, x in _leaves(model).items()))
+    return jnp.broadcast_shapes(*(x.shape[: x.ndim - LEAVES[n].axes] for n, x in _leaves(model).items()))  # pyright: ignore[reportReturnType]
 
 
 def _leaves(model: Model) -> dict[str, Any]:
@@ -314,11 +314,11 @@ class _OnRows:
     def __call__(self, *operands):
         # A pullback has a cotangent, rows [nv], as its last operand.
         cores = [*self.cores, *[1] * (len(operands) - len(self.cores))]
-        batch = np.broadcast_shapes(*(x.shape[: x.ndim - c] for x, c in zip(operands, cores, strict=True)))
+        batch = jnp.broadcast_shapes(*(x.shape[: x.ndim - c] for x, c in zip(operands, cores, strict=True)))
         n = len(self.leaves)
         leaves = dict(zip(self.leaves, operands, strict=False))
         leaves |= {name: jnp.asarray(constant.array) for name, constant in self.constants}
-        robot = Robot(self.topology, leaves, batch, self.name)
+        robot = Robot(self.topology, leaves, batch, self.name)  # pyright: ignore[reportArgumentType]
         tables = zip(operands[n:], cores[n:], strict=True)
         rows = [(packed_rows if axes == 2 else rows_of)(x, len(batch)) for x, axes in tables]
         arrays = {name: x for (name, _), x in zip(self.arrays, rows, strict=False)}

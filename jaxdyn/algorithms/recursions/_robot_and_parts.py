@@ -10,7 +10,6 @@ from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.core import Tracer
 
 from jaxdyn._batched_functions import Plain
@@ -114,11 +113,11 @@ class _OnRows:
 
     def __call__(self, *operands):
         static, known = self.bound, dict(self.bound.constants)
-        batch = np.broadcast_shapes(*(x.shape[: x.ndim - c] for x, c in zip(operands, self.cores, strict=True)))
+        batch = jnp.broadcast_shapes(*(x.shape[: x.ndim - c] for x, c in zip(operands, self.cores, strict=True)))
         rank, given = len(batch), iter(operands)
         arrays = [jnp.asarray(known[i].array) if i in known else next(given) for i in range(len(static.cores))]
         count = len(static.names)
-        robot = Robot(static.topology, dict(zip(static.names, arrays, strict=False)), batch, static.user)
+        robot = Robot(static.topology, dict(zip(static.names, arrays, strict=False)), batch, static.user)  # pyright: ignore[reportArgumentType]
         robot.zero = frozenset(n for i, n in enumerate(static.names) if i in known and not known[i].array.any())
         parts = jax.tree.unflatten(static.parts, arrays[count:]).on_rows(robot)
         rows = [_as_rows(x, n, rank) for x, n in zip(given, self.argument_cores, strict=True)]

@@ -2,28 +2,47 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import xml.etree.ElementTree as ET
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from jaxdyn._errors import ModelError, naming_arguments
-from jaxdyn.io.robot_files import enumerate_names, unbatched_leaves, warn
+from jaxdyn import _errors
+from jaxdyn._errors import ModelError, look_up, naming_arguments
+from jaxdyn.io.mjcf._actuators import MjcfActuator
+from jaxdyn.io.robot_files import LeftOutWarning, enumerate_names, unbatched_leaves, warn
 from jaxdyn.joints import JOINT_TYPES, Primitive, Topology
-from jaxdyn.model import Model, rotational_about_center
+from jaxdyn.model import Model, pose_vector, rotational_about_center
+from jaxdyn.spatial import compose_poses, transform_points
 
 _TYPES = {"revolute": "hinge", "continuous": "hinge", "prismatic": "slide", "ball": "ball", "free": "free"}
 
 
 _UNREACHED = 1e13
 """A bound beyond those of robots, for joints that have one on the other side only; `load_mjcf` reads it as none."""
+_BOUNDS = -_UNREACHED, _UNREACHED
 _LEAST_MOMENT = 1e-13
 """The least principal moment that is written, kg m^2. MuJoCo's compiler requires 1e-14."""
 
 
 @naming_arguments
-def to_mjcf(model: Model, timestep: float = 0.001, *, limits: bool = True) -> str:
-    """Return the model as MJCF, without shapes and actuators.
+def to_mjcf(
+    model: Model,
+    timestep: float = 0.001,
+    *,
+    limits: bool = True,
+    actuators: Sequence[MjcfActuator] | None = None,
+    shapes: Sequence[Any] | None = None,
+) -> str:
+    """Return the model as MJCF, with actuators and shapes where they are given: a model does not hold them.
+
+    `actuators` are those of `load_mjcf_actuators`, or made by hand, and `shapes` the `ContactShape`s of
+    `load_contact_shapes(model, file).shapes`, or others. Spheres, capsules, cylinders, boxes and ellipsoids become
+    geoms without mass, which touch each other by MuJoCo's defaults, and points become small spheres. `()` says that
+    none are wanted. The surface of the world and meshes are not written.
 
     It has bodies, joints, inertias, armature, damping, friction loss, springs, and gravity; with `limits`, also the
     ranges of joints, which MuJoCo holds by constraints, and the effort limits, which bound the forces of actuators
@@ -42,9 +61,11 @@ def to_mjcf(model: Model, timestep: float = 0.001, *, limits: bool = True) -> st
 
     **Raises** `ModelError` for a helical joint, for a free joint that is not placed at the world's origin, for a ball
     or free joint with a spring whose reference is not the origin, for a body without mass, for joints that mimic
-    others (MuJoCo has them as soft constraints only), for loops of other kinds, and for a model with batch axes.
-    **Warns** `RobotFileWarning`, once, of limits that MJCF cannot have, with the names of their joints: those of
-    velocities, efforts of ball and free joints, and limits that leave no room.
+    others (MuJoCo has them as soft constraints only), for loops of other kinds, for a model with batch axes, for an
+    actuator on a joint that has several hinges or slides in MuJoCo, and for shapes that MuJoCo does not have;
+    `UnknownNameError` for joints of actuators and links of shapes. **Warns** `LeftOutWarning` where `actuators` or
+    `shapes` are not given, and `RobotFileWarning`, once, of limits that MJCF cannot have, with the names of their
+    joints: those of velocities, efforts of ball and free joints, and limits that leave no room.
     """
     leaves, topology = unbatched_leaves(model), model.topology
     _require_expressible(topology)
@@ -76,7 +97,14 @@ def to_mjcf(model: Model, timestep: float = 0.001, *, limits: bool = True) -> st
                 attributes |= _limits(leaves, primitive, coordinate, dof, attributes["name"], missing)
             ET.SubElement(element, "joint", attributes)
         _inertial(element, leaves["inertial_parameters"][i], name)
+    _shapes(elements, leaves, topology, shapes or ())
     _equalities(root, elements, leaves, topology)
+    _actuators(root, topology, actuators or ())
+    absent = [name for name, given in (("actuators", actuators), ("shapes", shapes)) if given is None]
+    if absent:
+        what, how = " and ".join(absent), ", ".join(f"{name}=..." for name in absent)
+        advice = f"give {how}, or () to say that none are wanted"
+        _errors.warn(f"to_mjcf: the text has no {what}, which a model does not hold; {advice}", LeftOutWarning)
     if missing:
         shown = "; ".join(f"{what} of joint {enumerate_names(names)}" for what, names in missing.items())
         warn(f"to_mjcf leaves out limits that MJCF cannot have: {shown}")
@@ -122,6 +150,50 @@ def _equalities(root: ET.Element, elements: dict[int, ET.Element], leaves: dict,
         ET.SubElement(equality, "joint", attributes, polycoef=_text(coefficients))
 
 
+def _actuators(root: ET.Element, topology: Topology, actuators: Sequence[MjcfActuator]) -> None:
+    """Add actuators on joints, as `general` ones, which all others are short for."""
+    element = ET.SubElement(root, "actuator") if actuators else root
+    for actuator in actuators:
+        i = look_up(actuator.joint, topology.joint_names, f"joint for actuator {actuator.name!r}")
+        if len(JOINT_TYPES[topology.joint_types[i]]) > 1:
+            reason = f"is {topology.joint_types[i]} and becomes several joints of MuJoCo"
+            raise ModelError(f"actuator {actuator.name!r}: its joint {actuator.joint!r} {reason}; leave it out")
+        attributes = {"name": actuator.name, "joint": actuator.joint, "gear": _text(actuator.gear)}
+        for part, attribute in (("gain", "gain"), ("bias", "bias"), ("dynamics", "dyn")):
+            attributes[f"{attribute}type"] = getattr(actuator, f"{part}_type")
+            attributes[f"{attribute}prm"] = _text(getattr(actuator, part))
+        for part, attribute in (("control", "ctrl"), ("force", "force"), ("activation", "act")):
+            values = getattr(actuator, f"{part}_range")
+            if np.isfinite(values).any():
+                attributes |= {f"{attribute}limited": "true", f"{attribute}range": _text(np.clip(values, *_BOUNDS))}
+        ET.SubElement(element, "general", attributes)
+
+
+_GEOMS = {"Sphere": "sphere", "Capsule": "capsule", "Cylinder": "cylinder", "Box": "box", "Ellipsoid": "ellipsoid"}
+_POINT = 1e-3
+"""The radius of the spheres that stand for points, m."""
+
+
+def _shapes(elements: dict[int, ET.Element], leaves: dict, topology: Topology, shapes: Sequence[Any]) -> None:
+    """Add shapes as geoms, which have no mass: inertias are written."""
+    for k, given in enumerate(shapes):
+        what = f"to_mjcf: element {k} of `shapes`"
+        if not (hasattr(given, "shape") and hasattr(given, "link")):
+            raise ModelError(f"{what} is {type(given).__name__}; a jaxdyn.ContactShape is needed")
+        body, pose, kind = -1, pose_vector(given.placement, f"{what}: placement"), type(given.shape).__name__
+        if given.link != "world":
+            frame = topology.frame(given.link)
+            body, pose = topology.frame_bodies[frame], compose_poses(leaves["frame_placement"][frame], pose)
+        sizes = [np.ravel(x) for x in dataclasses.astuple(given.shape)]
+        if kind not in (*_GEOMS, "Points") or any(np.size(x) > 3 for x in sizes if kind != "Points"):
+            raise ModelError(f"{what} is a {kind}, which MuJoCo has no geom for; leave it out")
+        points = np.reshape(sizes[0], (-1, 3)) if kind == "Points" else np.zeros((1, 3))
+        size = [_POINT] if kind == "Points" else np.concatenate(sizes)
+        for point in points:
+            at = {"pos": _text(transform_points(pose, point)), "quat": _text(pose[3:])}
+            ET.SubElement(elements[body], "geom", at, type=_GEOMS.get(kind, "sphere"), size=_text(size), mass="0")
+
+
 def _limits(
     leaves: dict[str, np.ndarray],
     primitive: Primitive,
@@ -144,7 +216,7 @@ def _limits(
     lower, upper = (float(leaves[name][coordinate]) for name in ("position_lower", "position_upper"))
     if primitive.nv == 1 and np.isfinite([lower, upper]).any():
         if lower < upper:
-            out |= {"limited": "true", "range": _text(np.clip([lower, upper], -_UNREACHED, _UNREACHED))}
+            out |= {"limited": "true", "range": _text(np.clip([lower, upper], *_BOUNDS))}
         else:
             missing.setdefault("ranges", []).append(joint)
     return out

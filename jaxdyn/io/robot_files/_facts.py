@@ -57,12 +57,16 @@ def robot_text(path_or_text: object) -> tuple[str, int] | None:
 def read_robot_file(path: str | os.PathLike, file_format: str) -> bytes:
     """Return the contents of a robot's file. **Raises** `RobotFileError` if it cannot be read."""
     try:
-        return Path(path).read_bytes()
+        data = Path(path).read_bytes()
     except (OSError, ValueError, TypeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         advice = f"give the path of {file_format} file, or its text, which must begin with '<'"
         name = quote(str(path), 300)
         raise RobotFileError(f"cannot read the robot's file {name}: {reason}; {advice}") from error
+    if data.startswith(b"PK\x03\x04"):
+        advice = f"{file_format} file is needed; load_model reads files of save_model"
+        raise RobotFileError(f"{quote(str(path), 300)} is an archive, such as NumPy's; {advice}")
+    return data
 
 
 def root_tag(text: str) -> str | None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from jaxdyn._errors import ModelError
+from jaxdyn._errors import ModelError, require_kind
 from jaxdyn.io.robot_files import enumerate_items, enumerate_names, warn
 from jaxdyn.io.urdf import _tree as tree
 from jaxdyn.io.urdf._extensions import JOINT_TAG, NAMESPACE, Rotor, is_rotor, simple_rotor
@@ -73,8 +73,7 @@ def patch_urdf(
     **Warns** `RobotFileWarning`, once, of what other readers pass over; and where a body has less mass than the links
     merged into it, whose inertias are then zero in the file, and the body's link has all.
     """
-    if not isinstance(model, Model):
-        raise ModelError(f"model is {type(model).__name__}; a Model is needed")
+    require_kind(model, Model, "patch_urdf: `model`", error=ModelError)
     robot = read_robot(path_or_text, package_dirs, strict)
     free_base = (model.topology.joint_names[0], model.topology.joint_types[0]) == (tree.ROOT_JOINT, "free")
     free_base &= tree.ROOT_JOINT not in tree.by_name(robot, "joint")

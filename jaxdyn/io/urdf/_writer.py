@@ -10,7 +10,7 @@ import xml.etree.ElementTree as ET
 
 import numpy as np
 
-from jaxdyn._errors import ModelError
+from jaxdyn._errors import ModelError, require_kind
 from jaxdyn.io.robot_files import enumerate_items, enumerate_names, warn
 from jaxdyn.io.urdf._extensions import FRAME_ATTRIBUTE, JOINT_TAG, NAMESPACE
 from jaxdyn.io.urdf._tree import ROOT_JOINT, WORLD
@@ -76,8 +76,7 @@ def to_urdf(model: Model, name: str = "robot", *, shapes_from: str | os.PathLike
     Pinocchio do not; `to_mjcf` writes it for MuJoCo), what is in `<jaxdyn:joint>`, and gravity that is not the
     standard one. And of links in `shapes_from` that the model does not have.
     """
-    if not isinstance(model, Model):
-        raise ModelError(f"to_urdf: model is {type(model).__name__}; a Model is needed")
+    require_kind(model, Model, "to_urdf: `model`", error=ModelError)
     if not isinstance(name, str) or not name:
         raise ModelError(f"the robot's name is {name!r}; a string that is not empty is needed")
     text = _Writer(model, name).text()

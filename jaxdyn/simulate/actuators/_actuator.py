@@ -6,6 +6,7 @@ recompile. All compute in the precision of the state.
 """
 
 import abc
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,7 @@ import numpy as np
 from jax import lax
 from jax.core import Tracer
 
+from jaxdyn import _printing as printing
 from jaxdyn._errors import ModelError, ShapeError
 from jaxdyn._types import Array, Float, float_leaf
 from jaxdyn.simulate._state import State
@@ -83,6 +85,19 @@ class Actuation(AbstractActuator):
                     "EffortLimits is needed; commands and policies go into Actuation(...).driven_by(...)"
                 )
         self.blocks = blocks
+
+    def printed(self) -> printing.Facts:
+        """The facts that `print` shows."""
+        facts = {}
+        for i, block in enumerate(self.blocks):
+            fields = {x.name: getattr(block, x.name) for x in dataclasses.fields(block)}
+            known = [
+                f"{name} {printing.number(x)}" for name, x in fields.items() if printing.is_concrete(x) and np.size(x)
+            ]
+            facts[f"{i} {type(block).__name__}"] = ", ".join(known)
+        return f"{len(self.blocks)} blocks: " + ", ".join(type(x).__name__ for x in self.blocks), facts
+
+    __repr__, __str__, _repr_html_ = printing.one_line, printing.text, printing.table
 
     def init(self, command: Any, state: State) -> tuple:
         """The memories of the blocks at the start, for commands shaped like `command`. **Raises** `ShapeError` where a

@@ -79,7 +79,7 @@ class MjcfActuators(AbstractActuator):
         actuator has any."""
         if all(x == "none" for x in self.dynamics):
             return None
-        batch = np.broadcast_shapes(state.v.shape[:-1], command.shape[:-1], self.time_constant.shape[:-1])
+        batch = jnp.broadcast_shapes(state.v.shape[:-1], command.shape[:-1], self.time_constant.shape[:-1])
         return jnp.zeros((*batch, len(self.names)), state.v.dtype)
 
     def __call__(self, carry: Any, command: Any, state: State, t: Any) -> tuple[Any, Float[Array, "*batch nv"]]:

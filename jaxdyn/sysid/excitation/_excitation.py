@@ -23,6 +23,7 @@ from jaxdyn._errors import (
 )
 from jaxdyn._status import Status
 from jaxdyn._types import ArrayLike
+from jaxdyn._waits import saying
 from jaxdyn.algorithms import rnea
 from jaxdyn.model import Model, require_no_loops
 from jaxdyn.sysid.excitation import _motions as motions
@@ -100,6 +101,7 @@ class ExcitationOptions:
 
 
 @naming_arguments
+@saying("optimizing the excitation")
 def optimize_excitation(
     model: Model,
     *,

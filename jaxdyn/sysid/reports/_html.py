@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from jaxdyn._durable_files import write_durably
 from jaxdyn._printing import percent
 from jaxdyn.model import Model, rotational_about_center
 from jaxdyn.sysid.parameters import is_physical
@@ -45,7 +46,7 @@ def write_page(path: str | Path, title: str, notes: Sequence[str], parts: Sequen
         f"<meta name='viewport' content='width=device-width'><title>{escape(title)}</title><style>{_STYLE}</style>"
         f"</head><body><h1>{escape(title)}</h1>\n{body}\n</body></html>\n"
     )
-    Path(path).write_text(page, encoding="utf-8")
+    write_durably(Path(path), lambda temporary: temporary.write_text(page, encoding="utf-8"))
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], caption: str, weak: Sequence[bool] | None = None) -> str:

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdyn._errors import DataError, ModelError, naming_arguments, require_choice, require_positive
+from jaxdyn._errors import DataError, ModelError, naming_arguments, require_choice, require_kind, require_positive
 from jaxdyn._types import Array, Float
 from jaxdyn.contact import Contacts, require_contact
 from jaxdyn.model import Model
@@ -35,11 +35,11 @@ class Robot(eqx.Module):
     """Contacts, as in `rollout`."""
 
     def __check_init__(self) -> None:
-        if self.contacts is None:
-            return
-        if not isinstance(self.contacts, Contacts):
-            raise ModelError(f"`contacts` is a {type(self.contacts).__name__}; a jaxdyn.Contacts is needed")
-        require_contact(self.model, self.contacts)
+        require_kind(self.model, Model, "Robot: `model`", error=ModelError)
+        require_kind(self.actuation, (Actuation, type(None)), "Robot: `actuation`", error=ModelError)
+        require_kind(self.contacts, (Contacts, type(None)), "Robot: `contacts`", error=ModelError)
+        if self.contacts is not None:
+            require_contact(self.model, self.contacts)
 
 
 def integrator_of(robot: Any, integrator: Integrator | None) -> Integrator:

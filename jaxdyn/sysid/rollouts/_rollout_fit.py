@@ -21,6 +21,7 @@ from jaxdyn._errors import (
 )
 from jaxdyn._status import Status
 from jaxdyn._types import Array, ArrayLike, Float
+from jaxdyn._waits import saying
 from jaxdyn.contact import Contacts
 from jaxdyn.model import Model, require_no_loops
 from jaxdyn.simulate.integrators import Integrator, require_integrator
@@ -104,6 +105,7 @@ class RolloutStep(NamedTuple):
 
 
 @naming_arguments
+@saying("fitting roll-outs")
 def fit_rollouts(
     parametrization: Parametrization,
     recordings: Recordings,

@@ -10,6 +10,7 @@ import numpy as np
 from jaxdyn import _printing as printing
 from jaxdyn._errors import DataError
 from jaxdyn._status import Status
+from jaxdyn._waits import saying
 from jaxdyn.sysid.parameters import cholesky
 from jaxdyn.sysid.torques._base_parameters import BaseParameters
 from jaxdyn.sysid.torques._fit_result import InverseDynamicsFit
@@ -52,6 +53,7 @@ class Bootstrap(NamedTuple):
     __repr__, __str__, _repr_html_ = printing.one_line, printing.text, printing.table
 
 
+@saying("resampling the recordings")
 def bootstrap(fit: InverseDynamicsFit, recordings, *, draws: int = 200, blocks: int = 40, seed: int = 0) -> Bootstrap:
     """Resample the recordings of a fit by blocks in time and fit each draw again, to see how the parameters scatter.
 

@@ -22,6 +22,7 @@ from jaxdyn._errors import (
 )
 from jaxdyn._status import Status
 from jaxdyn._types import ArrayLike
+from jaxdyn._waits import saying
 from jaxdyn.model import BodyInertia, Model
 from jaxdyn.spatial import inertia_matrix, transform_inertial_parameters
 from jaxdyn.sysid.parameters import cholesky, leaves
@@ -95,6 +96,7 @@ class PayloadFit(NamedTuple):
 
 
 @naming_arguments
+@saying("identifying the payload")
 def identify_payload(
     model: Model,
     without: Recordings,

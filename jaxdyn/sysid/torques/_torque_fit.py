@@ -11,6 +11,7 @@ import numpy as np
 from jaxdyn._errors import DataError, naming_arguments, require_positive, require_positive_integer
 from jaxdyn._status import Status
 from jaxdyn._types import ArrayLike
+from jaxdyn._waits import saying
 from jaxdyn.model import Model
 from jaxdyn.sysid.parameters import leaves
 from jaxdyn.sysid.recordings import Recordings
@@ -119,6 +120,7 @@ def ordinary_least_squares(
 
 
 @naming_arguments
+@saying("fitting torques")
 def fit_inverse_dynamics(
     model: Model,
     recordings: Recordings,
@@ -219,6 +221,7 @@ def fit_inverse_dynamics(
 
 
 @naming_arguments
+@saying("cross-validating")
 def cross_validate(
     model: Model,
     recordings: Recordings,

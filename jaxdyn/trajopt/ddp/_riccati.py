@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jax.scipy.linalg import cho_solve, solve_triangular
 
@@ -157,7 +156,7 @@ def backward(e: Expansion, regularization, held: HeldControls | None = None) -> 
 def _scan_backward(*operands) -> StagePolicies:
     """The recursion of `backward` without native code, for operands that may have leading batch axes."""
     batches = [x.shape[: x.ndim - axes] for x, axes in zip(operands, _AXES[: len(operands)], strict=True)]
-    batch = np.broadcast_shapes(*batches)
+    batch = jnp.broadcast_shapes(*batches)
     if not batch:
         return _scan_stages(*operands)
     flat = [

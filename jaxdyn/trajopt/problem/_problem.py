@@ -10,6 +10,7 @@ import numpy as np
 from jax import lax
 from jax.core import Tracer
 
+from jaxdyn import _printing as printing
 from jaxdyn import native
 from jaxdyn._errors import (
     ModelError,
@@ -97,6 +98,20 @@ class Problem(eqx.Module):
         # Shapes of costs, residuals, weights and bounds are checked here, not inside a solver.
         self._shapes(lambda p, x, u: (p.stage_cost(x, u, 0), p.terminal_cost(x)))
         self._shapes(lambda p, x, u: (p.stage_constraint(x, u, 0), p.terminal_constraint(x)))
+
+    def printed(self) -> printing.Facts:
+        """The facts that `print` shows."""
+        dynamics = self.dynamics
+        facts = {"dynamics": f"{type(dynamics).__name__}, steps of {printing.number(dynamics.dt, 's')}"}
+        for name in ("stage_costs", "terminal_costs", "stage_constraints", "terminal_constraints"):
+            terms = [getattr(x, "term", x) for x in getattr(self, name)]
+            if terms:
+                shown = printing.kinds(getattr(x, "residual", x) for x in terms)
+                facts[name.replace("_", " ")] = shown
+        facts["controls"] = "bounded" if self.bounded else "without bounds"
+        return f"{self.horizon} stages, nx = {dynamics.nx}, nu = {dynamics.nu}", facts
+
+    __repr__, __str__, _repr_html_ = printing.one_line, printing.text, printing.table
 
     def _shapes(self, function: Callable):
         """The shapes of the results of `function(problem, x, u)`."""

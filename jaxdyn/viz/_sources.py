@@ -1,0 +1,122 @@
+"""The drawing of what a user hands over: a model, what has one, or a robot's file."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxdyn._errors import ModelError, require_kind
+from jaxdyn.contact import Contacts, load_contact_shapes
+from jaxdyn.io import LeftOutWarning, is_mjcf
+from jaxdyn.io.mjcf import compile_massless_mjcf
+from jaxdyn.io.robot_files import unbatched_leaves
+from jaxdyn.model import Model
+from jaxdyn.viz._contact_scene import shape_meshes
+from jaxdyn.viz._drawing import (
+    CONTACTS,
+    FORCES,
+    SHAPE,
+    SHAPE_OPACITY,
+    Drawing,
+    Surface,
+    body_name,
+    draw,
+    first_configuration,
+    rgba,
+)
+from jaxdyn.viz._geometry import Visual
+from jaxdyn.viz._visuals import load_robot, load_visuals
+
+_WITH_MODEL = "what has one as its `model`, such as a Scene"
+_FILES = "the path or the text of a URDF or MJCF file, or a mujoco.MjModel"
+
+
+def drawing_of(
+    source: Any,
+    visuals: Any,
+    package_dirs: Sequence[str | os.PathLike],
+    skip_missing: bool,
+    options: dict[str, Any],
+    contacts: Contacts | bool | None = None,
+) -> Drawing:
+    """Return the drawing of a model or a robot's file. See `Viewer` for the arguments."""
+    model: Any = source if isinstance(source, Model) else getattr(source, "model", None)
+    given = isinstance(model, Model)
+    if given and options:
+        raise ModelError(f"{', '.join(options)}: arguments of a file's loader, but a model is given, no file")
+    if not given:
+        if not _is_file(source):
+            require_kind(
+                source,
+                Model,
+                "what is shown",
+                f"what has one as its `model`, such as a Scene, {_FILES}",
+                error=ModelError,
+            )
+        model = load_robot(source, package_dirs, **options)
+    if visuals is None:
+        visuals = () if given else source
+    load_collisions, file = None, None
+    if not isinstance(visuals, list | tuple):
+        if not _is_file(visuals):
+            require_kind(visuals, list, "visuals", "a tuple of Visual", _FILES, error=ModelError)
+        file, files = visuals, {"package_dirs": package_dirs, "skip_missing": skip_missing}
+        visuals, load_collisions = load_visuals(file, **files), lambda: load_visuals(file, collision=True, **files)
+    for visual in visuals:
+        require_kind(visual, Visual, "an element of visuals", error=ModelError)
+    unbatched_leaves(model)
+    drawing = draw(model, visuals, _start_of(source, model, given))
+    drawing = dataclasses.replace(drawing, load_collisions=load_collisions)
+    if contacts is True:
+        contacts = _contacts_of_file(model, file if given else source, package_dirs, skip_missing)
+    return drawing if contacts is None or contacts is False else _with_contacts(drawing, contacts)
+
+
+def _is_file(source: Any) -> bool:
+    # The class is known by its name, so that MuJoCo is needed for its own files only.
+    return isinstance(source, str | os.PathLike) or type(source).__name__ == "MjModel"
+
+
+def _start_of(source: Any, model: Model, given: bool) -> np.ndarray:
+    """Return the configuration `[nq]` in which a scene or an MJCF file has the robot, or that of zeros within limits:
+    at zero, robots of files that have a reference or a free joint may be under the floor."""
+    start = getattr(source, "start", None)
+    if not given and is_mjcf(source):
+        start = compile_massless_mjcf(source, kinematics_only=True)[0].qpos0
+    if getattr(start, "shape", None) != (model.nq,):
+        return first_configuration(model)
+    return np.array(start, np.float64)
+
+
+def _contacts_of_file(model: Model, file: Any, package_dirs: Sequence[str | os.PathLike], skip: bool) -> Contacts:
+    """Return the contacts of a file's collision geometry. **Raises** as `load_contact_shapes`; `ModelError` without a
+    file or without such geometry."""
+    if file is None:
+        raise ModelError("contacts=True draws the shapes of a file, but a model is given; give jaxdyn.Contacts")
+    with warnings.catch_warnings():
+        # What the shapes replace and leave out does not matter for a picture.
+        warnings.simplefilter("ignore", LeftOutWarning)
+        unsupported = "warn" if skip else "error"
+        found = load_contact_shapes(model, file, package_dirs=package_dirs, unsupported=unsupported)
+    if not found.shapes:
+        raise ModelError("the file has no collision geometry on links that move; leave contacts out")
+    return Contacts(model, found.shapes) if found.surface is None else Contacts(model, found.shapes, found.surface)
+
+
+def _with_contacts(drawing: Drawing, contacts: Contacts) -> Drawing:
+    """Return the drawing with the shapes of contacts. **Raises** `ModelError` for those of another model."""
+    require_kind(contacts, Contacts, "contacts", error=ModelError)
+    if max(max(group.bodies) for group in contacts.groups) >= drawing.model.nb:
+        raise ModelError("contacts have a shape on a body that the model does not have: make them for this model")
+    color = rgba(SHAPE, SHAPE_OPACITY)
+    shapes = [
+        Surface(CONTACTS, body, mesh, color, f"contact shape on {body_name(drawing.model, body)}")
+        for body, mesh in shape_meshes(contacts, drawing.unit)
+    ]
+    shown = (*drawing.shown, CONTACTS, FORCES)
+    return dataclasses.replace(drawing, surfaces=[*drawing.surfaces, *shapes], shown=shown, contacts=contacts)
