@@ -56,7 +56,10 @@ def check_recording(
     reported if a third of that, or less, remains with another factor, in another order of joints, or with positions in
     degrees. For exchanged columns the torques, the positions, and all of them are compared, and several are named where
     they explain the torques about as well. A joint whose friction is large beside the torques of its links is judged by
-    the size of its torque and the sign of its friction only: `unchecked_torques` names such joints.
+    the size of its torque and the sign of its friction only: `unchecked_torques` names such joints. A finding is grave
+    only where no true recording looks so: the given reading leaves much and the other one hardly anything; a sign also
+    needs friction that opposes it, or a torque that is not small beside others; a factor far below 1 at single joints
+    may be a joint without a drive.
 
     Without a model, joints are named by their columns. Torques of robots with closed loops are not compared with the
     model's.
