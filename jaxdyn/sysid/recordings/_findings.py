@@ -15,7 +15,7 @@ class Finding(NamedTuple):
 
     kind: str
     """`"gap"`, `"clock"`, `"degrees"`, `"limits"`, `"wrapped"`, `"rates"`, `"order"`, `"sign"`, `"scale"`,
-    `"misfit"`, `"still"`, `"no torque"` or `"delay"`."""
+    `"misfit"`, `"still"`, `"no torque"`, `"saturated"` or `"delay"`."""
     message: str
     joints: tuple[str, ...] = ()
     value: float | None = None

@@ -25,7 +25,7 @@ from jaxdyn.sysid.recordings import (
 )
 from jaxdyn.sysid.torques._base_parameters import base_covariance_root
 from jaxdyn.sysid.torques._cross_validation import held_out_errors
-from jaxdyn.sysid.torques._effect_search import effect_shape
+from jaxdyn.sysid.torques._effect_search import effect_shape, without_resting_joints
 from jaxdyn.sysid.torques._effects import JointEffects, Joints, has_redundant_drives
 from jaxdyn.sysid.torques._fit_result import Evaluation, InverseDynamicsFit
 from jaxdyn.sysid.torques._layout import require_one_robot
@@ -267,6 +267,12 @@ def plan_identification(
     trials = _Trials(model, prepared, friction_velocity)
     if joint_effects is None:
         joint_effects, choices = _choose_effects(trials)
+        joint_effects, still = without_resting_joints(joint_effects, model, measured)
+        if still:
+            notes.append(
+                f"The armature and friction of {', '.join(still)} were not fitted, since these joints hardly move. "
+                "Friction that holds them at rest counts as their gravity or offset."
+            )
     if prior_weight is None:
         prior_weight, more, warned = _choose_weight(trials, joint_effects)
         choices, notes = choices + more, notes + warned
