@@ -255,11 +255,12 @@ class InverseDynamicsFit(eqx.Module):
 
     def _posterior_intervals(self, names: Sequence[str], B: np.ndarray, level: float) -> Intervals:
         """The intervals of combinations `B` `[k, P]` of the parameters of a physical fit."""
-        slope = with_gains(self.tangent, self.score_factor.shape[1])
-        factors = (self.score_factor @ slope, self.block_scores @ slope)
-        posterior = Posterior(self.precision_factor, self.prior_factor, factors)
-        options = {"positive": self.positive(B), "reference": B @ self.reference}
-        return posterior_intervals(names, B @ self.parameters, B @ self.tangent, posterior, level, **options)
+        found = (self.reference, self.tangent, self.precision_factor, self.prior_factor)
+        reference, tangent, precision_factor, prior_factor = (np.asarray(x) for x in found)
+        slope = with_gains(tangent, self.score_factor.shape[1])
+        posterior = Posterior(precision_factor, prior_factor, (self.score_factor @ slope, self.block_scores @ slope))
+        options = {"positive": self.positive(B), "reference": B @ reference}
+        return posterior_intervals(names, B @ self.parameters, B @ tangent, posterior, level, **options)
 
     def _with_shared_friction(self, x: Intervals) -> Intervals:
         """The intervals of single parameters, wider where Coulomb friction and an offset are known only together, as at

@@ -30,7 +30,7 @@ from jaxdyn.sysid.torques._effects import JointEffects, Joints, has_redundant_dr
 from jaxdyn.sysid.torques._fit_result import Evaluation, InverseDynamicsFit
 from jaxdyn.sysid.torques._layout import require_one_robot
 from jaxdyn.sysid.torques._lengths import with_lengths_of
-from jaxdyn.sysid.torques._residual_causes import Cause, horizontal_axes, residual_causes
+from jaxdyn.sysid.torques._residual_causes import Cause, horizontal_axes, residual_causes, what_explains_most
 from jaxdyn.sysid.torques._reweighting import Loss, first_noise
 from jaxdyn.sysid.torques._torque_fit import Step, fit_inverse_dynamics, ordinary_least_squares
 from jaxdyn.sysid.torques._torque_model import EffectShape, Samples, driven_joints
@@ -239,9 +239,10 @@ def plan_identification(
        Of these, one that lowers it by less beside those that came later is taken away again, and so is Stribeck
        friction if another width of the sign does without it, where both are searched for finely. The parts are
        consecutive in time, five, or one for each recording. (An improvement by one standard error, a common rule, comes
-       too often by chance: there are several candidates, and an effect that is not there makes statements false.)
+       too often by chance: there are several candidates, and an effect that is not there makes statements false.) None
+       is tried where another cause explains most of what a fit without them leaves (`residual_causes`).
     3. The weight of the prior is 1, which says that a link's inertia, its shape kept, is known within a factor of about
-       1.6, unless 0.1 or 0.01 predict significantly better. A larger weight may predict better as well, but would claim
+       1.6, unless 0.1 predicts significantly better. A larger weight may predict better as well, but would claim
        to know the start.
 
     What is given is not chosen. With `lengths`, a first fit finds them, and the choices are made with them. The
@@ -266,7 +267,9 @@ def plan_identification(
         model = with_lengths_of(model, fit_inverse_dynamics(model, prepared, joint_effects=first, **options).model)
     trials = _Trials(model, prepared, friction_velocity)
     if joint_effects is None:
-        joint_effects, choices = _choose_effects(trials)
+        explained = what_explains_most(model, prepared, friction_velocity, _PRIOR_WEIGHT)
+        joint_effects, choices = (JointEffects(), []) if explained else _choose_effects(trials)
+        notes += [explained] if explained else []
         joint_effects, still = without_resting_joints(joint_effects, model, measured)
         if still:
             notes.append(
@@ -372,17 +375,19 @@ def _choose_weight(trials: _Trials, effects: JointEffects) -> tuple[float, list[
     samples = trials.samples(effects)
     errors = held_out_errors(samples, first_noise(samples), _WEIGHTS, _FOLDS)
     default = _WEIGHTS.index(_PRIOR_WEIGHT)
-    best = int(np.argmin(errors.mean(axis=0)))
+    least = int(np.argmin(errors.mean(axis=0)))
+    # An edge of the candidates is no choice: better ones may lie beyond.
+    best = max(least, 1)
     if best == default:
         return _PRIOR_WEIGHT, [], []
     choice = _compare(f"prior weight {_WEIGHTS[best]:g}", errors[:, default], errors[:, best])
     if not choice.taken:
         return _PRIOR_WEIGHT, [choice], []
     edge = (
-        f"The prior weight {_WEIGHTS[best]:g} is the least of the candidates {list(_WEIGHTS)}: the data want to be far "
-        f"from the start, whose inertias may be wrong by factors."
+        f"The prior weight {_WEIGHTS[0]:g}, the least of the candidates {list(_WEIGHTS)}, predicts better still: the "
+        "data want to be far from the start, whose inertias may be wrong by factors."
     )
-    return _WEIGHTS[best], [choice], [edge] if best == 0 else []
+    return _WEIGHTS[best], [choice], [edge] if least == 0 else []
 
 
 def _compare(name: str, old: np.ndarray, new: np.ndarray) -> Choice:

@@ -11,6 +11,8 @@ import numpy as np
 from scipy.signal import butter, sosfiltfilt
 from scipy.stats import f as f_distribution
 
+from jaxdyn._printing import percent
+from jaxdyn._types import ArrayLike
 from jaxdyn.friction import LoadProportional, Stribeck
 from jaxdyn.model import Model
 from jaxdyn.sysid.recordings import Recordings
@@ -19,6 +21,7 @@ from jaxdyn.sysid.torques._effects import frictionless_torque
 from jaxdyn.sysid.torques._fit_result import InverseDynamicsFit
 from jaxdyn.sysid.torques._residual_noise import independent_share
 from jaxdyn.sysid.torques._structure import STRUCTURES, structures
+from jaxdyn.sysid.torques._torque_fit import fit_inverse_dynamics
 from jaxdyn.sysid.torques._torque_model import Samples
 
 LEAST_PART = 0.1
@@ -29,6 +32,8 @@ _CHANCE = 1e-4
 # A cause with a name comes before structure if it has at least this part of its evidence: to first order a cause
 # explains less than it does when it is fitted.
 _NAMELESS = 0.5
+# A cause of which there is no doubt explains this part of what is left. The causes that choices of effects try.
+_MOST, _EFFECTS = 0.5, ("load friction", "Stribeck friction", "springs", "torque delay", "velocity", "position")
 # The part of the cutoff below which deflections of flexible joints are looked for.
 _SLOW = 0.25
 # Columns of residuals smaller than this part of the torque are rounding.
@@ -54,7 +59,7 @@ class Cause(NamedTuple):
     `horizontal_axes` in m/s^2, or one for each degree of freedom (of flexibility the compliance, rad/(N m)); of a
     structure NaN."""
     chance: float = 0.0
-    """Of a structure, the probability of such a statistic by chance, at the joint where that is largest."""
+    """The probability of such a statistic by chance, at the joint where that is largest; only for a structure."""
 
     @property
     def structure(self) -> bool:
@@ -158,6 +163,22 @@ def _structures(
     return out
 
 
+def what_explains_most(
+    model: Model, recordings: Recordings, friction_velocity: ArrayLike | None, prior_weight: float
+) -> str | None:
+    """Return a sentence if one cause that is no effect of friction or a spring explains most of what a fit with the
+    usual effects leaves: effects that are chosen beside such a cause would make up for it."""
+    fit = fit_inverse_dynamics(model, recordings, friction_velocity=friction_velocity, prior_weight=prior_weight)
+    first = next(iter(residual_causes(fit, recordings)), None)
+    if first is None or not (first.evident and first.part > _MOST) or first.name in _EFFECTS:
+        return None
+    what = f"a dependence on {first.name}" if first.structure else first.name
+    return (
+        f"No further effects were tried, since {what} would explain {percent(first.part)} of what the usual ones leave "
+        f"(F = {first.statistic:.3g}): effects that do not exist would make up for it."
+    )
+
+
 def horizontal_axes(model: Model) -> np.ndarray:
     """Two unit vectors `[2, 3]` that are perpendicular to the model's gravity; x and y for gravity along z."""
     g = np.asarray(model.gravity, np.float64)
@@ -225,7 +246,7 @@ def _flexibility_slopes(model: Model, samples: Samples) -> np.ndarray:
     torque, out = np.array(frictionless_torque(model, *motion)), []
     for x, start, end in zip(samples.recordings, samples.starts, samples.starts[1:], strict=False):
         # Noise of the positions is in the residuals, too, and grows with the fourth power of the frequency here.
-        low_pass = butter(4, _SLOW * x.cutoff, fs=x.rate, output="sos")
+        low_pass = butter(4, _SLOW * (x.cutoff or 0.0), fs=x.rate, output="sos")
         torque[start:end] = sosfiltfilt(low_pass, torque[start:end], axis=0)
     for j in range(model.nv):
         way = np.zeros_like(torque)
@@ -235,8 +256,7 @@ def _flexibility_slopes(model: Model, samples: Samples) -> np.ndarray:
         for _ in range(2):
             pairs = zip(samples.recordings, samples.starts, samples.starts[1:], strict=False)
             ways.append(np.concatenate([np.gradient(ways[-1][a:b], x.t, axis=0) for x, a, b in pairs]))
-        above, below = (
-            frictionless_torque(model, *(x + s * step * y for x, y in zip(motion, ways, strict=True))) for s in (1, -1)
-        )
+        ends = ([x + sign * step * y for x, y in zip(motion, ways, strict=True)] for sign in (1, -1))
+        above, below = (frictionless_torque(model, q, v, a) for q, v, a in ends)
         out.append((above - below) / (2 * step))
     return np.stack(out, axis=-1)

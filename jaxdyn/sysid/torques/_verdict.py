@@ -199,7 +199,7 @@ def _causes(causes: Sequence[Cause], refused: Mapping[str, tuple[float, float]])
     evident, left = ([x for x in group if x.evident] for group in (named, structure))
     if not causes:
         return []
-    out = [_something_else(left, evident and evident[0] is causes[0])] if left else []
+    out = [_something_else(left, bool(evident) and evident[0] is causes[0])] if left else []
     if not evident:
         names = ", ".join(x.name for x in named)
         weak = f"each explains less than {percent(LEAST_PART)} of what is left, or no more than chance may"
