@@ -323,6 +323,19 @@ def test_flexible_joints_and_gravity_upside_down_are_named():
     assert "The torques of gravity that were found are opposite to those of the start" in text
 
 
+def test_a_tilted_mount_brings_no_effects():
+    arm = jaxdyn.samples.arm().with_locked_joints({f"joint{i}": 0.0 for i in (4, 5, 6, 7)})
+    truth, t = arm.with_joint_friction(0.5, 0.4, 0.02).with_armature(0.1), np.arange(0.0, 12.0, 0.01)
+    rng, w = np.random.default_rng(0), np.arange(1, 6) * np.pi / 3
+    q = np.sin(np.outer(t, w)) @ rng.normal(size=(5, 3)) + np.cos(np.outer(t, w)) @ rng.normal(size=(5, 3))
+    x = sysid.Recording(t, 0.25 * q + [0.0, 0.5, 0.2]).differentiated()
+    tilted = dataclasses.replace(truth, gravity=jnp.asarray([0.855, 0.0, -9.773]))
+    tau = np.asarray(jaxdyn.rnea(tilted, x.q, x.v, x.a)) + 0.02 * rng.normal(size=x.q.shape)
+    found = sysid.identify(truth.scaled(mass=1.2), sysid.Recording(x.t, x.q, tau=tau), prior_weight=1.0, force=True)
+    assert found.plan.joint_effects == sysid.JointEffects()
+    assert any("No further effects were tried, since tilt would explain" in x for x in found.verdict())
+
+
 def test_a_joint_that_turns_one_way_or_never_or_whose_torque_is_clipped():
     truth, t = _arm().with_joint_friction(0.1, 0.5, 0.02), np.arange(0.0, 10.0, 0.01)
     rng = np.random.default_rng(0)
