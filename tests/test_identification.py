@@ -271,6 +271,97 @@ def test_residuals_point_to_what_is_wrong(cause, change):
     assert any(f"point to {cause}" in line for line in found.verdict())
 
 
+def _structured_torques(kind, q, v, t):
+    """Friction without a parameter here (N m), and what of a position the encoder sees beyond that of the link."""
+    sign = np.tanh(v / 0.05)
+    if kind == "time":
+        return -sign * (1 - np.exp(-t / 4))[:, None]
+    if kind == "other joints":
+        return np.stack([0 * t, np.tanh((v[:, 0] + v[:, 1]) / 0.05)], axis=1)
+    if kind == "position":
+        return 0.5 * np.sin(6 * q)
+    z, x = np.zeros_like(v), np.zeros(2)
+    for k in range(len(t)):  # Dahl's law, with a way of 0.03 rad
+        for _ in range(4):
+            x = x + 0.25 * (t[1] - t[0]) * (v[k] - np.abs(v[k]) * x / 0.03)
+        z[k] = x / 0.03
+    return 1.5 * (z - sign)
+
+
+@pytest.mark.parametrize("kind", ["time", "position", "direction", "other joints", "none"])
+def test_structure_without_a_name_is_something_else(kind):
+    truth = _arm().with_joint_friction(**FRICTION)
+    r = _recording(truth, noise=0.02, rate=100.0, duration=16.0)
+    if kind != "none":
+        r = dataclasses.replace(r, tau=r.tau + _structured_torques(kind, r.q, r.v, r.t))
+    options = {"joint_effects": sysid.JointEffects(), "prior_weight": 1.0, "force": True}
+    found = sysid.identify(truth.scaled(mass=1.2), r, friction_velocity=0.05, **options)
+    evident, text = [x for x in found.causes if x.evident], str(found)
+    if kind == "none":
+        assert not evident
+        assert "Nor do they show structure in time, position, direction" in text
+        assert "The torques of gravity" not in text
+        return
+    assert evident[0].name == kind
+    assert evident[0].structure
+    assert "Something else is left in the residuals, which no parameter here describes" in text
+    assert "Nor do they show" not in text
+
+
+def test_flexible_joints_and_gravity_upside_down_are_named():
+    truth = _arm().with_joint_friction(**FRICTION)
+    r = _recording(truth, noise=0.02, rate=100.0)
+    start = truth.scaled(mass=1.2)
+    options = {"joint_effects": sysid.JointEffects(), "prior_weight": 1.0, "friction_velocity": 0.05, "force": True}
+    transmitted = np.asarray(jaxdyn.rnea(truth, r.q, r.v, r.a, joint_friction=False))
+    flexible = sysid.Recording(r.t, r.q + transmitted / 1500, tau=r.tau)
+    found = sysid.identify(start, flexible, **options)
+    assert found.causes[0].name == "flexibility"
+    assert found.causes[0].evident
+    upside_down = dataclasses.replace(start, gravity=-start.gravity)
+    text = str(sysid.identify(upside_down, r, **options))
+    assert "The torques of gravity that were found are opposite to those of the start" in text
+
+
+def test_a_tilted_mount_brings_no_effects():
+    arm = jaxdyn.samples.arm().with_locked_joints({f"joint{i}": 0.0 for i in (4, 5, 6, 7)})
+    truth, t = arm.with_joint_friction(0.5, 0.4, 0.02).with_armature(0.1), np.arange(0.0, 12.0, 0.01)
+    rng, w = np.random.default_rng(0), np.arange(1, 6) * np.pi / 3
+    q = np.sin(np.outer(t, w)) @ rng.normal(size=(5, 3)) + np.cos(np.outer(t, w)) @ rng.normal(size=(5, 3))
+    x = sysid.Recording(t, 0.25 * q + [0.0, 0.5, 0.2]).differentiated()
+    tilted = dataclasses.replace(truth, gravity=jnp.asarray([0.855, 0.0, -9.773]))
+    tau = np.asarray(jaxdyn.rnea(tilted, x.q, x.v, x.a)) + 0.02 * rng.normal(size=x.q.shape)
+    found = sysid.identify(truth.scaled(mass=1.2), sysid.Recording(x.t, x.q, tau=tau), prior_weight=1.0, force=True)
+    assert found.plan.joint_effects == sysid.JointEffects()
+    assert any("No further effects were tried, since tilt would explain" in x for x in found.verdict())
+
+
+def test_a_joint_that_turns_one_way_or_never_or_whose_torque_is_clipped():
+    truth, t = _arm().with_joint_friction(0.1, 0.5, 0.02), np.arange(0.0, 10.0, 0.01)
+    rng = np.random.default_rng(0)
+    q = np.stack([0.25 * t - 1.5 + 0.1 * np.sin(t), 0.5 * np.sin(1.7 * t) + 0.3 * np.sin(4 * t) - 1.5], axis=1)
+
+    def identified(q, clip=np.inf):
+        x = sysid.Recording(t, q).differentiated()
+        tau = np.asarray(jaxdyn.rnea(truth, x.q, x.v, x.a)) + 0.02 * rng.normal(size=x.q.shape)
+        recording = sysid.Recording(x.t, x.q, tau=np.clip(tau, -clip, clip))
+        return sysid.identify(_arm().scaled(mass=0.8), recording, prior_weight=1.0, force=True, friction_velocity=0.02)
+
+    found = identified(q)
+    x = found.fit.intervals()
+    for name, true in (("coulomb(joint2)", 0.5), ("offset(joint2)", 0.0), ("coulomb(joint4)", 0.5)):
+        at = x.names.index(name)
+        assert x.lower[at] <= true <= x.upper[at]
+    assert any(
+        "one direction only: joint2. Their Coulomb friction and offset are known only together" in y
+        for y in found.verdict()
+    )
+    still = identified(q * [1, 0] + [0, 0.3] + 2e-5 * rng.normal(size=q.shape))
+    assert still.plan.joint_effects.coulomb == still.plan.joint_effects.armature == ("joint2",)
+    assert any("armature and friction of joint4 were not fitted" in y for y in still.verdict())
+    assert any("stay at their largest values: joint4" in y for y in identified(q, clip=15.0).verdict())
+
+
 def test_wrong_lengths_are_found():
     """The start's are a fifth too long. What no torque depends on stays there."""
     truth = _arm().with_joint_friction(**FRICTION)

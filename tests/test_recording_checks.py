@@ -283,6 +283,29 @@ def test_the_sign_of_one_joint_whose_friction_hides_its_torque():
         assert named(exchange(r, ("tau",), joints), "order") == {*NAMES[list(joints)]}
 
 
+@pytest.mark.parametrize("friction", [0.0, 0.2])
+def test_true_torques_of_a_light_wrist_are_not_refused(friction):
+    """The centers of mass of the last links lie on the other side of the joints, and farther away, than the model's."""
+    r = recorded(4, friction=0.0)
+    inertias = np.asarray(ARM.inertial_parameters).copy()
+    inertias[4:, 1:4] *= -4
+    truth = dataclasses.replace(ARM, inertial_parameters=jnp.asarray(inertias))
+    tau = np.asarray(rnea(truth, r.q, r.v, np.gradient(r.require("v")[0], r.t, axis=0)))
+    tau = tau + friction * tau.std(axis=0) * np.tanh(r.v / 0.03)
+    findings = check_recording(dataclasses.replace(r, tau=tau), ARM, warn=False)
+    assert any(x.kind == "sign" and "joint5" in x.joints for x in findings)
+    assert not any(x.grave for x in findings)
+    # Beside the others, a joint without a drive has a torque that is only an error.
+    undriven = tau * np.where(NAMES == "joint4", -0.03, 1.0)
+    findings = check_recording(dataclasses.replace(r, tau=undriven), truth, warn=False)
+    assert {x.kind for x in findings} == {"sign", "scale"}
+    assert not any(x.grave for x in findings)
+    (finding,) = check_recording(
+        dataclasses.replace(r, tau=tau * np.where(NAMES == "joint4", -1, 1)), truth, warn=False
+    )
+    assert (finding.kind, finding.joints, finding.grave) == ("sign", ("joint4",), True)
+
+
 def test_torques_far_smaller_than_the_model_s():
     r = recorded(1, friction=2.0)
     for j in (2, 5, 6):

@@ -15,7 +15,7 @@ class Finding(NamedTuple):
 
     kind: str
     """`"gap"`, `"clock"`, `"degrees"`, `"limits"`, `"wrapped"`, `"rates"`, `"order"`, `"sign"`, `"scale"`,
-    `"misfit"`, `"still"`, `"no torque"` or `"delay"`."""
+    `"misfit"`, `"still"`, `"no torque"`, `"saturated"` or `"delay"`."""
     message: str
     joints: tuple[str, ...] = ()
     value: float | None = None
@@ -30,10 +30,10 @@ def of_joints(kind: str, joints: Sequence[str], message: str, *, grave: bool = F
     return [Finding(kind, message.format(", ".join(joints)), tuple(joints), grave=grave)] if joints else []
 
 
-def exchanged(readings: Sequence[tuple[str, Mapping[str, str]]], *, sure: bool = True) -> Finding:
+def exchanged(readings: Sequence[tuple[str, Mapping[str, str]]], *, sure: bool = True, grave: bool = True) -> Finding:
     """Return a finding about columns that belong to other joints. Each reading has the names of the columns, and the
     joints whose columns stand in the place of those of other joints, by these; the first one is the best. `sure`: it is
-    the only one."""
+    the only one; `grave`: no true recording looks so."""
     shown = [in_places(x) for _, x in readings]
     if sure:
         what, _ = readings[0]
@@ -45,7 +45,7 @@ def exchanged(readings: Sequence[tuple[str, Mapping[str, str]]], *, sure: bool =
             "sure: compare the columns with the names of the joints"
         )
     joints = dict.fromkeys(joint for _, places in readings for joint in places)
-    return Finding("order", message, tuple(joints), grave=True)
+    return Finding("order", message, tuple(joints), grave=grave)
 
 
 def in_places(places: Mapping[str, str]) -> str:

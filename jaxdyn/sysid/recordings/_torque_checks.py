@@ -14,7 +14,14 @@ from jaxdyn._printing import percent
 from jaxdyn.model import Model
 from jaxdyn.sysid.recordings._findings import Finding, exchanged, of_joints
 from jaxdyn.sysid.recordings._recording import Recording
-from jaxdyn.sysid.recordings._torque_columns import FACTOR, GOOD, SHARE, SUSPICIOUS, Explanation
+from jaxdyn.sysid.recordings._torque_columns import (
+    FACTOR,
+    GOOD,
+    SHARE,
+    SUSPICIOUS,
+    Explanation,
+    unexplained_by_friction,
+)
 from jaxdyn.sysid.recordings._torque_sizes import contradictions, size_findings
 
 # Another reading of the columns is right if it leaves less than a third of what the given reading leaves.
@@ -24,6 +31,10 @@ _BETTER = 1 / 3
 _FAR_BETTER, _LITTLE = 0.1, 0.03
 # The same for a reading that leaves suspicious joints: the model is too rough there to tell it from others.
 _POOR = 0.05
+# Friction confirms a sign if, whatever the inertias are, the other sign leaves this part of the power or more, and this
+# many times as much as the given one. Where friction is silent, torques smaller than this part of the robot's largest
+# may be negative because centers of mass lie on another side than the model's.
+_OPPOSED, _CONFIRMED, _LIGHT = 0.01, 3.0, 0.1
 # Differences below this unexplained part are friction and noise.
 _FLOOR = 1e-3
 # More samples than this, and searches over more joints, take long and tell little more.
@@ -84,12 +95,14 @@ def _other_readings(
     # Friction, which opposes the motion, may show the sign of a torque that the links hardly change.
     negated = given.unexplained_parts(-tau)
     negated[~_is_better(negated, np.minimum(unexplained, scaled))] = np.inf
+    doubtful = np.isfinite(negated) | (factors < 0) & _is_better(scaled, unexplained)
+    possible = _possible_signs(part, model) if doubtful.any() else doubtful
     before = np.minimum(unexplained, negated)
     degrees = _degrees(part, model, np.minimum(before, scaled))
     if degrees:
         return degrees
     order = _torque_order(given, tau, unexplained, scaled)
-    findings = _factors(names, factors, unexplained, scaled, negated)
+    findings = _factors(names, factors, unexplained, scaled, negated, possible)
     explained = {name for x in findings for name in x.joints}
     if order is None and all(u <= SUSPICIOUS or x in explained for u, x in zip(unexplained, names, strict=True)):
         return findings
@@ -101,8 +114,22 @@ def _other_readings(
     # Factors say something only of torques in their places.
     right = []
     if best.what == _TORQUES:
-        right = _factors(names, factors, np.where(moved, 0.0, unexplained), scaled, np.where(moved, np.inf, negated))
-    return [exchanged(places, sure=best.is_sure and len(readings) == 1), *right]
+        left = np.where(moved, 0.0, unexplained), scaled, np.where(moved, np.inf, negated)
+        right = _factors(names, factors, *left, possible)
+    sure = best.is_sure and len(readings) == 1
+    return [exchanged(places, sure=sure, grave=best.is_beyond_doubt(unexplained)), *right]
+
+
+def _possible_signs(part: Recording, model: Model) -> np.ndarray:
+    """Return whether true torques may have the given sign, whatever the model says, `[nv]` of bool: friction confirms
+    it, or says nothing of a torque that is small beside others."""
+    (tau,), units = part.require("tau"), model.topology.dof_units
+    as_given, opposite = unexplained_by_friction(part, model)
+    confirmed = (opposite > _OPPOSED) & (opposite > _CONFIRMED * as_given)
+    refuted = (as_given > _OPPOSED) & (as_given > _CONFIRMED * opposite)
+    size = tau.std(axis=0)
+    light = size < _LIGHT * np.array([size[units == unit].max() for unit in units])
+    return confirmed | light & ~refuted
 
 
 def _misfit(unexplained: np.ndarray) -> float:
@@ -121,31 +148,53 @@ def _is_better(new: np.ndarray, old: np.ndarray) -> np.ndarray:
 
 
 def _factors(
-    names: Sequence[str], factors: np.ndarray, unexplained: np.ndarray, scaled: np.ndarray, negated: np.ndarray
+    names: Sequence[str],
+    factors: np.ndarray,
+    unexplained: np.ndarray,
+    scaled: np.ndarray,
+    negated: np.ndarray,
+    possible: np.ndarray,
 ) -> list[Finding]:
     """Return findings of torques that are the model's times a negative factor, or times one far from 1, or that the
-    model and friction explain when they are negated (`negated`: the part that is left then, if that is far less)."""
+    model and friction explain when they are negated (`negated`: the part that is left then, if that is far less).
+
+    True torques and a model that is wrong by more than factors may look like that, too: links whose centers of mass lie
+    on the other side, joints without a drive, whose torque is an error, torques that no model explains well. A finding
+    is grave where the given reading leaves much, the other one hardly anything, the sign is not `possible`
+    (`_possible_signs`), and no torque has the model's size beside one that is too small.
+    """
     better = _is_better(scaled, unexplained)
-    out = _negative(names, factors, better & (factors < 0), unexplained, np.where(better, np.inf, negated))
+    sure = (unexplained > GOOD) & (np.where(better, scaled, negated) <= SUSPICIOUS)
     size = np.abs(factors)
-    far = np.flatnonzero(better & ((size > FACTOR) | (size < 1 / FACTOR)))
-    if far.size:
-        joints = tuple(names[j] for j in far.tolist())
+    far = better & ((size > FACTOR) | (size < 1 / FACTOR))
+    like_the_model = (unexplained <= SUSPICIOUS) & np.isfinite(scaled) & ~far
+    undriven = far & (size < 1) & bool(like_the_model.any())
+    following, opposed = better & (factors < 0), np.isfinite(negated) & ~better
+    grave = bool((sure & ~possible & ~undriven & (following | opposed)).any())
+    out = [x._replace(grave=grave) for x in _negative(names, factors, following, opposed, unexplained, negated)]
+    if far.any():
+        joints = tuple(names[j] for j in np.flatnonzero(far).tolist())
         factor = float(np.exp(np.median(np.log(size[far]))))
         message = (
             f"the torques of {_listed(joints, factors[far])} are the model's times a factor far from 1; "
             f"{_unit(factor)}N m and N are needed at the joints"
         )
-        out.append(Finding("scale", message, joints, float(np.median(factors[far])), True))
+        grave = bool((sure & far & ~undriven).any())
+        out.append(Finding("scale", message, joints, float(np.median(factors[far])), grave))
     return out
 
 
 def _negative(
-    names: Sequence[str], factors: np.ndarray, negative: np.ndarray, unexplained: np.ndarray, negated: np.ndarray
+    names: Sequence[str],
+    factors: np.ndarray,
+    following: np.ndarray,
+    opposing: np.ndarray,
+    unexplained: np.ndarray,
+    negated: np.ndarray,
 ) -> list[Finding]:
-    """Return a finding of torques that look negated: those with a `negative` factor, and those where `negated` is
-    finite."""
-    follow, opposed = np.flatnonzero(negative).tolist(), np.flatnonzero(np.isfinite(negated)).tolist()
+    """Return a finding of torques that look negated: those that are `following` the model's with a negative factor, and
+    those that the model and friction explain when they are negated, `opposing` `[nv]` of bool."""
+    follow, opposed = np.flatnonzero(following).tolist(), np.flatnonzero(opposing).tolist()
     clauses = []
     if follow:
         shown = _listed([names[j] for j in follow], factors[follow])
@@ -163,8 +212,7 @@ def _negative(
         "the order of the columns"
     )
     joints = tuple(names[j] for j in follow + opposed)
-    value = float(np.median(factors[follow])) if follow else None
-    return [Finding("sign", message, joints, value, bool(follow or (negated[opposed] <= SUSPICIOUS).any()))]
+    return [Finding("sign", message, joints, float(np.median(factors[follow])) if follow else None)]
 
 
 def _listed(joints: Sequence[str], factors: np.ndarray) -> str:
@@ -276,6 +324,14 @@ class _Reading(NamedTuple):
     def margin(self) -> float:
         """The misfit beyond this reading's at which another reading is no longer possible."""
         return np.log(1 / (_BETTER if self.is_sure else _POOR))
+
+    def is_beyond_doubt(self, before: np.ndarray) -> bool:
+        """Whether no true recording looks so. With the given order, which leaves `before` `[nv]`, every moved joint is
+        suspicious, this order is better at all of them, and leaves hardly anything of a torque of which that leaves
+        much. Or this order is far better at every moved joint."""
+        old, new = before[self.moved], self.unexplained[self.moved]
+        decided = ((new <= old) & (old > SUSPICIOUS)).all() and ((old > GOOD) & (new <= SUSPICIOUS)).any()
+        return bool(decided or (new < _FAR_BETTER * old).all())
 
     def is_far_better(self, before: np.ndarray) -> bool:
         """Whether this leaves far less unexplained than the given order does, `before` `[nv]`."""

@@ -6,7 +6,7 @@ import dataclasses
 
 import jax.numpy as jnp
 import numpy as np
-from scipy.optimize import lsq_linear
+from scipy.optimize import lsq_linear, nnls
 
 from jaxdyn.algorithms import crba, torque_regressor
 from jaxdyn.friction import JointFriction
@@ -82,6 +82,22 @@ def _largest_inertias(part: Recording, model: Model) -> np.ndarray:
     own = np.asarray(crba(model, jnp.asarray(part.q[rows])), np.float64).diagonal(axis1=-2, axis2=-1).max(axis=0)
     units = model.topology.dof_units
     return np.array([own[units == unit].max() for unit in units])
+
+
+def unexplained_by_friction(part: Recording, model: Model) -> np.ndarray:
+    """Return `[2, nv]`: the parts of the power of each joint's torque along a prepared motion that are left with any
+    inertias, physical or not, and armature and friction that are not negative: of the torque, and of its negative."""
+    (tau,), Y, (own, shared) = part.require("tau"), inertial_columns(part, model), joint_columns(part, model)
+    Y = Y.reshape(len(part), model.nv, -1)
+    out = np.empty((2, model.nv))
+    for j, y in enumerate(tau.T):
+        basis = basis_of(np.concatenate([Y[:, j], shared], axis=-1))
+        columns, left = (x - basis @ (basis.T @ x) for x in (own[j], y))
+        # What is left of columns that inertias explain is rounding.
+        columns = columns * (np.linalg.norm(columns, axis=0) > 1e-4 * np.linalg.norm(own[j], axis=0))
+        power = max(float(np.sum((y - y.mean()) ** 2)), 1e-300)
+        out[:, j] = [nnls(columns, x)[1] ** 2 / power for x in (left, -left)]
+    return out
 
 
 @dataclasses.dataclass(frozen=True)

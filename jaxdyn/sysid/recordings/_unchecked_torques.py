@@ -8,7 +8,7 @@ import numpy as np
 
 from jaxdyn._printing import percent
 from jaxdyn.model import Model
-from jaxdyn.sysid.recordings._plausibility import part_without_gaps
+from jaxdyn.sysid.recordings._plausibility import part_without_gaps, saturated
 from jaxdyn.sysid.recordings._recording import Recording, Recordings, as_recordings
 from jaxdyn.sysid.recordings._torque_checks import thinned
 from jaxdyn.sysid.recordings._torque_columns import FACTOR, SHARE, SUSPICIOUS, Explanation, prepared
@@ -32,6 +32,14 @@ _HIDDEN = (
     "of the power beside friction and an offset, so a wrong factor there, or an exchange of such joints, may not show."
 )
 _UNSIGNED = "Nothing confirms the sign of these torques: {}."
+_CLIPPED = (
+    "These torques stay at their largest values: {}. A limit seems to clip them, which a fit takes for other friction "
+    "and inertias: leave such parts of the recording out."
+)
+_ONE_WAY = (
+    "These joints turn in one direction only: {}. Their Coulomb friction and offset are known only together, so a "
+    "torque in the other direction may be predicted wrong by twice the friction."
+)
 _ALIKE = (
     "These joints move in proportion to each other: {}. Exchanged positions of such joints may not show, and what "
     "their motions cause is hard to tell apart."
@@ -63,7 +71,7 @@ def _unchecked(recording: Recording, model: Model) -> dict[str, str]:
     if part is None:
         return {_NOT_COMPARED: f"{recording.duration:.3g} s"}
     part = thinned(part)
-    (tau,), names = part.require("tau"), model.topology.dof_names
+    (tau, v), names = part.require("tau", "v"), model.topology.dof_names
     changing = np.ptp(tau, axis=0) > 0
     given = Explanation.along(part, model)
     unexplained = given.unexplained_parts(tau)
@@ -74,6 +82,11 @@ def _unchecked(recording: Recording, model: Model) -> dict[str, str]:
     unsigned = (rough | hidden) & (negated < np.maximum(_SURE * unexplained, SUSPICIOUS))
     out = {_ROUGH: _listed(names, rough, unexplained), _HIDDEN: _listed(names, hidden, share)}
     out |= {_UNSIGNED: ", ".join(names[j] for j in np.flatnonzero(unsigned).tolist()), _ALIKE: _alike(part, model)}
+    # Noise may turn a slow motion around for a moment.
+    least, most = np.quantile(v, [0.01, 0.99], axis=0)
+    one_way = least * most > 0
+    out[_ONE_WAY] = ", ".join(names[j] for j in np.flatnonzero(one_way).tolist())
+    out[_CLIPPED] = ", ".join(names[j] for j in saturated(recording))
     return {sentence: what for sentence, what in out.items() if what}
 
 

@@ -14,7 +14,7 @@ from jaxdyn._types import ArrayLike
 from jaxdyn.friction import Coulomb, JointFriction, LoadProportional, Stribeck
 from jaxdyn.model import Model
 from jaxdyn.sysid.parameters import nearest_physical_model
-from jaxdyn.sysid.recordings import as_recordings
+from jaxdyn.sysid.recordings import Recording, as_recordings, check_recording
 from jaxdyn.sysid.torques._effects import SEARCHED, JointEffects, delay_signal, frictionless_torque
 from jaxdyn.sysid.torques._physical_fit import Physical, minimize, start_at
 from jaxdyn.sysid.torques._torque_model import (
@@ -95,6 +95,22 @@ def effect_shape(
                     shape[:, j] = _simplex_search(misfits, searched[:, j], shape[:, j].tolist(), top)
         out = EffectShape(*shape)
     return out
+
+
+def without_resting_joints(
+    effects: JointEffects, model: Model, recordings: tuple[Recording, ...]
+) -> tuple[JointEffects, tuple[str, ...]]:
+    """Return the effects of all joints that only motion shows for those joints alone that are not at rest in every
+    recording (`check_recording`), and the names of the others."""
+    if recordings[0].joints is not None or model.nq != model.nv:
+        return effects, ()
+    resting = [{x for f in check_recording(r, warn=False) if f.kind == "still" for x in f.joints} for r in recordings]
+    columns = set.intersection(*resting)
+    still = tuple(x for j, x in enumerate(model.topology.dof_names) if str(j) in columns)
+    moving = tuple(x for x in model.joint_names if x not in still)
+    shown = ("armature", "viscous", "coulomb", "load", *SEARCHED)
+    changed = {x: moving for x in shown if still and getattr(effects, x) is True}
+    return dataclasses.replace(effects, **changed), still
 
 
 class _Linearization:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import equinox as eqx
@@ -22,6 +23,8 @@ from jaxdyn.sysid.torques._layout import INERTIAL_NAMES, POSITIVE, Layout
 from jaxdyn.sysid.torques._physical_fit import with_gains
 from jaxdyn.sysid.torques._torque_model import EffectShape, driven_joints, effect_leaves, low_pass_of, motion_arrays
 
+# Two parameters are known only together if their sum or difference has at most this part of their standard errors.
+_TOGETHER = 0.1
 # What the solutions of closed loops leave open is more than rounding in differences by lengths.
 _DIFFERENCES_OF_LOOPS = 1e-6
 
@@ -236,13 +239,9 @@ class InverseDynamicsFit(eqx.Module):
         """
         B = np.eye(len(self.parameters)) if base is None else base.matrix
         names, value = self.names if base is None else base.describe(), B @ self.parameters
-        prior_factor, precision_factor = self.prior_factor, self.precision_factor
-        if not (self.reference is None or self.tangent is None or precision_factor is None or prior_factor is None):
-            slope = with_gains(self.tangent, self.score_factor.shape[1])
-            factors = (self.score_factor @ slope, self.block_scores @ slope)
-            posterior = Posterior(precision_factor, prior_factor, factors)
-            options = {"positive": self.positive(B), "reference": B @ self.reference}
-            return posterior_intervals(names, value, B @ self.tangent, posterior, level, **options)
+        if self.reference is not None:
+            out = self._posterior_intervals(names, B, level)
+            return self._with_shared_friction(out) if base is None else out
         if base is None:
             raise ModelError(
                 "linear least squares determines combinations of parameters only: ask for fit.intervals("
@@ -253,6 +252,36 @@ class InverseDynamicsFit(eqx.Module):
         factors = (self.score_factor, self.block_scores)
         error = np.max([np.linalg.norm(x[:, base.independent] @ half @ half.T, axis=0) for x in factors], axis=0)
         return normal_intervals(names, value, error, np.zeros(len(error)), level)
+
+    def _posterior_intervals(self, names: Sequence[str], B: np.ndarray, level: float) -> Intervals:
+        """The intervals of combinations `B` `[k, P]` of the parameters of a physical fit."""
+        found = (self.reference, self.tangent, self.precision_factor, self.prior_factor)
+        reference, tangent, precision_factor, prior_factor = (np.asarray(x) for x in found)
+        slope = with_gains(tangent, self.score_factor.shape[1])
+        posterior = Posterior(precision_factor, prior_factor, (self.score_factor @ slope, self.block_scores @ slope))
+        options = {"positive": self.positive(B), "reference": B @ reference}
+        return posterior_intervals(names, B @ self.parameters, B @ tangent, posterior, level, **options)
+
+    def _with_shared_friction(self, x: Intervals) -> Intervals:
+        """The intervals of single parameters, wider where Coulomb friction and an offset are known only together, as at
+        a joint that turns in one direction: either may be all of it, which no normal distribution says."""
+        lower, upper, layout = x.lower.copy(), x.upper.copy(), self.layout
+        first = len(x.names) - len(layout.offsets) - len(layout.delays) - 3 * len(layout.places)
+        coulomb = {j: 10 * layout.nb + i for i, (k, j) in enumerate(layout.positive) if POSITIVE[k] == "coulomb"}
+        for o, j in enumerate(layout.offsets, first):
+            if (c := coulomb.get(j)) is None:
+                continue
+            rows = np.zeros((2, len(x.names)))
+            rows[:, c], rows[:, o] = 1.0, (1.0, -1.0)
+            both = self._posterior_intervals(("sum", "difference"), rows, x.level)
+            k = int(np.argmin(both.standard_error))
+            if both.standard_error[k] > _TOGETHER * min(x.standard_error[c], x.standard_error[o]):
+                continue
+            # The friction is between none and all, or what its own interval has.
+            lower[c], upper[c] = min(lower[c], max(both.lower[k], 0.0)), max(upper[c], both.upper[k])
+            ends = rows[k, o] * np.array([both.lower[k] - upper[c], both.upper[k]])
+            lower[o], upper[o] = min(lower[o], ends.min()), max(upper[o], ends.max())
+        return x._replace(lower=lower, upper=upper)
 
     def decided_by_start(self, share: float = 0.9) -> tuple[str, ...]:
         """The names of parameters that keep more than `share` of the prior's variance, and whose intervals have the

@@ -26,13 +26,13 @@ from jaxdyn.sysid.recordings import (
 )
 from jaxdyn.sysid.torques._acceleration_noise import without_bias
 from jaxdyn.sysid.torques._cross_validation import held_out_errors
-from jaxdyn.sysid.torques._effect_search import effect_shape
+from jaxdyn.sysid.torques._effect_search import effect_shape, without_resting_joints
 from jaxdyn.sysid.torques._effects import SEARCHED, JointEffects, Joints, has_redundant_drives
 from jaxdyn.sysid.torques._fit_result import Evaluation, InverseDynamicsFit
 from jaxdyn.sysid.torques._layout import require_one_robot
 from jaxdyn.sysid.torques._lengths import with_lengths_of
 from jaxdyn.sysid.torques._physical_fit import Physical
-from jaxdyn.sysid.torques._residual_causes import Cause, horizontal_axes, residual_causes
+from jaxdyn.sysid.torques._residual_causes import Cause, horizontal_axes, residual_causes, what_explains_most
 from jaxdyn.sysid.torques._reweighting import Loss, first_noise
 from jaxdyn.sysid.torques._torque_fit import Step, fit_inverse_dynamics, ordinary_least_squares
 from jaxdyn.sysid.torques._torque_model import EffectShape, Samples, driven_joints
@@ -250,9 +250,10 @@ def plan_identification(
        Of these, one that lowers it by less beside those that came later is taken away again, and so is Stribeck
        friction if another width of the sign does without it, where both are searched for finely. The parts are
        consecutive in time, five, or one for each recording. (An improvement by one standard error, a common rule, comes
-       too often by chance: there are several candidates, and an effect that is not there makes statements false.)
+       too often by chance: there are several candidates, and an effect that is not there makes statements false.) None
+       is tried where another cause explains most of what a fit without them leaves (`residual_causes`).
     3. The weight of the prior is 1, which says that a link's inertia, its shape kept, is known within a factor of about
-       1.6, unless 0.1 or 0.01 predict significantly better. A larger weight may predict better as well, but would claim
+       1.6, unless 0.1 predicts significantly better. A larger weight may predict better as well, but would claim
        to know the start.
 
     What is given is not chosen. With `lengths`, a first fit finds them, and the choices are made with them. The
@@ -280,7 +281,15 @@ def plan_identification(
         model = with_lengths_of(model, fit_inverse_dynamics(model, prepared, joint_effects=first, **options).model)
     trials = _Trials(model, prepared, friction_velocity, say)
     if joint_effects is None:
-        joint_effects, choices = _choose_effects(trials)
+        explained = what_explains_most(model, prepared, friction_velocity, _PRIOR_WEIGHT)
+        joint_effects, choices = (JointEffects(), []) if explained else _choose_effects(trials)
+        notes += [explained] if explained else []
+        joint_effects, still = without_resting_joints(joint_effects, model, measured)
+        if still:
+            notes.append(
+                f"The armature and friction of {', '.join(still)} were not fitted, since these joints hardly move. "
+                "Friction that holds them at rest counts as their gravity or offset."
+            )
     if prior_weight is None:
         prior_weight, more, warned = _choose_weight(trials, joint_effects)
         choices, notes = choices + more, notes + warned
@@ -406,18 +415,20 @@ def _choose_weight(trials: _Trials, effects: JointEffects) -> tuple[float, list[
         if len(columns) > 1 and columns[0].mean() >= columns[1].mean():
             break
     errors, tried = np.stack(columns, axis=-1), _WEIGHTS[len(_WEIGHTS) - len(columns) :]
-    default = tried.index(_PRIOR_WEIGHT)
-    best = int(np.argmin(errors.mean(axis=0)))
+    default, best = tried.index(_PRIOR_WEIGHT), int(np.argmin(errors.mean(axis=0)))
+    # An edge of the candidates is no choice: better ones may lie beyond.
+    at_edge = tried[best] == _WEIGHTS[0]
+    best += at_edge
     if best == default:
         return _PRIOR_WEIGHT, [], []
     choice = _compare(f"prior weight {tried[best]:g}", errors[:, default], errors[:, best])
     if not choice.taken:
         return _PRIOR_WEIGHT, [choice], []
     edge = (
-        f"The prior weight {tried[best]:g} is the least of the candidates {list(_WEIGHTS)}: the data want to be far "
-        f"from the start, whose inertias may be wrong by factors."
+        f"The prior weight {_WEIGHTS[0]:g}, the least of the candidates {list(_WEIGHTS)}, predicts better still: the "
+        "data want to be far from the start, whose inertias may be wrong by factors."
     )
-    return tried[best], [choice], [edge] if tried[best] == _WEIGHTS[0] else []
+    return tried[best], [choice], [edge] if at_edge else []
 
 
 def _compare(name: str, old: np.ndarray, new: np.ndarray) -> Choice:

@@ -10,10 +10,11 @@ from jaxdyn._printing import percent
 from jaxdyn.model import rotational_about_center
 from jaxdyn.sysid.recordings import Recordings, as_recordings
 from jaxdyn.sysid.torques._base_parameters import BaseParameters
-from jaxdyn.sysid.torques._effects import SEARCHED
+from jaxdyn.sysid.torques._effects import SEARCHED, frictionless_torque
 from jaxdyn.sysid.torques._fit_result import InverseDynamicsFit
 from jaxdyn.sysid.torques._layout import DELAYS, INERTIAL_NAMES, VELOCITIES
 from jaxdyn.sysid.torques._residual_causes import LEAST_PART, Cause
+from jaxdyn.sysid.torques._structure import STRUCTURES
 
 # A link is on the edge of what is physical if its mass spreads along one axis by less than this part of another.
 _FLAT = 0.05
@@ -23,14 +24,21 @@ _FAR = 2.0
 _BY_PRIOR = 0.9
 # The physical constraint costs something worth saying if it raises the error by this part.
 _COST = 0.02
+# Torques of gravity are alike if the cosine between them exceeds this: inertias that are wrong by factors keep it.
+_ALIKE = 0.3
 _SHOWN = 8
 # How identify and JointEffects free a cause.
 _FREED = {
     "lengths": "give lengths=True to identify, or lengths = true in the configuration of the program",
     "tilt": "give tilt=True to identify",
     "gain": "choose the effect gain for joints, if the inertias of links are known well",
+    "flexibility": "no effect serves: measure positions behind the gears, or fit slower motions at a lower cutoff",
 }
-_MEANING = {"gain": "gain (of drives or torque sensors)", "tilt": "tilt (of the robot's mount)"}
+_MEANING = {
+    "gain": "gain (of drives or torque sensors)",
+    "tilt": "tilt (of the robot's mount)",
+    "flexibility": "flexibility (of joints)",
+}
 _AS_EFFECT = "choose it among the joint_effects"
 
 
@@ -49,10 +57,27 @@ def verdict(
     below = f" below {cutoff:.3g} Hz" if cutoff else ""
     ended = "The fit has converged" if fit.converged else f"The fit has not converged: {fit.message.partition(';')[0]}"
     out = [f"{ended}. On its own data the error is {percent(error)} of the torque's norm{below}."]
+    out += _gravity(fit, recordings)
     out += _constraints(fit, linear, recordings, error)
     out += _determined(fit)
     out += _causes(causes, refused)
     return out
+
+
+def _gravity(fit: InverseDynamicsFit, recordings: Recordings) -> list[str]:
+    """A sentence where the torques of gravity are unlike those of the start, whatever the sizes of its inertias."""
+    q = np.concatenate([x.completed(fit.before).q for x in as_recordings(recordings)])
+    still = np.zeros((len(q), fit.model.nv))
+    new, old = (frictionless_torque(x, q, still, still) for x in (fit.model, fit.before))
+    alike = float(np.sum(new * old) / max(float(np.linalg.norm(new) * np.linalg.norm(old)), 1e-300))
+    if alike > _ALIKE or not old.any():
+        return []
+    way = "opposite to" if alike < -_ALIKE else "unlike"
+    return [
+        f"The torques of gravity that were found are {way} those of the start (cosine {alike:.2g}): look at the "
+        "direction of gravity in the model, and at the axes and zeros of its joints. A fit may make up for a wrong one "
+        "by centers of mass on the other side, and leave no residuals."
+    ]
 
 
 def _constraints(
@@ -170,18 +195,30 @@ def _positions(fit: InverseDynamicsFit, base: BaseParameters) -> list[str]:
 
 
 def _causes(causes: Sequence[Cause], refused: Mapping[str, tuple[float, float]]) -> list[str]:
-    evident = [x for x in causes if x.evident]
+    named, structure = ([x for x in causes if x.structure == kind] for kind in (False, True))
+    evident, left = ([x for x in group if x.evident] for group in (named, structure))
+    if not causes:
+        return []
+    out = [_something_else(left, bool(evident) and evident[0] is causes[0])] if left else []
     if not evident:
-        names = ", ".join(x.name for x in causes)
+        names = ", ".join(x.name for x in named)
         weak = f"each explains less than {percent(LEAST_PART)} of what is left, or no more than chance may"
-        return [f"The residuals point to none of these causes: {names} ({weak})."] if causes else []
+        none = ""
+        if structure and not left:
+            none = " Nor do they show structure in time, position, direction, velocity or other joints' motions."
+            none += " What a fit can take for inertias or friction leaves no residuals."
+        return [*out, f"The residuals point to none of these causes: {names} ({weak}).{none}"]
     first, *others = evident
+    if first is not causes[0]:
+        also = ", ".join(f"{_MEANING.get(x.name, x.name)} {percent(x.part)} (F = {x.statistic:.3g})" for x in evident)
+        return [*out, f"Taken alone, each of these would explain a part of it, and may be mistaken for it: {also}."]
     name = _MEANING.get(first.name, first.name)
-    out = [
+    out.insert(
+        0,
         f"The residuals point to {name}, which would explain {percent(first.part)} of what is left (F = "
         f"{first.statistic:.3g}), most at {_listed(first.joints)}. The parameters and their intervals hold only if "
-        f"nothing like that is missing. To estimate it, {_FREED.get(first.name, _AS_EFFECT)}."
-    ]
+        f"nothing like that is missing. To estimate it, {_FREED.get(first.name, _AS_EFFECT)}.",
+    )
     if others:
         also = ", ".join(f"{_MEANING.get(x.name, x.name)} {percent(x.part)} (F = {x.statistic:.3g})" for x in others)
         out.append(f"Taken alone, each of these would explain a part as well: {also}.")
@@ -193,6 +230,19 @@ def _causes(causes: Sequence[Cause], refused: Mapping[str, tuple[float, float]])
             f"held out is {percent(abs(decrease))} {way} (standard error {percent(standard_error)})."
         )
     return out
+
+
+def _something_else(left: Sequence[Cause], beside: bool) -> str:
+    """A sentence about structure, `beside` a cause with a name."""
+    found = "; ".join(
+        f"{STRUCTURES[x.name]}, {percent(x.part)} of what is left at {_listed(x.joints)} (F = {x.statistic:.3g})"
+        for x in left
+    )
+    start = "Beside that, something else" if beside else "Something else"
+    return (
+        f"{start} is left in the residuals, which no parameter here describes: {found}. Parameters and intervals are "
+        "biased by it. An effect that is chosen for it may predict these motions and still be wrong."
+    )
 
 
 def _listed(names: Sequence[str], separator: str = ", ") -> str:
