@@ -71,7 +71,7 @@ class PhysicalityWarning(UserWarning):
 
 
 class NotConvergedWarning(UserWarning):
-    """Derivatives are wanted of a solution that a solver did not reach; they are NaN."""
+    """Derivatives are wanted of a solution that a solver did not reach, or that is not unique; they are NaN."""
 
 
 def warn(message: str, category: type[Warning]) -> None:

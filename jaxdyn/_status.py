@@ -22,3 +22,4 @@ class Status(enum.IntEnum):
     STALLED = 2, "stalled: no step improves the iterate, but the tolerances are not met"
     DIVERGED = 3, "diverged: a value is not finite; the iterate is the last good one"
     OUT_OF_ITERATIONS = 4, "out of iterations: the tolerances are not met yet"
+    NO_MINIMUM = 7, "not a minimum: a stationary point with a direction of negative curvature, which no step has left"

@@ -50,8 +50,9 @@ from jaxdyn.trajopt.ddp._constrained_state import (
 from jaxdyn.trajopt.ddp._ddp_options import DDPOptions
 from jaxdyn.trajopt.ddp._expansion import Expansion, Rows, Stationarity, expand
 from jaxdyn.trajopt.ddp._filter import Filter
+from jaxdyn.trajopt.ddp._minimality import leaving_policy
 from jaxdyn.trajopt.ddp._newton_step import newton_policy, take_step
-from jaxdyn.trajopt.ddp._riccati import Policy
+from jaxdyn.trajopt.ddp._riccati import Policy, linear_roll_out
 from jaxdyn.trajopt.problem import Problem, bound_excess, join_rows
 
 BARRIER = 2.0
@@ -73,6 +74,9 @@ NEAR, NEARNESS = 0.1, 3.0
 and the power of this violation that the first barrier is then a multiple of."""
 TRIED = 1.0
 """Largest relative violation of a guess with multipliers from which steps with an active set are tried."""
+LEAVING, DEPARTURES = 0.1, 2
+"""The decrease that a step away from a stationary point that is no minimum promises, relative to the cost, and how
+often a solve takes one: to both sides."""
 BARRIER_FACTOR, BARRIER_POWER = 0.2, 1.5
 """The next barrier is the smaller of this part of the last one and its power, relative to the cost's scale."""
 TOLERANCE_FACTOR = 0.5
@@ -145,6 +149,8 @@ def _initial_state(problem: Problem, options: DDPOptions, us, xs, multipliers) -
         mean_step_length=jnp.ones((), dtype),
         first_us=us,
         history=History.empty(options.history, dtype) if options.history else None,
+        checks=jnp.array(False),
+        departures=zero,
         active=ActiveSet(jnp.array(True), infinity, zero) if active_set else None,
     )
 
@@ -194,15 +200,15 @@ def _missing_multipliers(problem: Problem, s: ConstrainedState, slopes, least) -
     )
 
 
-def _with_barrier(problem: Problem, s: ConstrainedState, barrier, rows, softness, softened: bool = False):
+def _with_barrier(problem: Problem, s: ConstrainedState, barrier, rows, softness, softened=False):
     """The state with a barrier, and with the penalties and the multipliers in the curvature that belong to it, at
     constraints with the values and bounds `rows`."""
     value, lower, upper = rows
     eps, equal = jnp.finfo(problem.dtype).eps, lower == upper
-    of_equality = (s.scale.rows**2 if softened else eps**EXACTNESS) / s.scale.cost
+    of_equality = jnp.where(softened, s.scale.rows**2, eps**EXACTNESS) / s.scale.cost
     delta = jnp.where(equal, of_equality, softness * s.unit_of_delta())
     infinity = jnp.full_like(delta, jnp.inf)
-    state = s.rows._replace(delta=delta, dual=Sides(infinity, infinity), softened=jnp.array(softened))
+    state = s.rows._replace(delta=delta, dual=Sides(infinity, infinity), softened=jnp.asarray(softened))
     dual = row_barrier(value, lower, upper, barrier, state).multipliers
     inverse = inverse_distances(s.us, problem.control_box)
     return s._replace(
@@ -286,13 +292,15 @@ def _iterate(
     barrier = s.barrier_at(rows.value, *bounds)
     errors, toward, deviation, equality = measure_errors(problem, s, e, rows, barrier)
     s = s._replace(errors=errors, toward=jnp.where(first, toward, s.toward))
-    converged = errors.within(options)
+    stationary = errors.within(options) | s.checks
     updated = _updated(problem, options, s, e, rows, barrier, deviation, equality)
-    s = jax.tree.map(lambda a, b: jnp.where(converged | exact, a, b), s, updated)
+    s = jax.tree.map(lambda a, b: jnp.where(stationary | exact, a, b), s, updated)
     barrier = s.barrier_at(rows.value, *bounds)
     barrier_box = jnp.where(exact, 0.0, box_barrier(s.us, problem.control_box))
-    policy, active, regularization = newton_policy(problem, options, s, e, rows, barrier)
+    policy, active, regularization, minimal = newton_policy(problem, options, s, e, rows, barrier)
+    converged, leaves = stationary & minimal, s.checks & ~minimal & ~exact
     after, alpha, displacement = take_step(problem, s, e, rows, barrier, policy, active)
+    promised = jnp.abs(policy.slope + 0.5 * policy.curvature) / (1 + jnp.abs(e.stage.value.sum() + e.terminal.value))
     grown = jnp.maximum(100 * regularization, least_regularization(s))
     cost = e.stage.value.sum() + e.terminal.value
     finite = jnp.isfinite(cost + barrier.value + barrier_box) & jnp.isfinite(e.A).all() & jnp.isfinite(s.xs).all()
@@ -301,11 +309,12 @@ def _iterate(
     mean_step_length = MEMORY * s.mean_step_length + (1 - MEMORY) * length
     blocked = (alpha == 0) & (grown > options.max_regularization * s.scale.cost)
     blocked, last = blocked & ~exact, s.iterations + 1 >= options.max_iterations
-    stuck = blocked & (s.restarts >= len(BARRIERS_ANEW))
-    again = (blocked | (mean_step_length < CREEPING)) & (s.restarts < len(BARRIERS_ANEW)) & ~converged & finite & ~last
+    stuck = blocked & (s.restarts >= len(BARRIERS_ANEW)) & ~stationary
+    again = (blocked | (mean_step_length < CREEPING)) & (s.restarts < len(BARRIERS_ANEW)) & ~stationary
+    again = (again | (leaves & (s.departures < DEPARTURES))) & finite & ~last
     status = jnp.select(
-        [~finite, converged, stuck, last],
-        [Status.DIVERGED, Status.CONVERGED, Status.STALLED, Status.OUT_OF_ITERATIONS],
+        [~finite, converged, leaves & ~again & ~last, stuck, last],
+        [Status.DIVERGED, Status.CONVERGED, Status.NO_MINIMUM, Status.STALLED, Status.OUT_OF_ITERATIONS],
         Status.RUNNING,
     ).astype(jnp.int32)
     violation = jnp.abs(bound_excess(rows.value, *bounds)).max(initial=0.0)
@@ -322,14 +331,16 @@ def _iterate(
     report_iteration(options.progress, s.iterations, record, status)
     # The iterate that meets the tolerances is the solution, not the one after it.
     after = after._replace(mean_step_length=mean_step_length)
-    after = jax.tree.map(lambda a, b: jnp.where(converged | ~finite, a, b), s, after)
-    after = lax.cond(again, lambda: _begun_anew(problem, after), lambda: after)
+    after = jax.tree.map(lambda a, b: jnp.where(stationary | ~finite, a, b), s, after)
+    after = lax.cond(again, lambda: _begun_anew(problem, after, e, policy, leaves), lambda: after)
     after = after._replace(
-        regularization=jnp.where((alpha == 0) & ~again, grown, 0.0),
+        regularization=jnp.where((alpha == 0) & ~again & ~stationary, grown, 0.0),
         # What blocked a solve says nothing about the one that begins anew.
         last_regularization=jnp.where(again, 0.0, jnp.where(regularization > 0, regularization, s.last_regularization)),
-        policy=policy,
-        promised=jnp.abs(policy.slope + 0.5 * policy.curvature) / (1 + jnp.abs(cost)),
+        # A check says nothing about a step.
+        policy=jax.tree.map(lambda a, b: jnp.where(s.checks, a, b), s.policy, policy),
+        promised=jnp.where(again, jnp.inf, jnp.where(s.checks, s.promised, promised)),
+        checks=stationary & ~s.checks,
         regularized=regularization > 0,
         rolls_out=after.rolls_out & (status == Status.RUNNING),
         status=status,
@@ -340,18 +351,23 @@ def _iterate(
         return after
     error = errors.largest(number_of_bounds(problem, rows))
     progress, failed = next_active_set(s.active, error, finite & (alpha > 0))
-    failed = failed & ~converged & ~last
+    failed = jnp.where(stationary, exact & s.checks & ~converged, failed) & ~last
     after = after._replace(active=progress)
     off = progress._replace(on=jnp.array(False))
     again = guess._replace(iterations=after.iterations, history=after.history, active=off)
     return jax.tree.map(lambda a, b: jnp.where(failed, a, b), again, after)
 
 
-def _begun_anew(problem: Problem, s: ConstrainedState) -> ConstrainedState:
+def _begun_anew(problem: Problem, s: ConstrainedState, e: Expansion, policy: Policy, leaves) -> ConstrainedState:
     """The state with states at rest, the guess's controls farther from their bounds, no multipliers, another barrier,
-    other penalties of inequalities, softened equalities, and an empty filter; the last time, steps are roll-outs."""
+    other penalties of inequalities, softened equalities, and an empty filter; the last time, steps are roll-outs.
+
+    Where the solve `leaves` a stationary point from which a backward pass has failed, it begins beside it, with the
+    first barrier and penalties."""
     xs = jnp.broadcast_to(problem.x0.astype(s.xs.dtype), s.xs.shape)
     us = inside_box(s.first_us, problem.control_box, INSIDE_ANEW)
+    beside = _beside(problem, s, e, policy)
+    xs, us = jax.tree.map(lambda a, b: jnp.where(leaves, a, b), beside, (xs, us))
     gaps = problem.gaps(xs, us)
     rows = s.rows._replace(equality=jnp.zeros_like(s.rows.equality), shift=jax.tree.map(jnp.zeros_like, s.rows.shift))
     anew = s.with_empty_filter()._replace(
@@ -365,12 +381,24 @@ def _begun_anew(problem: Problem, s: ConstrainedState) -> ConstrainedState:
         scale=s.scale._replace(infeasibility=jnp.abs(gaps).sum(), displacement=jnp.zeros_like(s.scale.displacement)),
         waited=jnp.zeros_like(s.waited),
         near=jnp.array(False),
-        restarts=s.restarts + 1,
-        rolls_out=s.restarts + 1 == len(BARRIERS_ANEW),
+        restarts=s.restarts + ~leaves,
+        departures=s.departures + leaves,
+        rolls_out=~leaves & (s.restarts + 1 == len(BARRIERS_ANEW)),
         mean_step_length=jnp.ones_like(s.mean_step_length),
     )
-    factor, softness = jnp.asarray((BARRIERS_ANEW, SOFTNESS_ANEW), problem.dtype)[:, s.restarts]
-    return _with_barrier(problem, anew, factor * s.scale.barrier, problem.constraints(xs, us), softness, softened=True)
+    of_restart = jnp.asarray((BARRIERS_ANEW, SOFTNESS_ANEW), problem.dtype)[:, s.restarts]
+    factor, softness = jnp.where(leaves, jnp.asarray((1.0, SOFTNESS), problem.dtype), of_restart)
+    return _with_barrier(problem, anew, factor * s.scale.barrier, problem.constraints(xs, us), softness, ~leaves)
+
+
+def _beside(problem: Problem, s: ConstrainedState, e: Expansion, policy: Policy):
+    """States and controls along the direction of negative curvature that a failed backward pass has found."""
+    low, high = problem.control_box
+    free = (low < high).astype(problem.dtype)
+    along = leaving_policy(policy, free, s.departures + 1, LEAVING * cost_scale(s, e))
+    dxs, dus = linear_roll_out(e._replace(gaps=jnp.zeros_like(e.gaps)), along)
+    xs = jax.vmap(problem.dynamics.integrate)(s.xs, dxs)
+    return xs, inside_box(s.us + dus, problem.control_box, INSIDE)
 
 
 def _solution(problem: Problem, options: DDPOptions, s: ConstrainedState) -> Solution:

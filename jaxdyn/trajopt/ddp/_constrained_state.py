@@ -142,6 +142,10 @@ class ConstrainedState(NamedTuple):
     first_us: Array
     """The controls of the guess."""
     history: History | None
+    checks: Array
+    """Whether the iterate is stationary, and the next backward pass is to show whether it is a minimum."""
+    departures: Array
+    """Number of times that the solve left a stationary point that was none."""
     active: ActiveSet | None
     """None where the guess has no multipliers, and with a parallel scan."""
 

@@ -48,7 +48,9 @@ def ddp(
     repeated, at most three times.
 
     The status is converged only if the derivative of the Lagrangian by the controls, the violation, the gaps, and the
-    products of multipliers and distances are within the tolerances of `options`, each relative to its size.
+    products of multipliers and distances are within the tolerances of `options`, each relative to its size; and if no
+    curvature with all second derivatives is negative there. A solve leaves a maximum or a saddle along a direction of
+    negative curvature; the status is `NO_MINIMUM` if it does not get away.
 
     **Arguments**
 
@@ -64,15 +66,15 @@ def ddp(
 
     Derivatives of the solution's trajectory, cost and multipliers with respect to all arrays of the problem come from
     the implicit function theorem, in both modes: exact at a solution, so converge tightly. They are NaN where the
-    status is not `CONVERGED`, because the theorem holds at solutions only. Gains, status and residuals have no
-    derivatives, and the guess does not change them.
+    status is not `CONVERGED`, because the theorem holds at solutions only, and where a solution is not unique. Gains,
+    status and residuals have no derivatives, and the guess does not change them.
 
     Compiled as a whole. Under `jax.vmap` the problems of a batch are solved one after the other on a CPU, each until it
     ends, and in lock step elsewhere, where elements that have ended do not change.
 
     **Raises** `ShapeError`; `ModelError` where the cost of the guess is NaN though its states are finite (checked only
     outside of transformations). **Warns** `NotConvergedWarning` at run time where derivatives are NaN because a solve
-    has not converged.
+    has not converged or its solution is not unique.
     """
     # As arrays, so that other numbers do not compile again.
     numbers: DDPOptions = jax.tree.map(jnp.asarray, DDPOptions() if options is None else options)
@@ -112,14 +114,14 @@ def _solve(problem: Problem, guess: tuple[Any, Any, Any], options: DDPOptions) -
 
 @_differentiable_solve.def_jvp
 def _solution_tangent(primals, tangents):
-    """The implicit function theorem; guess and options do not change a solution. Without convergence it does not hold,
-    and the derivatives are NaN."""
+    """The implicit function theorem; guess and options do not change a solution. Without convergence, or where the
+    solution is not unique, it does not hold, and the derivatives are NaN."""
     problem, tangent = primals[0], tangents[0]
     solution = _differentiable_solve(*primals)
-    jax.debug.callback(_warn_unless_converged, solution.status)
     rows = join_rows(solution.multipliers.stage, solution.multipliers.terminal)
     optimum = Optimum(solution.xs, solution.us, rows)
-    d, costates = optimum_tangent(problem, tangent, optimum)
+    d, costates, unique = optimum_tangent(problem, tangent, optimum)
+    jax.debug.callback(_warn_without_derivatives, solution.status, unique)
     cost = eqx.filter_jvp(
         lambda p, xs, us: p.total_cost(xs, us), (problem, solution.xs, solution.us), (tangent, d.xs, d.us)
     )[1]
@@ -129,17 +131,23 @@ def _solution_tangent(primals, tangents):
 
     constant = jax.tree.map(lambda _: None, solution)
     parts = d.xs, d.us, cost, costates, *problem.split_rows(d.multipliers)
-    known = jnp.where(solution.success, 1.0, jnp.nan)
+    known = jnp.where(solution.success & unique, 1.0, jnp.nan)
     parts = tuple(known.astype(part.dtype) * part for part in parts)
     return solution, eqx.tree_at(differentiable, constant, parts, is_leaf=lambda x: x is None)
 
 
-def _warn_unless_converged(status) -> None:
+def _warn_without_derivatives(status, unique) -> None:
     """Warn on the host that derivatives are NaN; Python shows the same warning once."""
     if int(status) != Status.CONVERGED:
         warn(
             f"derivatives of a solution of ddp are NaN, because it has not converged ({Status(int(status)).text}): "
             "raise max_iterations, loosen the tolerances in DDPOptions, or start from a better guess",
+            NotConvergedWarning,
+        )
+    elif not unique:
+        warn(
+            "derivatives of a solution of ddp are NaN, because it is not unique: along some direction of the controls "
+            "the cost does not change, to second order; give all controls a cost, if a small one",
             NotConvergedWarning,
         )
 

@@ -20,7 +20,8 @@ from jaxdyn.trajopt.ddp._ddp_options import DDPOptions
 from jaxdyn.trajopt.ddp._differences import differenced_costs
 from jaxdyn.trajopt.ddp._expansion import Expansion, Stationarity, costates, expand, second_order_costs
 from jaxdyn.trajopt.ddp._line_search import Iterate, linear_step, no_step, search
-from jaxdyn.trajopt.ddp._riccati import Policy, backward, backward_associative, backward_in_box
+from jaxdyn.trajopt.ddp._minimality import ATTEMPTS, curvature_tolerance, free_controls, leaving_policy
+from jaxdyn.trajopt.ddp._riccati import HeldControls, Policy, backward, backward_associative, backward_in_box
 from jaxdyn.trajopt.problem import Problem, bound_excess
 
 SMALL = 0.25
@@ -45,6 +46,8 @@ class DDPState(NamedTuple):
     first_size: Array
     """Size of the derivatives by the controls at the guess."""
     stationarity: Array
+    checks: Array
+    """Number of the check whether the iterate is a minimum; zero where none is due."""
     status: Array
     iterations: Array
     history: History | None
@@ -73,6 +76,7 @@ def _initial_state(problem: Problem, options: DDPOptions, us, xs, near: bool) ->
         promised=jnp.asarray(0.0 if near else jnp.inf, dtype),
         first_size=jnp.zeros(problem.dynamics.nu, dtype),
         stationarity=infinity,
+        checks=zero,
         status=zero,
         iterations=zero,
         history=History.empty(options.history, dtype) if options.history else None,
@@ -90,35 +94,29 @@ def _is_rounding(gaps, xs):
 
 
 def _iterate(problem: Problem, options: DDPOptions, guess: DDPState, s: DDPState) -> DDPState:
-    """One backward pass and one line search; `guess` is the first state."""
+    """One backward pass and one line search; `guess` is the first state. Where the last iteration has found the iterate
+    stationary, the pass checks whether it is a minimum, and the search tries to leave it if it is none."""
     xs, us, gaps, _ = s.iterate
     e, _ = expand(problem, xs, us, gaps)
     station, toward = Stationarity.of(e, e.stage.x, (e.stage.u,), e.terminal.x)
     value = e.stage.value.sum() + e.terminal.value
     scale = 1 + jnp.abs(value)
-    policy, regularization = _regularized_policy(problem, options, s, e, scale)
-    # Regularization hides a part of the decrease, which counts, too.
-    promised = jnp.abs(policy.slope + 0.5 * policy.curvature) / jnp.maximum(policy.undamped, 1e-12)
-    promised = jnp.where(policy.ok, promised, jnp.inf)
+    free = free_controls(problem.control_box, us, station, options.tolerance)
+    policy, regularization, minimal = _regularized_policy(problem, options, s, e, scale, free)
     here = s.iterate._replace(cost=value)
-    eps = jnp.finfo(problem.dtype).eps
-    tried = (s.linear_steps >= 0) & ~_within(eps**SMALL, gaps, xs)
-    linear = where_needed(tried, lambda: linear_step(problem, here, e, policy), no_step(here))
-    trial = search(problem, options, here, policy, linear)
-    linear_steps = s.linear_steps + linear.accepted
+    trial, linear_steps = _search(problem, options, s, e, here, policy, free)
     next_regularization, stuck = _next_regularization(options, regularization, trial)
     first_size = jnp.where(s.iterations == 0, station.size, s.first_size)
     station = station._replace(slopes=_free_slopes(problem, us, station.slopes))
-    stationarity = station.relative_to(first_size)
-    # Where no decrease above rounding is left, more iterations would not make the slopes smaller.
-    attainable = jnp.where(promised < 10 * eps * scale, jnp.maximum(options.tolerance, eps**0.4), options.tolerance)
-    solved = s.feasible & (promised < options.decrease_tolerance * scale) & (stationarity <= attainable)
+    stationarity, promised = station.relative_to(first_size), _promised(policy)
     diverged = ~jnp.isfinite(value) | ~jnp.isfinite(xs).all() | ~jnp.isfinite(e.A).all()
-    last = s.iterations + 1 >= options.max_iterations
-    again = stuck & (linear_steps > 0) & ~solved & ~diverged & ~last
+    verdict = _judge(options, s, minimal, policy.ok, promised, stationarity, here, trial)
+    last, stays = s.iterations + 1 >= options.max_iterations, verdict.solved | verdict.checked
+    stuck = stuck & ~stays & (s.checks == 0)
+    again = stuck & (linear_steps > 0) & ~diverged & ~last
     status = jnp.select(
-        [diverged, solved, stuck & ~again, last],
-        [Status.DIVERGED, Status.CONVERGED, Status.STALLED, Status.OUT_OF_ITERATIONS],
+        [diverged, verdict.solved, verdict.no_minimum, stuck & ~again, last],
+        [Status.DIVERGED, Status.CONVERGED, Status.NO_MINIMUM, Status.STALLED, Status.OUT_OF_ITERATIONS],
         Status.RUNNING,
     ).astype(jnp.int32)
     record = IterationRecord(
@@ -130,9 +128,15 @@ def _iterate(problem: Problem, options: DDPOptions, guess: DDPState, s: DDPState
         regularization=regularization,
     )
     report_iteration(options.progress, s.iterations, record, status)
+    # A check says how the iterate was left, not how it was reached.
+    policy, promised, next_regularization = jax.tree.map(
+        lambda a, b: jnp.where(s.checks > 0, a, b),
+        (s.policy, jnp.where(verdict.left, jnp.inf, s.promised), s.regularization),
+        (policy, promised, next_regularization),
+    )
     after = DDPState(
         # The iterate that meets the tolerances is the solution, not the one after it.
-        iterate=jax.tree.map(lambda a, b: jnp.where(solved, a, b), here, trial.iterate),
+        iterate=jax.tree.map(lambda a, b: jnp.where(stays, a, b), here, trial.iterate),
         feasible=s.feasible | (trial.accepted & _is_rounding(trial.iterate.gaps, trial.iterate.xs)),
         linear_steps=linear_steps,
         regularization=next_regularization,
@@ -141,6 +145,7 @@ def _iterate(problem: Problem, options: DDPOptions, guess: DDPState, s: DDPState
         promised=promised,
         first_size=first_size,
         stationarity=stationarity,
+        checks=jnp.where(verdict.checked, s.checks + 1, 0),
         status=status,
         iterations=s.iterations + 1,
         history=None if s.history is None else s.history.stored(s.iterations, record),
@@ -154,6 +159,51 @@ def _iterate(problem: Problem, options: DDPOptions, guess: DDPState, s: DDPState
     return jax.tree.map(lambda a, b: jnp.where(again, a, b), begun, after)
 
 
+class _Verdict(NamedTuple):
+    """What an iterate is found to be."""
+
+    solved: Array
+    checked: Array
+    """Whether the next iteration checks, or tries to leave, the same iterate."""
+    left: Array
+    """Whether a check has found a lower cost."""
+    no_minimum: Array
+    """Whether the iterate is stationary and no minimum, and could not be left."""
+
+
+def _judge(options: DDPOptions, s: DDPState, minimal, ok, promised, stationarity, here: Iterate, trial) -> _Verdict:
+    """What the iterate `here` is: `minimal` tells whether the backward pass has shown that it would be a minimum if it
+    were stationary, `ok` whether the pass has succeeded."""
+    scale, eps, checks = 1 + jnp.abs(here.cost), jnp.finfo(here.cost.dtype).eps, s.checks > 0
+    # Where no decrease above rounding is left, more iterations would not make the slopes smaller.
+    attainable = jnp.where(promised < 10 * eps * scale, jnp.maximum(options.tolerance, eps**0.4), options.tolerance)
+    stationary = s.feasible & (promised < options.decrease_tolerance * scale) & (stationarity <= attainable) & ~checks
+    # A decrease that does not count would be found again and again.
+    left = checks & ~ok & trial.accepted & (here.cost - trial.iterate.cost > options.decrease_tolerance * scale)
+    fails = checks & ~ok & ~left
+    no_minimum = fails & (s.checks >= ATTEMPTS)
+    return _Verdict((stationary & minimal) | (checks & ok), (stationary & ~minimal) | fails, left, no_minimum)
+
+
+def _promised(policy: Policy) -> Array:
+    """The decrease that a policy promises, and infinity without one. Regularization hides a part of it, which counts,
+    too."""
+    promised = jnp.abs(policy.slope + 0.5 * policy.curvature) / jnp.maximum(policy.undamped, 1e-12)
+    return jnp.where(policy.ok, promised, jnp.inf)
+
+
+def _search(problem: Problem, options: DDPOptions, s: DDPState, e: Expansion, here: Iterate, policy: Policy, free):
+    """The search along the policy, or if the iterate is checked away from it, unless it is a minimum; and the number of
+    steps of the linear model."""
+    checks = s.checks > 0
+    leaves, stays = checks & ~policy.ok, policy._replace(ok=policy.ok & ~checks)
+    scale = 1 + jnp.abs(here.cost)
+    along = lax.cond(leaves, lambda: leaving_policy(policy, free, s.checks, scale), lambda: stays)
+    tried = (s.linear_steps >= 0) & ~_within(jnp.finfo(problem.dtype).eps ** SMALL, here.gaps, here.xs)
+    linear = where_needed(tried, lambda: linear_step(problem, here, e, along), no_step(here))
+    return search(problem, options, here, along, linear), s.linear_steps + linear.accepted
+
+
 def _free_slopes(problem: Problem, us, slopes):
     """The derivatives by the controls, zero where they press a control against the bound at which it is."""
     low, high = problem.control_box
@@ -161,38 +211,48 @@ def _free_slopes(problem: Problem, us, slopes):
 
 
 def _regularized_policy(
-    problem: Problem, options: DDPOptions, s: DDPState, e: Expansion, scale
-) -> tuple[Policy, Array]:
-    """The policy by a backward pass, and the regularization that it took. If the last step promised little,
-    `"adaptive"` and `"finishing"` try all second derivatives, and drop those that Gauss-Newton leaves out before they
-    regularize."""
+    problem: Problem, options: DDPOptions, s: DDPState, e: Expansion, scale, free
+) -> tuple[Policy, Array, Array]:
+    """The policy by a backward pass, the regularization that it took, and whether the pass shows that a stationary
+    iterate is a minimum. If the last step promised little, `"adaptive"` and `"finishing"` try all second derivatives,
+    and drop those that Gauss-Newton leaves out before they regularize. A check has them and no regularization."""
     (low, high), (xs, us, *_) = problem.control_box, s.iterate
-    step_box = low - us, high - us
-    adaptive, second = options.drops_second_order, jnp.asarray(options.hessian == "full")
-    costs = full = e.stage, e.terminal
-    if adaptive:
-        second = s.promised < options.second_order_below * scale
-    if options.hessian != "gauss_newton":
-        derivatives = differenced_costs if options.hessian == "finishing" else second_order_costs
-        toward, none = costates(e.A, e.stage.x, e.terminal.x), jnp.zeros(0, problem.dtype)
-        full = lax.cond(second, lambda: derivatives(problem, xs, us, e, toward, none), lambda: costs)
+    step_box, checks = (low - us, high - us), s.checks > 0
+    adaptive, second, costs = options.drops_second_order & ~checks, checks, (e.stage, e.terminal)
+    if options.drops_second_order:
+        second = second | (s.promised < options.second_order_below * scale)
+    second = second | (options.hessian == "full")
+    derivatives = second_order_costs if options.hessian in ("full", "adaptive") else differenced_costs
+    toward, none = costates(e.A, e.stage.x, e.terminal.x), jnp.zeros(0, problem.dtype)
+    full = lax.cond(second, lambda: derivatives(problem, xs, us, e, toward, none), lambda: costs)
+    zero = jnp.diag(jnp.where(checks, curvature_tolerance(s.policy, e.B), 0.0))
 
     def attempt(state):
-        _, regularization, second = state
+        _, regularization, second, _ = state
         stage, terminal = jax.tree.map(lambda a, b: jnp.where(second, a, b), full, costs)
-        chosen = e._replace(stage=stage, terminal=terminal)
+        chosen = e._replace(stage=stage._replace(uu=stage.uu + zero), terminal=terminal)
         if options.backward == "associative":
-            policy = backward_associative(chosen, regularization)
+            usual = functools.partial(backward_associative, chosen, regularization)
         elif problem.bounded:
-            policy = backward_in_box(chosen, regularization, *step_box)
+            usual = functools.partial(backward_in_box, chosen, regularization, *step_box)
         else:
-            policy = backward(chosen, regularization)
+            usual = functools.partial(backward, chosen, regularization)
+        held = HeldControls(free, jnp.zeros_like(us)) if problem.bounded else None
+        policy = lax.cond(checks, lambda: backward(chosen, 0.0, held), usual)
         drop = second & adaptive
-        more = jnp.maximum(10 * regularization, options.regularization)
-        return policy, jnp.where(policy.ok | drop, regularization, more), second & ~drop | policy.ok
+        more = jnp.where(checks, jnp.inf, jnp.maximum(10 * regularization, options.regularization))
+        return policy, jnp.where(policy.ok | drop, regularization, more), second & ~drop | policy.ok, second
 
-    state = jax.tree.map(jnp.zeros_like, s.policy), s.regularization, second
-    return lax.while_loop(lambda s: ~s[0].ok & (s[1] <= options.max_regularization), attempt, state)[:2]
+    def goes_on(state):
+        return ~state[0].ok & (state[1] <= options.max_regularization)
+
+    start = jax.tree.map(jnp.zeros_like, s.policy), s.regularization, second, second
+    policy, regularization, _, exact = lax.while_loop(goes_on, attempt, start)
+    regularization = jnp.where(checks, 0.0, regularization)
+    settled = regularization <= curvature_tolerance(policy, e.B).min(initial=jnp.inf)
+    # Controls that nothing presses against their bounds are held by a backward pass in a box.
+    idle = (free > 0) & ((us <= low) | (us >= high))
+    return policy, regularization, policy.ok & exact & settled & ~idle.any()
 
 
 def _next_regularization(options: DDPOptions, regularization, trial) -> tuple[Array, Array]:
