@@ -100,7 +100,9 @@ def active_set_policy(
         width = control_width(problem, s.us)
         sizes, known = Bounded(Sides(s.scale.rows, s.scale.rows), Sides(width, width)), Bounded(s.rows.shift, s.box)
         equalities = system(Sides(none, none))
-        found = interior_point_sets(problem, equalities, rows, s.us, known, sizes, cost_scale(s, e), regularization)
+        found = interior_point_sets(
+            problem, equalities, rows, s.us, known, sizes, cost_scale(problem, s, e), regularization
+        )
         return found.box.lower | fixed, found.box.upper, found.rows
 
     def search(state):

@@ -48,7 +48,15 @@ from jaxdyn.trajopt.ddp._constrained_state import (
     row_scale,
 )
 from jaxdyn.trajopt.ddp._ddp_options import DDPOptions
-from jaxdyn.trajopt.ddp._expansion import Expansion, Rows, Stationarity, expand
+from jaxdyn.trajopt.ddp._endings import (
+    HOPELESS,
+    Contradiction,
+    all_finite,
+    contradict,
+    falls_endlessly,
+    relative_violation,
+)
+from jaxdyn.trajopt.ddp._expansion import Expansion, Rows, Stationarity, expand, without_fixed_controls
 from jaxdyn.trajopt.ddp._filter import Filter
 from jaxdyn.trajopt.ddp._minimality import leaving_policy
 from jaxdyn.trajopt.ddp._newton_step import newton_policy, take_step
@@ -133,7 +141,15 @@ def _initial_state(problem: Problem, options: DDPOptions, us, xs, multipliers) -
         regularization=jnp.zeros((), dtype),
         tolerance=jnp.ones((), dtype),
         violation=infinity,
-        scale=Scale(infinity, zeros, jnp.zeros(problem.dynamics.nu, dtype), infinity, infinity, jnp.zeros((), dtype)),
+        scale=Scale(
+            cost=infinity,
+            first_cost=infinity,
+            rows=zeros,
+            slopes=jnp.zeros(problem.dynamics.nu, dtype),
+            infeasibility=infinity,
+            barrier=infinity,
+            displacement=jnp.zeros((), dtype),
+        ),
         policy=Policy.zeros(problem.horizon, ndx, problem.dynamics.nu, dtype),
         promised=infinity,
         regularized=jnp.array(False),
@@ -147,6 +163,7 @@ def _initial_state(problem: Problem, options: DDPOptions, us, xs, multipliers) -
         restarts=zero,
         rolls_out=jnp.array(False),
         mean_step_length=jnp.ones((), dtype),
+        contradiction=Contradiction.none(dtype),
         first_us=us,
         history=History.empty(options.history, dtype) if options.history else None,
         checks=jnp.array(False),
@@ -163,7 +180,7 @@ def _begin(problem: Problem, s: ConstrainedState, e: Expansion, rows: Rows, warm
     rows_scale = row_scale(problem, rows, e, s.xs, width)
     equal = rows.lower == rows.upper
     distance = jnp.where(equal, rows.value - jnp.where(equal, rows.lower, 0.0), 0.0)
-    infeasibility = jnp.abs(s.gaps).sum() + jnp.abs(distance).sum()
+    infeasibility = jnp.abs(s.gaps).sum() + jnp.abs(distance / rows_scale).sum()
     barrier, softness = BARRIER * cost / number_of_bounds(problem, rows), SOFTNESS
     if warm:
         violation = jnp.abs(bound_excess(rows.value, rows.lower, rows.upper)) / rows_scale
@@ -174,8 +191,12 @@ def _begin(problem: Problem, s: ConstrainedState, e: Expansion, rows: Rows, warm
             s = s._replace(near=distance <= NEAR)
             softness = jnp.where(s.near, SOFTNESS_NEAR, SOFTNESS)
     # Costates of a guess that diverges are no measure either: with them, any slope would be small.
-    slopes = jnp.minimum(station.size, (cost / width).min(axis=0))
-    s = s._replace(scale=Scale(cost, rows_scale, slopes, infeasibility, barrier, s.scale.displacement))
+    largest = (cost / width).min(axis=0)
+    # Slopes of rounding, as where only constraints matter, are no measure, either.
+    known = station.size > 100 * jnp.finfo(problem.dtype).eps * largest
+    slopes = jnp.where(known, jnp.minimum(station.size, largest), largest)
+    first_cost = e.stage.value.sum() + e.terminal.value
+    s = s._replace(scale=Scale(cost, first_cost, rows_scale, slopes, infeasibility, barrier, s.scale.displacement))
     s = _with_barrier(problem, s, barrier, rows[:3], softness)
     if not warm:
         return s
@@ -205,7 +226,7 @@ def _with_barrier(problem: Problem, s: ConstrainedState, barrier, rows, softness
     constraints with the values and bounds `rows`."""
     value, lower, upper = rows
     eps, equal = jnp.finfo(problem.dtype).eps, lower == upper
-    of_equality = jnp.where(softened, s.scale.rows**2, eps**EXACTNESS) / s.scale.cost
+    of_equality = jnp.where(softened, s.scale.rows**2 / s.scale.cost, eps**EXACTNESS * s.unit_of_delta())
     delta = jnp.where(equal, of_equality, softness * s.unit_of_delta())
     infinity = jnp.full_like(delta, jnp.inf)
     state = s.rows._replace(delta=delta, dual=Sides(infinity, infinity), softened=jnp.asarray(softened))
@@ -221,12 +242,12 @@ def _with_barrier(problem: Problem, s: ConstrainedState, barrier, rows, softness
 def _updated(problem: Problem, options: DDPOptions, s: ConstrainedState, e, rows: Rows, barrier, deviation, equality):
     """The state with a smaller barrier and new multipliers of the inequalities, where the problem with the present
     barrier is solved to its tolerance."""
-    share = cost_scale(s, e) / number_of_bounds(problem, rows)
+    scale = cost_scale(problem, s, e)
+    share = scale / number_of_bounds(problem, rows)
     least = 0.1 * options.complementarity_tolerance * share
     near = jnp.maximum(0.1 * s.tolerance, options.constraint_tolerance)
     # A decrease that is small against the barrier itself is as good as a small slope, unless regularization made it so.
-    promised = s.promised * (1 + jnp.abs(e.stage.value.sum() + e.terminal.value))
-    settled = (promised < DECREMENT * s.barrier * number_of_bounds(problem, rows)) & ~s.regularized
+    settled = (s.promised < DECREMENT * s.barrier * number_of_bounds(problem, rows)) & ~s.regularized
     # A small barrier around a point that is far from stationary would leave no curvature along its bounds.
     fine = jnp.maximum(jnp.minimum(s.tolerance, jnp.sqrt(s.barrier / share)), 0.5 * options.tolerance)
     solved = ((s.errors.stationarity < fine) | settled) & (s.errors.gap < near)
@@ -241,9 +262,9 @@ def _updated(problem: Problem, options: DDPOptions, s: ConstrainedState, e, rows
     # Once the barrier is at its least, only the multipliers have to converge, the faster the smaller `delta` is.
     factor = jnp.where(slow | (s.barrier <= 1.01 * least), DELTA_STEP, DELTA_FACTOR)
     # Smaller ones would amplify the rounding of constraints into that of the slopes.
-    eps, now = jnp.finfo(problem.dtype).eps, cost_scale(s, e)
-    least_delta = jnp.maximum(eps**EXACTNESS, eps / options.tolerance) / now
-    softened, exact = s.rows.softened & (equality > SOFT_LIMIT), eps**EXACTNESS / now
+    eps, unit = jnp.finfo(problem.dtype).eps, s.unit_of_delta(scale)
+    least_delta = jnp.maximum(eps**EXACTNESS, eps / options.tolerance) * unit
+    softened, exact = s.rows.softened & (equality > SOFT_LIMIT), eps**EXACTNESS * unit
     of_equality = jnp.where(softened, jnp.maximum(SOFT_STEP * s.rows.delta, exact), exact)
     delta = jnp.where(equal, of_equality, jnp.maximum(factor * s.rows.delta, least_delta))
     # While inequalities are violated by more than the barrier explains, their multipliers change and the barrier waits.
@@ -286,6 +307,7 @@ def _iterate(
     """One Newton step, with an update of the barrier before it where that is due. `guess` is the first state of a guess
     with multipliers, or None: there the barrier method begins if steps with an active set have failed."""
     e, rows = expand(problem, s.xs, s.us, s.gaps)
+    e, rows = without_fixed_controls(problem, e), rows.without_fixed_controls(problem)
     first = jnp.isinf(s.scale.cost)
     s = jax.tree.map(lambda a, b: jnp.where(first, a, b), _begin(problem, s, e, rows, guess is not None), s)
     exact, bounds = s.by_active_set, (rows.lower, rows.upper)
@@ -299,22 +321,36 @@ def _iterate(
     barrier_box = jnp.where(exact, 0.0, box_barrier(s.us, problem.control_box))
     policy, active, regularization, minimal = newton_policy(problem, options, s, e, rows, barrier)
     converged, leaves = stationary & minimal, s.checks & ~minimal & ~exact
-    after, alpha, displacement = take_step(problem, s, e, rows, barrier, policy, active)
-    promised = jnp.abs(policy.slope + 0.5 * policy.curvature) / (1 + jnp.abs(e.stage.value.sum() + e.terminal.value))
+    after, alpha, displacement, multipliers = take_step(problem, s, e, rows, barrier, policy, active)
+    promised = jnp.abs(policy.slope + 0.5 * policy.curvature)
     grown = jnp.maximum(100 * regularization, least_regularization(s))
     cost = e.stage.value.sum() + e.terminal.value
-    finite = jnp.isfinite(cost + barrier.value + barrier_box) & jnp.isfinite(e.A).all() & jnp.isfinite(s.xs).all()
+    finite = all_finite(barrier.value + barrier_box, e, rows.value, rows.by_x, rows.by_u, rows.end_by_x, s.xs)
     still = displacement < STILL * after.scale.displacement
     length = jnp.where(still & (jnp.maximum(errors.violation, errors.gap) > FEASIBLE), 0.0, alpha)
     mean_step_length = MEMORY * s.mean_step_length + (1 - MEMORY) * length
     blocked = (alpha == 0) & (grown > options.max_regularization * s.scale.cost)
     blocked, last = blocked & ~exact, s.iterations + 1 >= options.max_iterations
-    stuck = blocked & (s.restarts >= len(BARRIERS_ANEW)) & ~stationary
-    again = (blocked | (mean_step_length < CREEPING)) & (s.restarts < len(BARRIERS_ANEW)) & ~stationary
-    again = (again | (leaves & (s.departures < DEPARTURES))) & finite & ~last
+    proof = contradict(problem, s.us, e, rows, multipliers) & (errors.violation > options.constraint_tolerance) & ~exact
+    contradiction = s.contradiction.after(proof, relative_violation(rows, s.scale.rows))
+    hopeless = contradiction.iterations >= HOPELESS
+    endless = falls_endlessly(s.scale.first_cost, s.scale.cost, cost, cost_scale(problem, s, e))
+    anew = s.restarts < len(BARRIERS_ANEW)
+    again = (blocked | hopeless | (mean_step_length < CREEPING)) & anew & ~stationary
+    again = (again | (leaves & (s.departures < DEPARTURES))) & finite & ~endless & ~last
+    stuck = blocked & ~anew & ~stationary
+    infeasible = (hopeless & (~anew | last)) | (stuck & proof)
     status = jnp.select(
-        [~finite, converged, leaves & ~again & ~last, stuck, last],
-        [Status.DIVERGED, Status.CONVERGED, Status.NO_MINIMUM, Status.STALLED, Status.OUT_OF_ITERATIONS],
+        [~finite, converged, endless, leaves & ~again & ~last, infeasible, stuck, last],
+        [
+            Status.DIVERGED,
+            Status.CONVERGED,
+            Status.UNBOUNDED,
+            Status.NO_MINIMUM,
+            Status.INFEASIBLE,
+            Status.STALLED,
+            Status.OUT_OF_ITERATIONS,
+        ],
         Status.RUNNING,
     ).astype(jnp.int32)
     violation = jnp.abs(bound_excess(rows.value, *bounds)).max(initial=0.0)
@@ -330,8 +366,9 @@ def _iterate(
     )
     report_iteration(options.progress, s.iterations, record, status)
     # The iterate that meets the tolerances is the solution, not the one after it.
-    after = after._replace(mean_step_length=mean_step_length)
-    after = jax.tree.map(lambda a, b: jnp.where(stationary | ~finite, a, b), s, after)
+    after = after._replace(mean_step_length=mean_step_length, contradiction=contradiction)
+    stays = stationary | ~finite | (status == Status.INFEASIBLE)
+    after = jax.tree.map(lambda a, b: jnp.where(stays, a, b), s, after)
     after = lax.cond(again, lambda: _begun_anew(problem, after, e, policy, leaves), lambda: after)
     after = after._replace(
         regularization=jnp.where((alpha == 0) & ~again & ~stationary, grown, 0.0),
@@ -385,6 +422,7 @@ def _begun_anew(problem: Problem, s: ConstrainedState, e: Expansion, policy: Pol
         departures=s.departures + leaves,
         rolls_out=~leaves & (s.restarts + 1 == len(BARRIERS_ANEW)),
         mean_step_length=jnp.ones_like(s.mean_step_length),
+        contradiction=Contradiction.none(s.xs.dtype),
     )
     of_restart = jnp.asarray((BARRIERS_ANEW, SOFTNESS_ANEW), problem.dtype)[:, s.restarts]
     factor, softness = jnp.where(leaves, jnp.asarray((1.0, SOFTNESS), problem.dtype), of_restart)
@@ -395,7 +433,8 @@ def _beside(problem: Problem, s: ConstrainedState, e: Expansion, policy: Policy)
     """States and controls along the direction of negative curvature that a failed backward pass has found."""
     low, high = problem.control_box
     free = (low < high).astype(problem.dtype)
-    along = leaving_policy(policy, free, s.departures + 1, LEAVING * cost_scale(s, e))
+    size = jnp.maximum(s.scale.cost, jnp.abs(e.stage.value.sum() + e.terminal.value))
+    along = leaving_policy(policy, free, s.departures + 1, LEAVING * size)
     dxs, dus = linear_roll_out(e._replace(gaps=jnp.zeros_like(e.gaps)), along)
     xs = jax.vmap(problem.dynamics.integrate)(s.xs, dxs)
     return xs, inside_box(s.us + dus, problem.control_box, INSIDE)

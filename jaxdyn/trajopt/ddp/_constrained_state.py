@@ -9,14 +9,15 @@ from jaxdyn._types import Array, Float
 from jaxdyn.trajopt._history import History
 from jaxdyn.trajopt.ddp._barrier import RowBarrier, RowState, Sides, inverse_distances, present_multipliers, row_barrier
 from jaxdyn.trajopt.ddp._ddp_options import DDPOptions
-from jaxdyn.trajopt.ddp._expansion import Expansion, Rows, Stationarity, matvec, motion, vecmat
+from jaxdyn.trajopt.ddp._endings import Contradiction
+from jaxdyn.trajopt.ddp._expansion import Expansion, Rows, Stationarity, cost_spread, matvec, motion, vecmat
 from jaxdyn.trajopt.ddp._filter import Filter
 from jaxdyn.trajopt.ddp._riccati import Policy
 from jaxdyn.trajopt.problem import Problem, bound_excess, join_rows
 
 EXACTNESS = 0.58
-"""Power of the rounding unit that is the `delta` of equalities, and the least one of inequalities, divided by the
-cost's scale."""
+"""Power of the rounding unit that is the `delta` of equalities, and the least one of inequalities, in the units of
+`ConstrainedState.unit_of_delta`."""
 PATIENCE = 10
 """Number of iterations with one barrier and penalty after which a large violation of an inequality meets a larger
 penalty, and steps of `"finishing"` take all second derivatives, because Gauss-Newton does not see what slows it."""
@@ -34,6 +35,8 @@ class Scale(NamedTuple):
     """The sizes of a problem's quantities at the guess, to which tolerances are relative."""
 
     cost: Float[Array, ""]
+    first_cost: Float[Array, ""]
+    """The cost itself, with its constant."""
     rows: Float[Array, "rows"]
     slopes: Float[Array, "nu"]
     infeasibility: Float[Array, ""]
@@ -50,7 +53,8 @@ class Errors(NamedTuple):
     violation: Any
     gap: Any
     complementarity: Any
-    """Largest product of a multiplier and the distance from its bound, times their number, relative to the cost."""
+    """Largest product of a multiplier and the distance from its bound, times their number, relative to the cost's scale
+    at this iterate."""
 
     def largest(self, number) -> Array:
         """The largest error, with products for each of a number of bounds."""
@@ -139,6 +143,7 @@ class ConstrainedState(NamedTuple):
     """Whether steps are roll-outs of the policy, and not those of the linear model."""
     mean_step_length: Array
     """Moving average of the step lengths."""
+    contradiction: Contradiction
     first_us: Array
     """The controls of the guess."""
     history: History | None
@@ -165,14 +170,14 @@ class ConstrainedState(NamedTuple):
         known = barrier._replace(multipliers=shift, slope=slope)
         return jax.tree.map(lambda a, b: jnp.where(on, a, b), known, barrier)
 
-    def unit_of_delta(self) -> Float[Array, "rows"]:
-        """The squares of the sizes of the constraints' components, divided by the cost's scale. Sizes that differ
-        little are at least a tenth of the largest one."""
+    def unit_of_delta(self, cost=None) -> Float[Array, "rows"]:
+        """The squares of the sizes of the constraints' components, divided by a size of the cost, by default its scale.
+        Sizes that differ little are at least a tenth of the largest one."""
         size = self.scale.rows
         largest = size.max(initial=0.0)
         # Components about which nothing is known have `FAR` of the largest size, up to rounding.
         unit = jnp.where(size > 0.99 * FAR * largest, jnp.maximum(size, 0.1 * largest), size)
-        return unit**2 / self.scale.cost
+        return unit**2 / (self.scale.cost if cost is None else cost)
 
     def with_empty_filter(self) -> "ConstrainedState":
         """The state whose filter has forgotten all, because what it compares has changed."""
@@ -194,7 +199,8 @@ def control_width(problem: Problem, us) -> Float[Array, "horizon nu"]:
 
 
 def guess_cost_scale(problem: Problem, s: ConstrainedState, e: Expansion, slopes, width) -> Float[Array, ""]:
-    """The size of the cost: its value at the guess, or how much it can change from there, to second order.
+    """The size of the cost: its spread at the guess, or how much it can change from there, to second order. A constant
+    in the cost changes neither.
 
     `slopes` `[horizon, nu]` are its derivatives by the controls, which change by their `width`."""
     eps = jnp.finfo(problem.dtype).eps
@@ -203,13 +209,19 @@ def guess_cost_scale(problem: Problem, s: ConstrainedState, e: Expansion, slopes
         diagonals = jnp.diagonal(curvatures, axis1=-2, axis2=-1)
         return (jnp.abs(slopes) * sizes + 0.5 * jnp.abs(diagonals) * sizes**2).sum()
 
-    cost = jnp.maximum(jnp.abs(e.stage.value.sum() + e.terminal.value), 0.01 * change(e.stage.u, e.stage.uu, width))
+    # The guess may be at rest, so the states move by at least one.
+    cost = jnp.maximum(cost_spread(problem, e, s.xs, s.us, 1.0), 0.01 * change(e.stage.u, e.stage.uu, width))
     # Where the motion is unstable, slopes along it are larger than anything that can be reached. So a bound comes from
     # the way of the states: the motion of the guess, its gaps, and one, because the guess may be at rest.
     most, way = 0.01 * change(slopes, e.stage.uu, width), 1 + motion(problem, s.xs) + jnp.abs(s.gaps).sum(axis=0)
     along = change(e.stage.x, e.stage.xx, way) + change(e.terminal.x, e.terminal.xx, way)
     most = jnp.where(along > 0, jnp.minimum(most, UNSTABLE * along), most)
+    # Without a cost on controls, one of the states may be at its least value at the guess.
+    most = jnp.where(most > eps**2 * along, most, 0.01 * along)
     cost = jnp.where(cost > eps**2 * most, cost, most)
+    # A cost that does not change has no scale but its value, or one.
+    value = jnp.abs(e.stage.value.sum() + e.terminal.value)
+    cost = jnp.where(cost > 100 * eps * value, cost, jnp.where(value > 0, value, 1.0))
     return jnp.clip(jnp.nan_to_num(cost, posinf=jnp.inf), eps, eps**-0.6)
 
 
@@ -281,9 +293,12 @@ def measure_errors(problem: Problem, s: ConstrainedState, e: Expansion, rows: Ro
     of_box = [jnp.where(i > 0, z / jnp.where(i > 0, i, 1.0), jnp.nan) for z, i in zip(s.box, inverse, strict=True)]
     largest = jnp.nanmax(jnp.stack([jnp.nan_to_num(p) for p in of_box]), initial=0.0)
     deviation = jnp.nanmax(jnp.stack([jnp.nan_to_num(jnp.abs(p - s.barrier)) for p in of_box]), initial=0.0)
-    share = cost_scale(s, e) / number_of_bounds(problem, rows)
+    scale = cost_scale(problem, s, e)
+    # A cost is known up to the rounding of its value, with its constant.
+    rounding = 1e3 * jnp.finfo(problem.dtype).eps * (scale + jnp.abs(e.stage.value.sum() + e.terminal.value))
+    share = scale / number_of_bounds(problem, rows)
     errors = Errors(
-        jnp.where(s.promised < 1e3 * jnp.finfo(problem.dtype).eps, jnp.fmin(of_costates, held), of_costates),
+        jnp.where(s.promised < rounding, jnp.fmin(of_costates, held), of_costates),
         excess.max(initial=0.0),
         relative_gap(problem, s),
         jnp.maximum(of_rows, largest) / share,
@@ -291,8 +306,12 @@ def measure_errors(problem: Problem, s: ConstrainedState, e: Expansion, rows: Ro
     return errors, toward, deviation, jnp.where(equal, excess, 0.0).max(initial=0.0)
 
 
-def cost_scale(s: ConstrainedState, e: Expansion):
-    return jnp.maximum(jnp.abs(e.stage.value.sum() + e.terminal.value), 1e-6 * s.scale.cost)
+def cost_scale(problem: Problem, s: ConstrainedState, e: Expansion):
+    """The scale of the cost at the present iterate, to which products of multipliers and distances are relative."""
+    spread = cost_spread(problem, e, s.xs, s.us)
+    # A cost that does not change, as where only constraints matter, says nothing.
+    rounding = 100 * jnp.finfo(problem.dtype).eps * jnp.abs(e.stage.value.sum() + e.terminal.value)
+    return jnp.where(spread > rounding, jnp.maximum(spread, 1e-6 * s.scale.cost), s.scale.cost)
 
 
 def least_regularization(s: ConstrainedState):

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from jaxdyn._errors import ModelError, NotConvergedWarning, naming_arguments, warn
+from jaxdyn._errors import ModelError, NotConvergedWarning, naming_arguments, require_positive_integer, warn
 from jaxdyn._types import ArrayLike
 from jaxdyn.trajopt._solution import Multipliers, Solution, Status
 from jaxdyn.trajopt.ddp._batches import one_by_one_on_cpu
@@ -16,6 +16,7 @@ from jaxdyn.trajopt.ddp._constrained import run_constrained
 from jaxdyn.trajopt.ddp._ddp_options import DDPOptions
 from jaxdyn.trajopt.ddp._iteration import run_unconstrained
 from jaxdyn.trajopt.ddp._solution_derivatives import Optimum, optimum_tangent
+from jaxdyn.trajopt.ddp._starts import best_solution, several_guesses
 from jaxdyn.trajopt.problem import Problem, join_rows
 
 
@@ -27,6 +28,7 @@ def ddp(
     *,
     multipliers: Multipliers | None = None,
     options: DDPOptions | None = None,
+    starts: int = 1,
 ) -> Solution:
     """Solve a problem by differential dynamic programming from a guess of controls, or of states and controls.
 
@@ -63,6 +65,10 @@ def ddp(
       than its size, the barrier method begins at the guess. Second derivatives are taken from the first step on
       with an active set, without constraints, and near a solution with `backward="associative"`, unless
       `options.hessian` leaves them out.
+    - `starts`: number of guesses from which the problem is solved; the converged solution with the lowest cost is
+      returned, or what the first guess has led to if none has converged. After the given guess come its controls with
+      `x0` repeated, controls of zero, and constant controls: problems with obstacles or swing-ups have several minima.
+      Solves take much less time than their compilation, which is the same for all.
 
     Derivatives of the solution's trajectory, cost and multipliers with respect to all arrays of the problem come from
     the implicit function theorem, in both modes: exact at a solution, so converge tightly. They are NaN where the
@@ -72,22 +78,29 @@ def ddp(
     Compiled as a whole. Under `jax.vmap` the problems of a batch are solved one after the other on a CPU, each until it
     ends, and in lock step elsewhere, where elements that have ended do not change.
 
-    **Raises** `ShapeError`; `ModelError` where the cost of the guess is NaN though its states are finite (checked only
-    outside of transformations). **Warns** `NotConvergedWarning` at run time where derivatives are NaN because a solve
-    has not converged or its solution is not unique.
+    **Raises** `ShapeError`; `ModelError` for several starts with multipliers, and where the cost of the guess is NaN
+    though its states are finite (checked only outside of transformations). **Warns** `NotConvergedWarning` at run time
+    where derivatives are NaN because a solve has not converged or its solution is not unique.
     """
     # As arrays, so that other numbers do not compile again.
     numbers: DDPOptions = jax.tree.map(jnp.asarray, DDPOptions() if options is None else options)
     us, xs = (None if x is None else jnp.asarray(x, problem.dtype) for x in (us, xs))
-    solution = _jitted_solve(problem, (us, xs, multipliers), numbers)
+    require_positive_integer(starts, "starts")
+    if starts > 1 and multipliers is not None:
+        raise ModelError(f"starts is {starts}, but multipliers belong to a single guess: leave one of them out")
+    solution = _jitted_solve(problem, (us, xs, multipliers, starts), numbers)
     if not isinstance(solution.status, Tracer):
         _require_finite_cost(problem, solution)
     return solution
 
 
 @eqx.filter_custom_jvp
-def _differentiable_solve(problem: Problem, guess: tuple[Any, Any, Any], options: DDPOptions) -> Solution:
-    return _traced_once(problem, guess, options)
+def _differentiable_solve(problem: Problem, guess: tuple[Any, Any, Any, int], options: DDPOptions) -> Solution:
+    us, xs, multipliers, starts = guess
+    if starts == 1:
+        return _traced_once(problem, (us, xs, multipliers), options)
+    guesses = several_guesses(problem, us, xs, starts)
+    return best_solution(jax.vmap(lambda us, xs: _traced_once(problem, (us, xs, None), options))(*guesses))
 
 
 @eqx.filter_jit

@@ -46,8 +46,8 @@ class DDPOptions(eqx.Module):
     max_regularization: Any = 1e9
     """Regularization beyond which a solve is stalled; of problems with constraints relative to the cost's scale."""
     regularize_below: Any = None
-    """Step length up to which regularization grows tenfold, in problems without constraints. By default 0.01, as in
-    Crocoddyl; for `"adaptive"` and `"full"` 0.3."""
+    """Step length up to which regularization grows tenfold, in problems without constraints. By default 0.3. With
+    `"finishing"` and `"gauss_newton"` it is 0.01, as in Crocoddyl, while gaps are open."""
     sufficient_decrease: Any = None
     """Part of the expected decrease that a step has to reach, in problems without constraints. By default 0.1, as in
     Crocoddyl; for `"adaptive"` and `"full"` 1e-4."""
@@ -84,7 +84,7 @@ class DDPOptions(eqx.Module):
             "constraint_tolerance": 1e-4 if single else 1e-7,
             "complementarity_tolerance": 1e-4 if single else 1e-9,
             "decrease_tolerance": 1e-6 if single else 1e-9,
-            "regularize_below": 0.3 if second_order else 0.01,
+            "regularize_below": 0.3,
             "sufficient_decrease": 1e-4 if second_order else 0.1,
         }
         missing = {name: value for name, value in defaults.items() if getattr(self, name) is None}

@@ -50,6 +50,11 @@ class Rows(NamedTuple):
         stage = matvec(self.by_x, dxs[:-1]) + matvec(self.by_u, dus)
         return join_rows(stage, self.end_by_x @ dxs[-1])
 
+    def without_fixed_controls(self, problem: Problem) -> "Rows":
+        """The components, which do not depend on controls with equal bounds."""
+        low, high = problem.control_box
+        return self._replace(by_u=jnp.where((low < high)[:, None, :], self.by_u, 0.0)) if problem.bounded else self
+
     def slopes(self, stage, end) -> tuple[Array, Array, Array]:
         """The derivatives by the states of the stages, by the controls, and by the last state, of the sum of all
         components times the multipliers `stage` `[horizon, m]` and `end` `[m_end]`."""
@@ -75,6 +80,38 @@ class Rows(NamedTuple):
 def motion(problem: Problem, xs) -> Float[Array, "ndx"]:
     """How far each component of the state moves from the first state."""
     return jnp.abs(jax.vmap(problem.dynamics.difference, in_axes=(None, 0))(xs[0], xs)).max(axis=0)
+
+
+def without_fixed_controls(problem: Problem, e: Expansion) -> Expansion:
+    """The expansion in which controls with equal bounds change nothing: no condition of optimality is about them, since
+    the multiplier of a fixed control has either sign."""
+    if not problem.bounded:
+        return e
+    low, high = problem.control_box
+    free, l = (low < high).astype(e.B.dtype), e.stage
+    both = free[:, :, None] * free[:, None, :]
+    stage = l._replace(u=free * l.u, ux=free[..., None] * l.ux, uu=both * l.uu + jax.vmap(jnp.diag)(1 - free))
+    return e._replace(B=e.B * free[:, None, :], stage=stage)
+
+
+def cost_spread(problem: Problem, e: Expansion, xs, us, least_way: float = 0.0) -> Float[Array, ""]:
+    """How much the costs of the stages and of the end differ from their own least values, to second order: the scale of
+    the cost, which a constant in it does not change.
+
+    Each component of a state and of a control lowers the quadratic model of its stage alone, and moves by no more than
+    the trajectory does: the states by their motion and their gaps, or `least_way`, and the controls by their range or
+    their size. For squares of components this is their cost."""
+    low, high = problem.control_box
+    width = jnp.minimum(high - low, 1 + jnp.abs(us))
+    way = least_way + motion(problem, xs) + jnp.abs(e.gaps).sum(axis=0)
+
+    def decrease(slopes, curvatures, sizes):
+        g, h = jnp.abs(slopes), jnp.diagonal(curvatures, axis1=-2, axis2=-1)
+        step = jnp.where(h * sizes > g, g / jnp.where(h > 0, h, 1.0), sizes)
+        return (g * step - 0.5 * h * step**2).sum()
+
+    of_states = decrease(e.stage.x, e.stage.xx, way) + decrease(e.terminal.x, e.terminal.xx, way)
+    return of_states + decrease(e.stage.u, e.stage.uu, width)
 
 
 def matvec(matrices, vectors):
@@ -130,7 +167,10 @@ def _expand_terms_at(problem: Problem, terms, linears, x, u, k):
         r, by_x, by_u = term.residual.linearize(dynamics, x, u, k) if linear is None else linear
         by_x = jnp.zeros((len(r), dynamics.ndx), r.dtype) if by_x is None else by_x
         by_u = jnp.zeros((len(r), nu), r.dtype) if by_u is None else by_u
-        parts.append((r, *term.bounds(r, None if u is None else k), by_x, by_u))
+        low, high = term.bounds(r, None if u is None else k)
+        # Components without bounds, as those of the state at stage 0, hold nothing, whatever their derivatives are.
+        has = (jnp.isfinite(low) | jnp.isfinite(high))[:, None]
+        parts.append((r, low, high, jnp.where(has, by_x, 0.0), jnp.where(has, by_u, 0.0)))
     empty = [jnp.zeros(shape, problem.dtype) for shape in (0, 0, 0, (0, dynamics.ndx), (0, nu))]
     r, low, high, by_x, by_u = map(jnp.concatenate, zip(*(parts or [empty]), strict=True))
     return total, (r, low, high, by_x, by_u)

@@ -18,7 +18,8 @@ from jaxdyn.trajopt._solution import Gains, Multipliers, Residuals, Solution, St
 from jaxdyn.trajopt.ddp._batches import where_needed
 from jaxdyn.trajopt.ddp._ddp_options import DDPOptions
 from jaxdyn.trajopt.ddp._differences import differenced_costs
-from jaxdyn.trajopt.ddp._expansion import Expansion, Stationarity, costates, expand, second_order_costs
+from jaxdyn.trajopt.ddp._endings import all_finite, falls_endlessly
+from jaxdyn.trajopt.ddp._expansion import Expansion, Stationarity, cost_spread, costates, expand, second_order_costs
 from jaxdyn.trajopt.ddp._line_search import Iterate, linear_step, no_step, search
 from jaxdyn.trajopt.ddp._minimality import ATTEMPTS, curvature_tolerance, free_controls, leaving_policy
 from jaxdyn.trajopt.ddp._riccati import HeldControls, Policy, backward, backward_associative, backward_in_box
@@ -27,6 +28,12 @@ from jaxdyn.trajopt.problem import Problem, bound_excess
 SMALL = 0.25
 """Power of the rounding unit that is the largest size of gaps, relative to that of the states, that a roll-out closes
 without a trial of the linear model, whose step would leave their squares."""
+
+WITH_GAPS = 0.01
+"""Step length up to which regularization grows while gaps are open, as in Crocoddyl."""
+
+LEAST_SCALE = 1e-6
+"""The least scale of the cost, as a part of that at the guess, because the cost may be zero at a solution."""
 
 
 class DDPState(NamedTuple):
@@ -45,6 +52,9 @@ class DDPState(NamedTuple):
     """Decrease that the last policy expected."""
     first_size: Array
     """Size of the derivatives by the controls at the guess."""
+    first_scale: Array
+    """Scale of the cost at the guess."""
+    first_cost: Array
     stationarity: Array
     checks: Array
     """Number of the check whether the iterate is a minimum; zero where none is due."""
@@ -75,6 +85,8 @@ def _initial_state(problem: Problem, options: DDPOptions, us, xs, near: bool) ->
         # Near a solution the first step takes second derivatives, as if the last one had promised little.
         promised=jnp.asarray(0.0 if near else jnp.inf, dtype),
         first_size=jnp.zeros(problem.dynamics.nu, dtype),
+        first_scale=infinity,
+        first_cost=infinity,
         stationarity=infinity,
         checks=zero,
         status=zero,
@@ -100,23 +112,35 @@ def _iterate(problem: Problem, options: DDPOptions, guess: DDPState, s: DDPState
     e, _ = expand(problem, xs, us, gaps)
     station, toward = Stationarity.of(e, e.stage.x, (e.stage.u,), e.terminal.x)
     value = e.stage.value.sum() + e.terminal.value
-    scale = 1 + jnp.abs(value)
+    # A constant in the cost, and its unit, change nothing.
+    first_scale = jnp.where(s.iterations == 0, cost_spread(problem, e, xs, us, 1.0), s.first_scale)
+    scale = jnp.maximum(cost_spread(problem, e, xs, us), LEAST_SCALE * first_scale)
     free = free_controls(problem.control_box, us, station, options.tolerance)
     policy, regularization, minimal = _regularized_policy(problem, options, s, e, scale, free)
     here = s.iterate._replace(cost=value)
-    trial, linear_steps = _search(problem, options, s, e, here, policy, free)
-    next_regularization, stuck = _next_regularization(options, regularization, trial)
+    size = jnp.maximum(jnp.maximum(scale, first_scale), jnp.abs(value))
+    trial, linear_steps = _search(problem, options, s, e, here, policy, free, jnp.where(size > 0, size, 1.0))
+    next_regularization, stuck = _next_regularization(options, regularization, trial, s.feasible)
     first_size = jnp.where(s.iterations == 0, station.size, s.first_size)
     station = station._replace(slopes=_free_slopes(problem, us, station.slopes))
     stationarity, promised = station.relative_to(first_size), _promised(policy)
-    diverged = ~jnp.isfinite(value) | ~jnp.isfinite(xs).all() | ~jnp.isfinite(e.A).all()
-    verdict = _judge(options, s, minimal, policy.ok, promised, stationarity, here, trial)
+    diverged = ~all_finite(e, xs)
+    first_cost = jnp.where(s.iterations == 0, value, s.first_cost)
+    endless = falls_endlessly(first_cost, first_scale, value, scale)
+    verdict = _judge(options, s, minimal, policy.ok, promised, stationarity, here, trial, scale)
     last, stays = s.iterations + 1 >= options.max_iterations, verdict.solved | verdict.checked
     stuck = stuck & ~stays & (s.checks == 0)
-    again = stuck & (linear_steps > 0) & ~diverged & ~last
+    again = stuck & (linear_steps > 0) & ~diverged & ~endless & ~last
     status = jnp.select(
-        [diverged, verdict.solved, verdict.no_minimum, stuck & ~again, last],
-        [Status.DIVERGED, Status.CONVERGED, Status.NO_MINIMUM, Status.STALLED, Status.OUT_OF_ITERATIONS],
+        [diverged, verdict.solved, endless, verdict.no_minimum, stuck & ~again, last],
+        [
+            Status.DIVERGED,
+            Status.CONVERGED,
+            Status.UNBOUNDED,
+            Status.NO_MINIMUM,
+            Status.STALLED,
+            Status.OUT_OF_ITERATIONS,
+        ],
         Status.RUNNING,
     ).astype(jnp.int32)
     record = IterationRecord(
@@ -144,6 +168,8 @@ def _iterate(problem: Problem, options: DDPOptions, guess: DDPState, s: DDPState
         toward=toward,
         promised=promised,
         first_size=first_size,
+        first_scale=first_scale,
+        first_cost=first_cost,
         stationarity=stationarity,
         checks=jnp.where(verdict.checked, s.checks + 1, 0),
         status=status,
@@ -153,6 +179,8 @@ def _iterate(problem: Problem, options: DDPOptions, guess: DDPState, s: DDPState
     begun = guess._replace(
         linear_steps=jnp.full_like(linear_steps, -1),
         first_size=first_size,
+        first_scale=first_scale,
+        first_cost=first_cost,
         iterations=after.iterations,
         history=after.history,
     )
@@ -171,15 +199,19 @@ class _Verdict(NamedTuple):
     """Whether the iterate is stationary and no minimum, and could not be left."""
 
 
-def _judge(options: DDPOptions, s: DDPState, minimal, ok, promised, stationarity, here: Iterate, trial) -> _Verdict:
+def _judge(
+    options: DDPOptions, s: DDPState, minimal, ok, promised, stationarity, here: Iterate, trial, scale
+) -> _Verdict:
     """What the iterate `here` is: `minimal` tells whether the backward pass has shown that it would be a minimum if it
     were stationary, `ok` whether the pass has succeeded."""
-    scale, eps, checks = 1 + jnp.abs(here.cost), jnp.finfo(here.cost.dtype).eps, s.checks > 0
+    eps, checks = jnp.finfo(here.cost.dtype).eps, s.checks > 0
+    rounding = 10 * eps * (scale + jnp.abs(here.cost))
     # Where no decrease above rounding is left, more iterations would not make the slopes smaller.
-    attainable = jnp.where(promised < 10 * eps * scale, jnp.maximum(options.tolerance, eps**0.4), options.tolerance)
-    stationary = s.feasible & (promised < options.decrease_tolerance * scale) & (stationarity <= attainable) & ~checks
+    attainable = jnp.where(promised < rounding, jnp.maximum(options.tolerance, eps**0.4), options.tolerance)
+    stationary = s.feasible & (promised <= options.decrease_tolerance * scale) & (stationarity <= attainable) & ~checks
     # A decrease that does not count would be found again and again.
-    left = checks & ~ok & trial.accepted & (here.cost - trial.iterate.cost > options.decrease_tolerance * scale)
+    counts = jnp.maximum(options.decrease_tolerance * scale, rounding)
+    left = checks & ~ok & trial.accepted & (here.cost - trial.iterate.cost > counts)
     fails = checks & ~ok & ~left
     no_minimum = fails & (s.checks >= ATTEMPTS)
     return _Verdict((stationary & minimal) | (checks & ok), (stationary & ~minimal) | fails, left, no_minimum)
@@ -192,13 +224,14 @@ def _promised(policy: Policy) -> Array:
     return jnp.where(policy.ok, promised, jnp.inf)
 
 
-def _search(problem: Problem, options: DDPOptions, s: DDPState, e: Expansion, here: Iterate, policy: Policy, free):
-    """The search along the policy, or if the iterate is checked away from it, unless it is a minimum; and the number of
-    steps of the linear model."""
+def _search(
+    problem: Problem, options: DDPOptions, s: DDPState, e: Expansion, here: Iterate, policy: Policy, free, size
+):
+    """The search along the policy, or if the iterate is checked away from it, unless it is a minimum, with steps that
+    promise a decrease of at most `size`; and the number of steps of the linear model."""
     checks = s.checks > 0
     leaves, stays = checks & ~policy.ok, policy._replace(ok=policy.ok & ~checks)
-    scale = 1 + jnp.abs(here.cost)
-    along = lax.cond(leaves, lambda: leaving_policy(policy, free, s.checks, scale), lambda: stays)
+    along = lax.cond(leaves, lambda: leaving_policy(policy, free, s.checks, size), lambda: stays)
     tried = (s.linear_steps >= 0) & ~_within(jnp.finfo(problem.dtype).eps ** SMALL, here.gaps, here.xs)
     linear = where_needed(tried, lambda: linear_step(problem, here, e, along), no_step(here))
     return search(problem, options, here, along, linear), s.linear_steps + linear.accepted
@@ -255,11 +288,13 @@ def _regularized_policy(
     return policy, regularization, policy.ok & exact & settled & ~idle.any()
 
 
-def _next_regularization(options: DDPOptions, regularization, trial) -> tuple[Array, Array]:
+def _next_regularization(options: DDPOptions, regularization, trial, feasible) -> tuple[Array, Array]:
     """The regularization of the next iteration, and whether it would have to be above its limit."""
     less = jnp.maximum(regularization / 10, options.regularization)
     more = jnp.maximum(regularization * 10, options.regularization)
-    short = trial.alpha <= options.regularize_below
+    # Steps that close a robot's gaps may be short although their direction is right.
+    of_gaps = options.regularize_below if options.hessian in ("full", "adaptive") else WITH_GAPS
+    short = trial.alpha <= jnp.where(feasible, options.regularize_below, of_gaps)
     regularization = jnp.where(trial.alpha > 0.5, less, jnp.where(short, more, regularization))
     stuck = ~trial.accepted & (regularization > options.max_regularization)
     return jnp.minimum(regularization, options.max_regularization), stuck

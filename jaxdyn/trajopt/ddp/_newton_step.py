@@ -24,11 +24,13 @@ from jaxdyn.trajopt.ddp._constrained_state import (
     Watch,
     Watched,
     control_width,
+    cost_scale,
     least_regularization,
+    number_of_bounds,
 )
 from jaxdyn.trajopt.ddp._ddp_options import DDPOptions
 from jaxdyn.trajopt.ddp._differences import differenced_costs
-from jaxdyn.trajopt.ddp._expansion import Expansion, Rows, matvec, second_order_costs
+from jaxdyn.trajopt.ddp._expansion import Expansion, Rows, matvec, second_order_costs, without_fixed_controls
 from jaxdyn.trajopt.ddp._filter import Point, Trial, search
 from jaxdyn.trajopt.ddp._line_search import Iterate, roll_out
 from jaxdyn.trajopt.ddp._minimality import curvature_terms
@@ -47,6 +49,10 @@ DAMPING = 1.0
 JAMMED = 0.1
 """Part of a step below which single controls are cut at their bounds, instead of the whole step."""
 
+COSTLESS = 1e-6
+"""Change of the cost by its own curvature over the whole range of a control, relative to the cost's scale, below which
+there is no cost on the control."""
+
 WATCHED = 8
 """Number of steps after which the search goes back if it has not improved upon its filter."""
 
@@ -61,7 +67,8 @@ def newton_policy(problem: Problem, options: DDPOptions, s, e: Expansion, rows: 
     second = jnp.asarray(options.hessian == "full")
     if options.drops_second_order:
         patience = PATIENCE if options.hessian == "finishing" else LONG_PATIENCE
-        second = (s.promised < options.second_order_below) | (s.waited >= patience) | s.near | s.by_active_set
+        little = s.promised < options.second_order_below * cost_scale(problem, s, e)
+        second = little | (s.waited >= patience) | s.near | s.by_active_set
     second = second | s.checks
     multipliers = present_multipliers(barrier, s.rows, rows.lower == rows.upper)
     derivatives = second_order_costs if options.hessian in ("full", "adaptive") else differenced_costs
@@ -71,12 +78,14 @@ def newton_policy(problem: Problem, options: DDPOptions, s, e: Expansion, rows: 
     low, high = problem.control_box
     held = HeldControls((low < high).astype(problem.dtype), jnp.zeros_like(low)) if problem.bounded else None
 
-    zero = jnp.where(s.checks, jax.vmap(jnp.diag)(_zero_curvature(problem, s, e)), 0.0)
+    added = jnp.where(s.checks, _zero_curvature(problem, s, e), _proximal_curvature(problem, s, e, rows))
+    added = jax.vmap(jnp.diag)(added)
 
     def system(stage, end) -> Expansion:
         stage, end = rows.add_to(stage, end, slopes, curvatures)
         u, uu = stage.u + s.barrier * (inverse.upper - inverse.lower), stage.uu + jax.vmap(jnp.diag)(of_box)
-        return e._replace(stage=stage._replace(u=u, uu=uu), terminal=end)
+        # Second derivatives have come with all controls.
+        return without_fixed_controls(problem, e._replace(stage=stage._replace(u=u, uu=uu), terminal=end))
 
     none = None if s.active is None else Sides(*(jnp.zeros(len(rows.value), bool) for _ in range(2)))
 
@@ -88,7 +97,7 @@ def newton_policy(problem: Problem, options: DDPOptions, s, e: Expansion, rows: 
             lambda: derivatives(problem, s.xs, s.us, e, s.toward, multipliers),
             lambda: costs,
         )
-        tried = costs[0]._replace(uu=costs[0].uu + zero), costs[1]
+        tried = costs[0]._replace(uu=costs[0].uu + added), costs[1]
 
         def in_sequence():
             return backward(system(*tried), regularization, held)
@@ -121,6 +130,17 @@ def newton_policy(problem: Problem, options: DDPOptions, s, e: Expansion, rows: 
     return policy, active, jnp.where(s.checks, 0.0, regularization), policy.ok & exact & (regularization == 0)
 
 
+def _proximal_curvature(problem: Problem, s: ConstrainedState, e: Expansion, rows: Rows) -> Array:
+    """The curvature of a proximal term, `[horizon, nu]`, for controls on which there is no cost: without any curvature,
+    a step to a distant point is as good as one to a near point. Like the barrier, with which it vanishes, the term
+    counts little against the cost; a control that moves by its range pays as much as all barriers together. It changes
+    steps, and not where they lead to."""
+    width = control_width(problem, s.us) ** 2
+    own = (jnp.abs(jnp.diagonal(e.stage.uu, axis1=1, axis2=2)) * width).max(axis=0)
+    proximal = s.barrier * number_of_bounds(problem, rows) / width
+    return jnp.where((own < COSTLESS * s.scale.cost) & ~s.by_active_set, proximal, 0.0)
+
+
 def _zero_curvature(problem: Problem, s: ConstrainedState, e: Expansion) -> Array:
     """The curvature by each control that counts as zero, `[horizon, nu]`: one with which the whole range of a control
     changes the cost by a small part, or that is rounding beside the curvature of the constraints."""
@@ -132,8 +152,9 @@ def _zero_curvature(problem: Problem, s: ConstrainedState, e: Expansion) -> Arra
 def take_step(
     problem: Problem, s: ConstrainedState, e: Expansion, rows: Rows, barrier: RowBarrier, policy: Policy, active
 ):
-    """The state after the longest acceptable part of the policy's step; that part, which is zero where none is; and the
-    displacement of the states by it, in the units of `Scale.displacement`."""
+    """The state after the longest acceptable part of the policy's step; that part, which is zero where none is; the
+    displacement of the states by it, in the units of `Scale.displacement`; and the constraints' multipliers `[rows]`
+    after the whole step."""
     box = problem.control_box
     dxs, dus = linear_roll_out(e, policy)
     exact = s.by_active_set
@@ -148,7 +169,7 @@ def take_step(
     equality, costates = closed / s.rows.delta, policy.Vx + matvec(policy.Vxx, dxs - s.gaps)
 
     def point(xs, us, gaps, cost, at: RowBarrier):
-        infeasibility = jnp.abs(gaps).sum() + jnp.abs(at.infeasibility).sum()
+        infeasibility = jnp.abs(gaps).sum() + jnp.abs(at.infeasibility / s.scale.rows).sum()
         objective = cost + at.value + jnp.where(exact, 0.0, s.barrier * box_barrier(us, box))
         prices = _prices(gaps, at.infeasibility, costates, s.rows.equality + equality)
         return Point(xs, us, gaps, infeasibility, objective, objective + prices)
@@ -201,7 +222,7 @@ def take_step(
     if s.active is not None:
         stepped = after_active_set_step(problem, s, after, rows, policy, active, dxs, dus)
         after = jax.tree.map(lambda a, b: jnp.where(exact & (alpha > 0), a, b), stepped, after)
-    return after, alpha, jnp.where(alpha > 0, alpha * displacement, 0.0)
+    return after, alpha, jnp.where(alpha > 0, alpha * displacement, 0.0), barrier.slope + barrier.curvature * change
 
 
 def _step_limits(problem: Problem, s: ConstrainedState, inverse: Sides, dus):

@@ -66,7 +66,8 @@ def _distance_from_bound(r, low, high, multiplier, active):
 def _active_set(problem: Problem, optimum: Optimum, slope) -> ActiveSet:
     """The active set, from the multipliers and the derivative `slope` `[horizon, nu]` of the Lagrangian by `us`."""
     low, high = problem.control_box
-    at_low = (optimum.us <= low) & (slope > 0)
+    # A fixed control is at both bounds, and the multiplier of either may be zero.
+    at_low = (optimum.us <= low) & ((slope > 0) | ((slope == 0) & (low == high)))
     at_high = (optimum.us >= high) & (slope < 0)
     _, lower, upper = problem.constraints(optimum.xs, optimum.us)
     constraints = (optimum.multipliers != 0) | (lower == upper)
