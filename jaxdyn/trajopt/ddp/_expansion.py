@@ -22,6 +22,10 @@ from jaxdyn.trajopt.problem import (
     term_at_stage,
 )
 
+NEARBY = 100.0
+"""Largest distance of a least value, as a multiple of what a component moves by. A guess may be at rest, far from where
+its costs are least; nearly linear costs have least values at distances that say nothing."""
+
 
 class Expansion(NamedTuple):
     """The costs, and the dynamics `dx_(k+1) = A dx_k + B du_k + gap_(k+1)`, in displacements about a trajectory."""
@@ -98,16 +102,16 @@ def cost_spread(problem: Problem, e: Expansion, xs, us, least_way: float = 0.0) 
     """How much the costs of the stages and of the end differ from their own least values, to second order: the scale of
     the cost, which a constant in it does not change.
 
-    Each component of a state and of a control lowers the quadratic model of its stage alone, and moves by no more than
-    the trajectory does: the states by their motion and their gaps, or `least_way`, and the controls by their range or
-    their size. For squares of components this is their cost."""
+    Each component of a state and of a control lowers the quadratic model of its stage alone, for squares of components
+    by all that they cost. Where the model has no least value nearby, the component moves as far as the trajectory does:
+    a state by its motion and its gaps, or `least_way`, and a control by its range or its size."""
     low, high = problem.control_box
     width = jnp.minimum(high - low, 1 + jnp.abs(us))
     way = least_way + motion(problem, xs) + jnp.abs(e.gaps).sum(axis=0)
 
     def decrease(slopes, curvatures, sizes):
         g, h = jnp.abs(slopes), jnp.diagonal(curvatures, axis1=-2, axis2=-1)
-        step = jnp.where(h * sizes > g, g / jnp.where(h > 0, h, 1.0), sizes)
+        step = jnp.where(NEARBY * h * sizes > g, g / jnp.where(h > 0, h, 1.0), sizes)
         return (g * step - 0.5 * h * step**2).sum()
 
     of_states = decrease(e.stage.x, e.stage.xx, way) + decrease(e.terminal.x, e.terminal.xx, way)
