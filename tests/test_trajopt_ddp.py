@@ -887,3 +887,53 @@ def test_a_minimum_without_curvature_is_one_and_derivatives_say_that_it_is_not_t
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert np.isfinite(ended(0.1)).all()
+
+
+def crane() -> Problem:
+    """Return a load on a rope that a trolley moves by 3 m; swinging costs, and controls do not."""
+
+    def rate(x, u, t, _):
+        x, v, angle, turn = x
+        return jnp.array([v, u[0], turn, -9.81 * jnp.sin(angle) - u[0] * jnp.cos(angle)])
+
+    return Problem(
+        ContinuousDynamics(rate, 4, 1, dt=0.1),
+        np.zeros(4),
+        40,
+        stage_costs=[QuadraticCost(Selected(StateResidual(), [2, 3]))],
+        terminal_constraints=[Constraint(StateResidual(np.array([3.0, 0.0, 0.0, 0.0])))],
+        control_lower=-2.0,
+        control_upper=2.0,
+    )
+
+
+def past_obstacles() -> Problem:
+    """Return a motion at constant speed past two circles, whose cost is the same for all controls (PSOPT's example
+    obstacle, Becerra, Solving complex optimal control problems at no cost with PSOPT, 2010)."""
+    speed, stages = 2.138, 50
+
+    def velocity(u):
+        return speed * jnp.array([jnp.cos(u[0]), jnp.sin(u[0])])
+
+    def clearance(x, u, t, _):
+        return ((x - jnp.array([[0.4, 0.5], [0.8, 1.5]])) ** 2).sum(axis=1)
+
+    return Problem(
+        ContinuousDynamics(lambda x, u, t, _: velocity(u), 2, 1, dt=1 / stages),
+        np.zeros(2),
+        stages,
+        stage_costs=[FunctionCost(lambda x, u, t, _: (velocity(u) ** 2).sum() / stages)],
+        stage_constraints=[Constraint(FunctionResidual(clearance, of_state=True), 0.1, np.inf)],
+        terminal_constraints=[Constraint(StateResidual(np.array([1.2, 1.6])))],
+        control_lower=-10.0,
+        control_upper=10.0,
+    )
+
+
+@pytest.mark.parametrize(("make", "guess"), [(crane, 0.0), (past_obstacles, 0.5)])
+def test_controls_without_a_cost(make, guess):
+    problem = make()
+    s = ddp(problem, guess)
+    assert s.success, s.message
+    assert problem.violation(s.xs, s.us) <= 1e-6
+    assert s.iterations <= 150

@@ -18,7 +18,6 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxdyn._types import Array
 from jaxdyn.trajopt.ddp._barrier import Sides, inside_box
 from jaxdyn.trajopt.ddp._constrained_state import EXACTNESS, ActiveSet, ConstrainedState, control_width, cost_scale
 from jaxdyn.trajopt.ddp._expansion import Expansion, Rows
@@ -132,8 +131,14 @@ def after_active_set_step(
     )
 
 
-def next_active_set(before: ActiveSet, error, possible) -> tuple[ActiveSet, Array]:
-    """The progress of steps with an active set after an iterate with a largest error, and whether they have failed,
-    as they have where the step is not `possible`."""
+def next_active_set(
+    before: ActiveSet, guess: ConstrainedState, after: ConstrainedState, error, possible, stationary, unproven, last
+) -> ConstrainedState:
+    """The state `after` an iterate with a largest error, or the `guess` without an active set where such steps have
+    failed: where the step is not `possible`, and where a check of a stationary iterate is `unproven`."""
     growths = before.growths + (error > SMALLER * before.error)
-    return ActiveSet(before.on, error, growths), before.on & (~possible | (growths > GROWTHS))
+    failed = before.on & jnp.where(stationary, unproven, ~possible | (growths > GROWTHS)) & ~last
+    after = after._replace(active=ActiveSet(before.on, error, growths))
+    off = ActiveSet(jnp.array(False), error, growths)
+    again = guess._replace(iterations=after.iterations, history=after.history, best=after.best, active=off)
+    return jax.tree.map(lambda a, b: jnp.where(failed, a, b), again, after)

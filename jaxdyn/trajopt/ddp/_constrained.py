@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxdyn.trajopt._history import History, IterationRecord, report_iteration
-from jaxdyn.trajopt._solution import Gains, Multipliers, Residuals, Solution, Status
+from jaxdyn.trajopt._solution import Multipliers, Solution, Status
 from jaxdyn.trajopt.ddp._active_set import next_active_set, with_active_set
 from jaxdyn.trajopt.ddp._barrier import (
     RowState,
@@ -29,10 +29,13 @@ from jaxdyn.trajopt.ddp._barrier import (
     present_multipliers,
     row_barrier,
 )
+from jaxdyn.trajopt.ddp._clock import iterated
+from jaxdyn.trajopt.ddp._constrained_solution import constrained_solution
 from jaxdyn.trajopt.ddp._constrained_state import (
     EXACTNESS,
     PATIENCE,
     ActiveSet,
+    Best,
     ConstrainedState,
     Errors,
     Scale,
@@ -102,6 +105,16 @@ SOFT_STEP, SOFT_LIMIT = 0.1, 1e-2
 are not softened any more."""
 CREEPING, MEMORY = 1e-2, 0.9
 """Moving average of the step lengths below which a solve begins anew, and the share of the past in it."""
+ENDINGS = [
+    Status.DIVERGED,
+    Status.CONVERGED,
+    Status.UNBOUNDED,
+    Status.NO_MINIMUM,
+    Status.INFEASIBLE,
+    Status.STALLED,
+    Status.OUT_OF_ITERATIONS,
+]
+"""How a solve ends, in the order in which the reasons count."""
 STILL, FEASIBLE = 1e-3, 1e-2
 """A step that displaces the states by less than this part of the largest displacement counts as none, as long as the
 relative violation or gap is larger than the second number: a large regularization makes whole steps tiny."""
@@ -111,7 +124,7 @@ def run_constrained(problem: Problem, us, xs, multipliers: Multipliers | None, o
     """Solve a problem with constraints from a guess."""
     start = _initial_state(problem, options, us, xs, multipliers)
     iterate = functools.partial(_iterate, problem, options, None if multipliers is None else start)
-    return _solution(problem, options, lax.while_loop(lambda s: s.status == Status.RUNNING, iterate, start))
+    return constrained_solution(problem, options, iterated(iterate, start, lambda s: s.xs.sum(), options.time_limit))
 
 
 def _initial_state(problem: Problem, options: DDPOptions, us, xs, multipliers) -> ConstrainedState:
@@ -168,6 +181,7 @@ def _initial_state(problem: Problem, options: DDPOptions, us, xs, multipliers) -
         history=History.empty(options.history, dtype) if options.history else None,
         checks=jnp.array(False),
         departures=zero,
+        best=Best(start.xs, start.us, start.gaps, Errors(infinity, infinity, infinity, infinity), infinity),
         active=ActiveSet(jnp.array(True), infinity, zero) if active_set else None,
     )
 
@@ -313,7 +327,8 @@ def _iterate(
     exact, bounds = s.by_active_set, (rows.lower, rows.upper)
     barrier = s.barrier_at(rows.value, *bounds)
     errors, toward, deviation, equality = measure_errors(problem, s, e, rows, barrier)
-    s = s._replace(errors=errors, toward=jnp.where(first, toward, s.toward))
+    best = s.best.or_better(s, errors, e.stage.value.sum() + e.terminal.value)
+    s = s._replace(errors=errors, toward=jnp.where(first, toward, s.toward), best=best)
     stationary = errors.within(options) | s.checks
     updated = _updated(problem, options, s, e, rows, barrier, deviation, equality)
     s = jax.tree.map(lambda a, b: jnp.where(stationary | exact, a, b), s, updated)
@@ -342,21 +357,12 @@ def _iterate(
     infeasible = (hopeless & (~anew | last)) | (stuck & proof)
     status = jnp.select(
         [~finite, converged, endless, leaves & ~again & ~last, infeasible, stuck, last],
-        [
-            Status.DIVERGED,
-            Status.CONVERGED,
-            Status.UNBOUNDED,
-            Status.NO_MINIMUM,
-            Status.INFEASIBLE,
-            Status.STALLED,
-            Status.OUT_OF_ITERATIONS,
-        ],
+        ENDINGS,
         Status.RUNNING,
     ).astype(jnp.int32)
-    violation = jnp.abs(bound_excess(rows.value, *bounds)).max(initial=0.0)
     record = IterationRecord(
         cost=cost,
-        violation=violation,
+        violation=jnp.abs(bound_excess(rows.value, *bounds)).max(initial=0.0),
         gap=jnp.abs(s.gaps).max(),
         stationarity=errors.stationarity,
         complementarity=errors.complementarity,
@@ -387,12 +393,8 @@ def _iterate(
     if guess is None or s.active is None:
         return after
     error = errors.largest(number_of_bounds(problem, rows))
-    progress, failed = next_active_set(s.active, error, finite & (alpha > 0))
-    failed = jnp.where(stationary, exact & s.checks & ~converged, failed) & ~last
-    after = after._replace(active=progress)
-    off = progress._replace(on=jnp.array(False))
-    again = guess._replace(iterations=after.iterations, history=after.history, active=off)
-    return jax.tree.map(lambda a, b: jnp.where(failed, a, b), again, after)
+    unproven = s.checks & ~converged
+    return next_active_set(s.active, guess, after, error, finite & (alpha > 0), stationary, unproven, last)
 
 
 def _begun_anew(problem: Problem, s: ConstrainedState, e: Expansion, policy: Policy, leaves) -> ConstrainedState:
@@ -438,37 +440,3 @@ def _beside(problem: Problem, s: ConstrainedState, e: Expansion, policy: Policy)
     dxs, dus = linear_roll_out(e._replace(gaps=jnp.zeros_like(e.gaps)), along)
     xs = jax.vmap(problem.dynamics.integrate)(s.xs, dxs)
     return xs, inside_box(s.us + dus, problem.control_box, INSIDE)
-
-
-def _solution(problem: Problem, options: DDPOptions, s: ConstrainedState) -> Solution:
-    low, high = problem.control_box
-    rows = problem.constraints(s.xs, s.us)
-    value, lower, upper = rows
-    equal = lower == upper
-    sides = s.barrier_at(value, lower, upper).multipliers
-    # Of two factors with a tiny product, the larger one, each relative to its scale, is the one that is not zero.
-    distance = jnp.minimum(value - lower, upper - value) / s.scale.rows
-    signed = sides.upper - sides.lower
-    active = equal | (jnp.abs(signed) * s.scale.rows / s.scale.cost > distance)
-    multipliers = jnp.where(active, jnp.where(equal, s.rows.equality, signed), 0.0)
-    width = control_width(problem, s.us)
-    converged = s.status == Status.CONVERGED
-    to_low, to_high = (s.us - low) / width, (high - s.us) / width
-    # Where a multiplier is tiny, too, a control may be so far from its bound that moving it there would open a gap.
-    near = 100 * options.complementarity_tolerance
-    at_low = converged & (to_low < jnp.minimum(s.box.lower * width / s.scale.cost, near))
-    at_high = converged & (to_high < jnp.minimum(s.box.upper * width / s.scale.cost, near))
-    us = jnp.where(at_low, low, jnp.where(at_high, high, s.us))
-    violation = jnp.abs(bound_excess(*rows)).max(initial=0.0)
-    return Solution(
-        xs=s.xs,
-        us=us,
-        cost=problem.total_cost(s.xs, us),
-        status=s.status,
-        iterations=s.iterations,
-        residuals=Residuals(jnp.abs(s.gaps).max(), s.errors.stationarity, violation, s.errors.complementarity),
-        gains=Gains(-s.policy.K, s.policy.k),
-        multipliers=Multipliers(s.toward, *problem.split_rows(multipliers)),
-        aux={"updates": s.updates, "barrier": jnp.where(s.by_active_set, 0.0, s.barrier)},
-        history=s.history,
-    )

@@ -16,6 +16,7 @@ _POSITIVE = (
     "complementarity_tolerance",
     "decrease_tolerance",
     "max_regularization",
+    "time_limit",
 )
 
 type Hessian = Literal["gauss_newton", "finishing", "full", "adaptive"]
@@ -27,6 +28,9 @@ class DDPOptions(eqx.Module):
 
     max_iterations: Any = 500
     """Number of backward passes, over all updates of the multipliers."""
+    time_limit: Any = None
+    """Time of a solve in s, by the clock of the host. No iteration but the first begins that would end later if it took
+    as long as the longest so far; the status is then `OUT_OF_TIME`. None for no limit."""
     tolerance: Any = None
     """Largest derivative of the Lagrangian by a control at a solution, relative to the size of the terms that cancel in
     it. By default 1e-6 in double and 1e-3 in single precision; at least 1000 roundings. Without constraints,

@@ -16,6 +16,7 @@ from jaxdyn._types import Array
 from jaxdyn.trajopt._history import History, IterationRecord, report_iteration
 from jaxdyn.trajopt._solution import Gains, Multipliers, Residuals, Solution, Status
 from jaxdyn.trajopt.ddp._batches import where_needed
+from jaxdyn.trajopt.ddp._clock import iterated
 from jaxdyn.trajopt.ddp._ddp_options import DDPOptions
 from jaxdyn.trajopt.ddp._differences import differenced_costs
 from jaxdyn.trajopt.ddp._endings import all_finite, falls_endlessly
@@ -67,7 +68,7 @@ def run_unconstrained(problem: Problem, us, xs, options: DDPOptions, near: bool)
     """Solve a problem without constraints, but for bounds on controls, from a guess."""
     start = _initial_state(problem, options, us, xs, near)
     iterate = functools.partial(_iterate, problem, options, start)
-    return _solution(problem, lax.while_loop(lambda s: s.status == Status.RUNNING, iterate, start))
+    return _solution(problem, iterated(iterate, start, lambda s: s.iterate.xs.sum(), options.time_limit))
 
 
 def _initial_state(problem: Problem, options: DDPOptions, us, xs, near: bool) -> DDPState:

@@ -29,7 +29,8 @@ def several_guesses(problem: Problem, us, xs, number: int) -> tuple[Array, Array
     for point in _spread(number - 3, problem.dynamics.nu):
         others.append(problem.guess(low + jnp.asarray(point, problem.dtype) * (high - low)))
     guesses = [first, *others][:number]
-    return tuple(jnp.stack([guess[i] for guess in guesses]) for i in (1, 0))
+    all_xs, all_us = (jnp.stack(arrays) for arrays in zip(*guesses, strict=True))
+    return all_us, all_xs
 
 
 def _spread(number: int, dimension: int) -> np.ndarray:
