@@ -18,7 +18,7 @@ from jax import lax
 
 from jaxdyn.trajopt._history import History, IterationRecord, report_iteration
 from jaxdyn.trajopt._solution import Multipliers, Solution, Status
-from jaxdyn.trajopt.ddp._active_set import next_active_set, with_active_set
+from jaxdyn.trajopt.ddp._active_set import after_iterate, with_active_set
 from jaxdyn.trajopt.ddp._barrier import (
     RowState,
     Sides,
@@ -394,7 +394,7 @@ def _iterate(
         return after
     error = errors.largest(number_of_bounds(problem, rows))
     unproven = s.checks & ~converged
-    return next_active_set(s.active, guess, after, error, finite & (alpha > 0), stationary, unproven, last)
+    return after_iterate(s.active, guess, after, error, finite & (alpha > 0), stationary, unproven, last)
 
 
 def _begun_anew(problem: Problem, s: ConstrainedState, e: Expansion, policy: Policy, leaves) -> ConstrainedState:

@@ -81,8 +81,9 @@ class MPC(eqx.Module):
     ):
         """
         - `solver`: the options of a solver, with its budget of iterations, or of time (`DDPOptions.time_limit`):
-          `DDPOptions`, `MPPIOptions`, `CEMOptions`, `PredictiveSamplingOptions`; by default `DDPOptions(max_iterations=5)`. Or any function
-          `(problem, us, xs, multipliers, key) -> Solution`, compiled with the step.
+          `DDPOptions`, `MPPIOptions`, `CEMOptions`, `PredictiveSamplingOptions`; by default
+          `DDPOptions(max_iterations=5)`. Or any function `(problem, us, xs, multipliers, key) -> Solution`, compiled
+          with the step.
         - `disturbance_gain`: gain, in (0, 1], of the estimate of a constant displacement of each step that corrects the
           predictions (offset-free control: a wrong mass does not move the resting point). None for no estimate.
 
