@@ -150,7 +150,7 @@ def test_a_regularization_leads_on_where_second_derivatives_have_no_active_set()
 @pytest.mark.slow
 def test_the_barrier_method_takes_over_where_no_active_set_helps():
     """The second derivatives are so wrong that a regularization that would help is too large."""
-    solved = warm_solve(pendulum(), solution().us, solution().xs, wrong_multipliers(1e6))
+    solved = warm_solve(pendulum(), solution().us, solution().xs, wrong_multipliers(1e8))
     assert_optimal(pendulum(), solved)
     barriers = np.asarray(solved.history.barrier[: int(solved.iterations)])
     assert barriers[0] == 0
@@ -190,7 +190,7 @@ def test_a_step_that_is_not_possible_fails_at_once():
 @pytest.mark.slow
 def test_multipliers_of_the_guess_stay_where_no_iterations_are_left():
     """No active set is found, and in the last iteration no barrier begins."""
-    wrong, options = wrong_multipliers(1e6), DDPOptions(max_iterations=1)
+    wrong, options = wrong_multipliers(1e8), DDPOptions(max_iterations=1)
     stopped = ddp(pendulum(), solution().us, solution().xs, multipliers=wrong, options=options)
     assert stopped.status == Status.OUT_OF_ITERATIONS
     np.testing.assert_allclose(stopped.multipliers.stage, wrong.stage)

@@ -22,7 +22,8 @@ from jaxdyn.trajopt import (
 )
 from jaxdyn.trajopt.ddp._barrier import Sides
 from jaxdyn.trajopt.ddp._batches import where_needed
-from jaxdyn.trajopt.ddp._constrained import HARDEST, MEMORY, _initial_state, _iterate, _solution
+from jaxdyn.trajopt.ddp._constrained import HARDEST, MEMORY, _initial_state, _iterate
+from jaxdyn.trajopt.ddp._constrained_solution import constrained_solution
 from jaxdyn.trajopt.ddp._constrained_state import (
     FAR,
     LONG_PATIENCE,
@@ -202,7 +203,7 @@ def last_state(x, u, t, params):
 def cost_scale(p: Problem, us) -> jax.Array:
     """The scale of the cost for these controls, where all states are zero and controls have the range one."""
     xs = jnp.zeros((len(us) + 1, p.dynamics.nx))
-    guess = types.SimpleNamespace(xs=xs, gaps=p.gaps(xs, us))
+    guess = types.SimpleNamespace(xs=xs, us=us, gaps=p.gaps(xs, us))
     e, _ = expand(p, xs, us, guess.gaps)
     station, _ = Stationarity.of(e, e.stage.x, (e.stage.u,), e.terminal.x)
     return guess_cost_scale(p, guess, e, station.slopes, jnp.ones(us.shape))
@@ -210,8 +211,8 @@ def cost_scale(p: Problem, us) -> jax.Array:
 
 @pytest.mark.parametrize(
     ("growth", "control", "constant", "expected"),
-    # 100 times the way of one and of 40 gaps; the cost of the guess; 1 % of what 40 controls of size one change.
-    [(10.0, 1.0, 0.0, 4100.0), (10.0, 1.0, 2.0, 2.0), (1.0, 0.0, 0.0, 0.4)],
+    # The way of one and of 40 gaps, with and without a constant in the cost; the way of one.
+    [(10.0, 1.0, 0.0, 41.0), (10.0, 1.0, 2e6, 41.0), (1.0, 0.0, 0.0, 1.0)],
 )
 def test_the_scale_of_the_cost_is_not_that_of_an_unstable_motion(growth, control, constant, expected):
     """The last control changes the last state by one, the first one by the growth to the power of 39."""
@@ -245,7 +246,7 @@ def test_controls_far_from_their_bounds_stay_where_they_are(distance, multiplier
     us = jnp.array([[-1.0 + 2 * distance], [1.0 - 2 * distance]])
     box = Sides(jnp.array([[multiplier], [0.0]]), jnp.array([[0.0], [multiplier]]))
     s = s._replace(us=us, box=box, scale=s.scale._replace(cost=jnp.ones(())), status=jnp.asarray(Status.CONVERGED))
-    found = eqx.filter_jit(lambda p, options, s: _solution(p, options, s).us)(problem(), options(), s)
+    found = eqx.filter_jit(lambda p, options, s: constrained_solution(p, options, s).us)(problem(), options(), s)
     np.testing.assert_array_equal(found, jnp.array([[-1.0], [1.0]]) if moved else us)
 
 

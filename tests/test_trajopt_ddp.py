@@ -682,6 +682,111 @@ def test_contradicting_constraints_are_told():
     assert np.isfinite(s.cost)
 
 
+def two_forces(x, u, t, params):
+    return jnp.array([x[1], u[0] + u[1]])
+
+
+def scaled_speed(x, u, t, unit):
+    return x[1:] / unit
+
+
+def with_constant(x, u, t, constant):
+    return constant + 5e-5 * u @ u
+
+
+@functools.cache
+def limited_body() -> Problem:
+    """Return a body that two forces push along a line at a limited speed."""
+    low = np.full((20, 2), -2.0)
+    return Problem(
+        ContinuousDynamics(two_forces, 2, 2, dt=0.1, integrator="rk4"),
+        np.zeros(2),
+        20,
+        stage_costs=[FunctionCost(with_constant, jnp.asarray(0.0))],
+        terminal_costs=[QuadraticCost(StateResidual(np.array([1.0, 0.0])), 0.01)],
+        stage_constraints=[Constraint(FunctionResidual(scaled_speed, jnp.asarray(1.0), of_state=True), -0.4, 0.4)],
+        control_lower=low,
+        control_upper=-low,
+    )
+
+
+def changed(constant=0.0, unit=1.0, fixed=None, stages=slice(1)) -> Problem:
+    """Return the problem with a constant in the cost of each stage, the speed in another unit, and forces that are
+    fixed at some stages; all of them share one program."""
+    p = limited_body()
+    if fixed is None:
+        low, high = p.control_lower, p.control_upper
+    else:
+        low, high = (bound.at[stages].set(fixed) for bound in (p.control_lower, p.control_upper))
+    speed = Constraint(FunctionResidual(scaled_speed, jnp.asarray(unit), of_state=True), -0.4 / unit, 0.4 / unit)
+    cost = FunctionCost(with_constant, jnp.asarray(constant))
+    return eqx.tree_at(
+        lambda p: (p.stage_costs, p.stage_constraints, p.control_lower, p.control_upper),
+        p,
+        ((cost,), (speed,), low, high),
+    )
+
+
+@pytest.mark.parametrize("change", [{"constant": 1e4}, {"constant": -1e6}, {"unit": 1e-6}, {"unit": 1e6}])
+def test_a_constant_in_the_cost_and_units_of_constraints_change_no_solution(change):
+    reference, s = ddp(limited_body()), ddp(changed(**change))
+    # Judged without the constant, and with violations in meters per second.
+    assert_optimal(limited_body(), s)
+    assert s.iterations == reference.iterations
+    assert_allclose(s.us, reference.us, atol=1e-8)
+
+
+@pytest.mark.parametrize("stages", [slice(1), (slice(None), 1)])
+def test_controls_with_equal_bounds_need_no_stationarity(stages):
+    """The first controls are on their way; one actuator is broken."""
+    problem = changed(fixed=0.3, stages=stages)
+    s = ddp(problem)
+    assert_optimal(problem, s)
+    assert (s.us[stages] == 0.3).all()
+
+    def cost(force):
+        return ddp(changed(fixed=force, stages=stages), options=TIGHT).cost
+
+    h = 1e-4
+    assert_allclose(jax.grad(cost)(0.3), (cost(0.3 + h) - cost(0.3 - h)) / (2 * h), rtol=1e-5)
+
+
+def test_contradicting_constraints_are_named_with_their_stages():
+    """Fixed forces lead beyond the limit of the speed, at the fourth state."""
+    problem = changed(fixed=-0.7, stages=slice(3))
+    s = ddp(problem)
+    assert s.status == Status.INFEASIBLE
+    assert s.iterations < 300
+    assert "contradict each other" in s.message
+    assert_allclose(s.residuals.violation, 0.02, rtol=1e-6)
+    assert "below its lower bound, at stage 3, stage_constraints[0] (FunctionResidual), component 0" in s.describe(
+        problem
+    )
+
+
+def pulled(x, u, t, params):
+    return u[0] + params * u[0] ** 2
+
+
+@pytest.mark.parametrize("limited", [False, True])
+def test_costs_without_a_lower_bound_are_named(limited):
+    problem = Problem(
+        ContinuousDynamics(two_forces, 2, 2, dt=0.1),
+        np.zeros(2),
+        5,
+        stage_costs=[FunctionCost(pulled, jnp.asarray(0.0)), QuadraticCost(Selected(ControlResidual(), [1]))],
+        stage_constraints=[Constraint(Selected(StateResidual(), [1]), -np.inf, 1.0)] if limited else [],
+    )
+    s = ddp(problem)
+    assert s.status == Status.UNBOUNDED
+    assert "fall without end" in s.message
+    # A little curvature gives it a least value, far away.
+    curved = eqx.tree_at(lambda p: p.stage_costs[0].params, problem, jnp.asarray(1e-4))
+    found = ddp(curved)
+    assert found.status != Status.UNBOUNDED
+    assert_allclose(found.cost, -5 / 4e-4, rtol=1e-6)
+
+
 def test_bad_input():
     dynamics = ContinuousDynamics(pendulum_rate, 2, 1, jnp.asarray(3.0), dt=0.1)
     cost = QuadraticCost(StateResidual(), 1.0)
@@ -789,15 +894,20 @@ def test_wrong_input_is_named():
     costs = [QuadraticCost(FunctionResidual(lambda x, u, t, p: x + u[0], of_state=True))]
     with pytest.raises(ModelError, match=r"of_state=True, so its function gets None as u"):
         Problem(ModelDynamics(rod, dt=0.05), x0=jnp.zeros(2), horizon=5, stage_costs=costs)
+    costs = [QuadraticCost(FunctionResidual(lambda x, u, t, p: x if u is None else x + u[0], of_state=True))]
+    with pytest.raises(ModelError, match=r"of_state=True, but its value depends on the control"):
+        Problem(ModelDynamics(rod, dt=0.05), x0=jnp.zeros(2), horizon=5, stage_costs=costs)
 
 
 def test_contradicting_constraints_are_not_blamed_where_there_are_none():
     bad = FunctionResidual(lambda x, u, t, p: jnp.sqrt(x[:1] ** 2), of_state=True)
     dynamics = DiscreteDynamics(lambda x, u, t, params: x + jnp.sin(u), 1, 1)
     problem = Problem(dynamics, x0=jnp.zeros(1), horizon=2, stage_costs=[QuadraticCost(bad)])
-    solution = ddp(problem)
-    assert not solution.success
+    with pytest.warns(NotConvergedWarning, match=r"derivative of stage_costs\[0\] \(FunctionResidual\)"):
+        solution = ddp(problem)
+    assert solution.status == Status.DIVERGED
     assert "contradict" not in solution.message
+    assert "derivative of stage_costs[0]" in solution.describe(problem)
 
 
 def test_steps_are_not_paid_by_infeasibility():

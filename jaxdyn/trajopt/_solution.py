@@ -27,8 +27,8 @@ class Residuals(eqx.Module):
     violation: Float[Array, "*batch"]
     """Largest violation of a constraint or of a control's bounds."""
     complementarity: Any = None
-    """Sum of the products of multipliers and distances from their bounds, at most and relative to the cost; None if the
-    solver does not measure it."""
+    """Sum of the products of multipliers and distances from their bounds, at most and relative to the cost's scale,
+    which a constant in the cost does not change; None if the solver does not measure it."""
 
 
 class Multipliers(eqx.Module):
@@ -87,11 +87,15 @@ class Solution(eqx.Module):
         text = _describe(self.status, violation > 0)
         if self.status == Status.CONVERGED:
             return text
+        named = {Status.DIVERGED: "the terms that are not finite", Status.INFEASIBLE: "the constraints that remain"}
+        if (what := named.get(Status(int(self.status)))) is not None:
+            text = f"{text} (describe(problem) names {what}, and their stages)"
         return f"{text}; the largest violation of a constraint is {violation:.2g}, the largest gap {gap:.2g}"
 
     def describe(self, problem: Problem) -> str:
         """The text of the solution with what limits it: the constraint, stage and component of the largest violation
-        and of the largest multiplier, the stage of the largest gap, and the controls that stand at their bounds.
+        and of the largest multiplier, the other constraints that are violated, the stage of the largest gap, the terms
+        that are not finite where a solve has diverged, and the controls that stand at their bounds.
 
         `problem` is the one that was solved. For concrete values. **Raises** `ModelError` for a batch.
         """

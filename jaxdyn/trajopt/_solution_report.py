@@ -3,10 +3,13 @@
 from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxdyn import _printing as printing
-from jaxdyn.trajopt.problem import Constraint, Problem, TimeVarying, bound_excess
+from jaxdyn._status import Status
+from jaxdyn.trajopt.problem import Constraint, Problem, TimeVarying, bound_excess, term_at_stage
 
 if TYPE_CHECKING:
     from jaxdyn.trajopt._solution import Solution
@@ -14,6 +17,9 @@ if TYPE_CHECKING:
 _NEAR = 1e-6
 """The distance from a bound, relative to `1 + |bound|`, within which a control counts as being there: interior point
 methods stay inside."""
+_ALSO, _SHOWN = 1e-3, 6
+"""The part of the largest violation from which on other components count as violated, and how many of them are shown:
+where constraints contradict each other, those that remain violated say which."""
 
 
 def number_lines(solution: "Solution") -> list[str]:
@@ -73,8 +79,25 @@ def _sizes(problem: Problem, terms, end: bool) -> list[int]:
     return [eqx.filter_eval_shape(residual, term, x, u).shape[0] for term in terms]
 
 
-def _kind(term: Constraint | TimeVarying) -> str:
-    residual: Any = (term.term if isinstance(term, TimeVarying) else term).residual
+def _other_violations(problem: Problem, stage: np.ndarray, end: np.ndarray, largest: tuple[int, bool]) -> list[str]:
+    """A line for each component that is violated by more than a small part of the largest violation, with its stages;
+    the component `largest` has one only for further stages."""
+    most = max(stage.max(initial=0.0), end.max(initial=0.0))
+    components = [(i, True, sizes) for i, sizes in enumerate(stage.T)]
+    components += [(i, False, sizes) for i, sizes in enumerate(end[:, None])]
+    lines = []
+    for i, of_stage, sizes in components:
+        at, k = np.flatnonzero(sizes > _ALSO * most), int(sizes.argmax())
+        if len(at) > ((i, of_stage) == largest):
+            stages = f", in {len(at)} of {len(sizes)} stages ({_ranges(at)})" if of_stage else ""
+            lines.append(f"                and {sizes[k]:.4g} at {_place(problem, i, k if of_stage else None)}{stages}")
+    more = [f"                and {len(lines) - _SHOWN} more components"] if len(lines) > _SHOWN else []
+    return lines[:_SHOWN] + more
+
+
+def _kind(term) -> str:
+    term = term.term if isinstance(term, TimeVarying) else term
+    residual: Any = getattr(term, "residual", term)
     names = [type(residual).__name__]
     while (residual := getattr(residual, "residual", None)) is not None:
         names.append(type(residual).__name__)
@@ -82,7 +105,8 @@ def _kind(term: Constraint | TimeVarying) -> str:
 
 
 def describe(solution: "Solution", problem: Problem) -> list[str]:
-    """The lines about where a solution is limited: its largest violation, its largest gap, controls at their bounds."""
+    """The lines about where a solution is limited: its largest violation, those of the other constraints that are
+    violated, its largest gap, what is not finite, controls at their bounds."""
     xs, us = solution.xs, solution.us
     stage, end, gaps, low, high = map(np.asarray, _distances(problem, xs, us))
     # NaN counts as the worst.
@@ -95,12 +119,56 @@ def describe(solution: "Solution", problem: Problem) -> list[str]:
         side = "above its upper" if part[k, i] > 0 else "below its lower"
         what = f"at most {abs(part[k, i]):.4g}, {side} bound" if np.isfinite(part[k, i]) else "not finite"
         lines.append(f"  violation     {what}, at {_place(problem, int(i), int(k) if of_stage else None)}")
+        lines += _other_violations(problem, _size(stage), _size(end), (int(i), of_stage))
     if worst_gap > 0:
         k, i = np.unravel_index(_size(gaps).argmax(), gaps.shape)
         what = f"at most {worst_gap:.4g}" if np.isfinite(worst_gap) else "not finite"
         lines.append(f"  gap           {what}, before state {k}, component {i}")
+    if solution.status == Status.DIVERGED and np.isfinite(xs).all() and np.isfinite(us).all():
+        lines += [f"  not finite    {line}" for line in values_not_finite(problem, xs, us)]
     lines += multiplier_lines(solution, problem)
     return [*lines, *_controls_at_bounds(np.asarray(us), low, high)]
+
+
+def values_not_finite(problem: Problem, xs, us) -> list[str]:
+    """The costs, constraints and dynamics whose value or derivative along a trajectory is not finite, with the stages,
+    in words."""
+    dynamics, end = problem.dynamics, problem.horizon
+
+    def of_dynamics(x, u, k):
+        after = dynamics.step(x, u, k)
+        return after, dynamics.linearize(x, u, k, after)
+
+    def of_term(term):
+        def evaluate(x, u, k):
+            at = term_at_stage(term, k)
+            if not isinstance(at, Constraint):
+                expansion = at.gauss_newton(dynamics, x, u, k)
+                return expansion.value, expansion[1:]
+            r, low, high = at.evaluate(dynamics, x, u, k)
+            has = jnp.isfinite(low) | jnp.isfinite(high)
+            slopes = [J for J in at.residual.linearize(dynamics, x, u, k)[1:] if J is not None]
+            return jnp.where(has, r, 0.0), [jnp.where(has[:, None], J, 0.0) for J in slopes]
+
+        return evaluate
+
+    stages, last = (xs[:-1], us, problem.stages), (xs[-1:],)
+    parts: list[tuple[str, Any, Any]] = [("the dynamics", of_dynamics, stages)]
+    for name in ("stage_costs", "stage_constraints", "terminal_costs", "terminal_constraints"):
+        for j, term in enumerate(getattr(problem, name)):
+            evaluate, of_end = of_term(term), name.startswith("terminal")
+            function = (lambda x, f=evaluate: f(x, None, end)) if of_end else evaluate
+            parts.append((f"{name}[{j}] ({_kind(term)})", function, last if of_end else stages))
+    lines = []
+    for what, function, arguments in parts:
+        for kind, tree in zip(("value", "derivative"), jax.vmap(function)(*arguments), strict=True):
+            finite = [np.isfinite(np.asarray(x)).reshape(len(x), -1).all(axis=1) for x in jax.tree.leaves(tree)]
+            bad = np.flatnonzero(~np.all(finite, axis=0))
+            if len(bad):
+                where = "the end of the horizon" if arguments is last else f"stage {bad[0]} ({len(bad)} stages)"
+                lines.append(f"the {kind} of {what} is not finite at {where}")
+                break
+    return lines
 
 
 def _size(x: np.ndarray) -> np.ndarray:

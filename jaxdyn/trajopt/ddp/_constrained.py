@@ -58,6 +58,7 @@ from jaxdyn.trajopt.ddp._endings import (
     contradict,
     falls_endlessly,
     relative_violation,
+    status_after,
 )
 from jaxdyn.trajopt.ddp._expansion import Expansion, Rows, Stationarity, expand, without_fixed_controls
 from jaxdyn.trajopt.ddp._filter import Filter
@@ -105,16 +106,6 @@ SOFT_STEP, SOFT_LIMIT = 0.1, 1e-2
 are not softened any more."""
 CREEPING, MEMORY = 1e-2, 0.9
 """Moving average of the step lengths below which a solve begins anew, and the share of the past in it."""
-ENDINGS = [
-    Status.DIVERGED,
-    Status.CONVERGED,
-    Status.UNBOUNDED,
-    Status.NO_MINIMUM,
-    Status.INFEASIBLE,
-    Status.STALLED,
-    Status.OUT_OF_ITERATIONS,
-]
-"""How a solve ends, in the order in which the reasons count."""
 STILL, FEASIBLE = 1e-3, 1e-2
 """A step that displaces the states by less than this part of the largest displacement counts as none, as long as the
 relative violation or gap is larger than the second number: a large regularization makes whole steps tiny."""
@@ -340,7 +331,9 @@ def _iterate(
     promised = jnp.abs(policy.slope + 0.5 * policy.curvature)
     grown = jnp.maximum(100 * regularization, least_regularization(s))
     cost = e.stage.value.sum() + e.terminal.value
-    finite = all_finite(barrier.value + barrier_box, e, rows.value, rows.by_x, rows.by_u, rows.end_by_x, s.xs)
+    finite = jnp.isfinite(cost + barrier.value + barrier_box) & jnp.isfinite(e.A).all() & jnp.isfinite(s.xs).all()
+    # Where only derivatives are not finite, no step is possible, and another beginning may lead elsewhere.
+    sound = all_finite(e, rows.by_x, rows.by_u, rows.end_by_x)
     still = displacement < STILL * after.scale.displacement
     length = jnp.where(still & (jnp.maximum(errors.violation, errors.gap) > FEASIBLE), 0.0, alpha)
     mean_step_length = MEMORY * s.mean_step_length + (1 - MEMORY) * length
@@ -351,15 +344,13 @@ def _iterate(
     hopeless = contradiction.iterations >= HOPELESS
     endless = falls_endlessly(s.scale.first_cost, s.scale.cost, cost, cost_scale(problem, s, e))
     anew = s.restarts < len(BARRIERS_ANEW)
-    again = (blocked | hopeless | (mean_step_length < CREEPING)) & anew & ~stationary
+    diverged = ~finite | (~sound & (~anew | last))
+    again = (blocked | hopeless | ~sound | (mean_step_length < CREEPING)) & anew & ~stationary
     again = (again | (leaves & (s.departures < DEPARTURES))) & finite & ~endless & ~last
     stuck = blocked & ~anew & ~stationary
     infeasible = (hopeless & (~anew | last)) | (stuck & proof)
-    status = jnp.select(
-        [~finite, converged, endless, leaves & ~again & ~last, infeasible, stuck, last],
-        ENDINGS,
-        Status.RUNNING,
-    ).astype(jnp.int32)
+    no_minimum = leaves & ~again & ~last
+    status = status_after(diverged, converged, endless, no_minimum, infeasible, stuck, last)
     record = IterationRecord(
         cost=cost,
         violation=jnp.abs(bound_excess(rows.value, *bounds)).max(initial=0.0),
@@ -373,7 +364,7 @@ def _iterate(
     report_iteration(options.progress, s.iterations, record, status)
     # The iterate that meets the tolerances is the solution, not the one after it.
     after = after._replace(mean_step_length=mean_step_length, contradiction=contradiction)
-    stays = stationary | ~finite | (status == Status.INFEASIBLE)
+    stays = stationary | diverged | (status == Status.INFEASIBLE)
     after = jax.tree.map(lambda a, b: jnp.where(stays, a, b), s, after)
     after = lax.cond(again, lambda: _begun_anew(problem, after, e, policy, leaves), lambda: after)
     after = after._replace(

@@ -11,7 +11,7 @@ from jaxdyn.trajopt.problem import Problem, bound_excess
 def constrained_solution(problem: Problem, options: DDPOptions, s: ConstrainedState) -> Solution:
     """The solution at the last iterate, or at the best one if no iterate is a solution."""
     low, high = problem.control_box
-    unsolved = [Status.OUT_OF_ITERATIONS, Status.OUT_OF_TIME, Status.STALLED, Status.DIVERGED]
+    unsolved = [Status.OUT_OF_ITERATIONS, Status.OUT_OF_TIME, Status.STALLED]
     s = s.with_best(problem, jnp.stack([s.status == status for status in unsolved]).any())
     rows = problem.constraints(s.xs, s.us)
     value, lower, upper = rows

@@ -11,6 +11,7 @@ from jax.core import Tracer
 from jaxdyn._errors import ModelError, NotConvergedWarning, naming_arguments, require_positive_integer, warn
 from jaxdyn._types import ArrayLike
 from jaxdyn.trajopt._solution import Multipliers, Solution, Status
+from jaxdyn.trajopt._solution_report import values_not_finite
 from jaxdyn.trajopt.ddp._batches import one_by_one_on_cpu
 from jaxdyn.trajopt.ddp._constrained import run_constrained
 from jaxdyn.trajopt.ddp._ddp_options import DDPOptions
@@ -47,7 +48,9 @@ def ddp(
     2006). Bounds on controls hold in every iterate. Constraints may be violated on the way: their barriers are smooth
     on both sides of a bound, by a proximal term with multipliers, which are updated only when the problem with the
     present barrier is solved. Where no step is acceptable, or only tiny ones are, the solve begins anew from `x0`
-    repeated, at most three times.
+    repeated, at most three times. Where every beginning ends at a point at which the linear models of the constraints
+    contradict each other, by the lemma of Farkas, the status is infeasible; it is about that point, and another guess
+    may lead elsewhere. Where the cost has fallen by 1e10 times its scale and is not flat, the status is unbounded.
 
     The status is converged only if the derivative of the Lagrangian by the controls, the violation, the gaps, and the
     products of multipliers and distances are within the tolerances of `options`, each relative to its size; and if no
@@ -78,8 +81,9 @@ def ddp(
     Compiled as a whole. Under `jax.vmap` the problems of a batch are solved one after the other on a CPU, each until it
     ends, and in lock step elsewhere, where elements that have ended do not change.
 
-    **Raises** `ShapeError`; `ModelError` for several starts with multipliers, and where the cost of the guess is NaN
-    though its states are finite (checked only outside of transformations). **Warns** `NotConvergedWarning` at run time
+    **Raises** `ShapeError`; `ModelError` for several starts with multipliers, and where a cost, a constraint or the
+    dynamics are not finite at the guess though its states are. **Warns** `NotConvergedWarning` where a value or a
+    derivative at the last iterate is not finite (both are checked only outside of transformations), and at run time
     where derivatives are NaN because a solve has not converged or its solution is not unique.
     """
     # As arrays, so that other numbers do not compile again.
@@ -90,7 +94,7 @@ def ddp(
         raise ModelError(f"starts is {starts}, but multipliers belong to a single guess: leave one of them out")
     solution = _jitted_solve(problem, (us, xs, multipliers, starts), numbers)
     if not isinstance(solution.status, Tracer):
-        _require_finite_cost(problem, solution)
+        _require_finite_guess(problem, solution)
     return solution
 
 
@@ -168,17 +172,21 @@ def _warn_without_derivatives(status, unique) -> None:
 _jitted_solve = eqx.filter_jit(_differentiable_solve)
 
 
-def _require_finite_cost(problem: Problem, solution: Solution) -> None:
-    """Raise `ModelError` where the cost of the guess is NaN at finite states: a mistake, not a divergence."""
-    if int(solution.status) != Status.DIVERGED or int(solution.iterations) != 1:
+def _require_finite_guess(problem: Problem, solution: Solution) -> None:
+    """Raise `ModelError` where a cost, a constraint or the dynamics are not finite at finite states of the guess: a
+    mistake, not a divergence. Warn where values or derivatives at the last iterate are not finite."""
+    if int(solution.status) != Status.DIVERGED:
         return
     xs, us = np.asarray(solution.xs), np.asarray(solution.us)
     if not (np.isfinite(xs).all() and np.isfinite(us).all()):
         return
-    stages = np.asarray(jax.vmap(problem.stage_cost)(solution.xs[:-1], solution.us, problem.stages))
-    bad = np.flatnonzero(~np.isfinite(stages))
-    where = f"stage {bad[0]} ({len(bad)} stages)" if len(bad) else "the end of the horizon"
-    raise ModelError(
-        f"the cost of the guess is not finite at {where}, where states and controls are: look for a division by zero, "
-        "a square root or a logarithm in a cost or constraint, or start from another guess"
+    places = values_not_finite(problem, solution.xs, solution.us)
+    if not places:
+        return
+    text = (
+        f"{'; '.join(places)}, where states and controls are: look for a division by zero, a logarithm, or a square "
+        "root or norm of zero, whose derivative is not finite, or start from another guess"
     )
+    if int(solution.iterations) == 1 and any(place.startswith("the value") for place in places):
+        raise ModelError(f"at the guess {text}")
+    warn(f"the solve ended because {text}", NotConvergedWarning)

@@ -40,11 +40,12 @@ class DDPOptions(eqx.Module):
     """Largest violation of a constraint and largest gap at a solution, relative to the size of the constraint's values
     and bounds, and to how far the state moves. By default 1e-7 in double and 1e-4 in single precision."""
     complementarity_tolerance: Any = None
-    """Sum of the products of multipliers and distances from bounds at a solution, relative to the cost. By default 1e-9
-    in double and 1e-4 in single precision."""
+    """Sum of the products of multipliers and distances from bounds at a solution, relative to the cost's scale: how
+    much the costs of the stages and of the end differ from their own least values. By default 1e-9 in double and 1e-4
+    in single precision."""
     decrease_tolerance: Any = None
-    """Decrease that the next step may still promise at a solution of a problem without constraints, relative to
-    `1 + |cost|`. By default 1e-9 in double and 1e-6 in single precision."""
+    """Decrease that the next step may still promise at a solution of a problem without constraints, relative to the
+    cost's scale. By default 1e-9 in double and 1e-6 in single precision."""
     regularization: Any = 1e-9
     """Regularization at the start, and its lower bound, of problems without constraints."""
     max_regularization: Any = 1e9
@@ -56,8 +57,8 @@ class DDPOptions(eqx.Module):
     """Part of the expected decrease that a step has to reach, in problems without constraints. By default 0.1, as in
     Crocoddyl; for `"adaptive"` and `"full"` 1e-4."""
     second_order_below: Any = None
-    """Promised decrease, relative to `1 + |cost|`, below which `"adaptive"` (0.2 by default) and `"finishing"` (1e-6 by
-    default) take all second derivatives."""
+    """Promised decrease, relative to the cost's scale, below which `"adaptive"` (0.2 by default) and `"finishing"`
+    (1e-6 by default) take all second derivatives."""
     hessian: Hessian | None = eqx.field(default=None, static=True)
     """`"gauss_newton"` leaves out second derivatives of costs' residuals, dynamics and constraints (iLQR), `"full"` has
     them (DDP). `"adaptive"` has them near a solution, which takes fewer iterations and a longer compilation;

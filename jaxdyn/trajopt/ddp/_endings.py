@@ -5,6 +5,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jaxdyn._status import Status
 from jaxdyn._types import Array, Float
 from jaxdyn.trajopt.ddp._expansion import Expansion, Rows, Stationarity
 from jaxdyn.trajopt.problem import Problem, bound_excess
@@ -76,6 +77,20 @@ def falls_endlessly(first_cost, first_scale, cost, scale) -> Array:
     # A guess at which neither slopes nor curvatures change the cost says nothing of its scale.
     known = first_scale > 2 * jnp.finfo(scale.dtype).eps
     return known & (fall > ENDLESS * first_scale) & (scale > OF_FALL * fall)
+
+
+def status_after(diverged, converged, unbounded, no_minimum, infeasible, stalled, last) -> Array:
+    """The status after an iteration: the first of these that holds, else running."""
+    conditions = {
+        Status.DIVERGED: diverged,
+        Status.CONVERGED: converged,
+        Status.UNBOUNDED: unbounded,
+        Status.NO_MINIMUM: no_minimum,
+        Status.INFEASIBLE: infeasible,
+        Status.STALLED: stalled,
+        Status.OUT_OF_ITERATIONS: last,
+    }
+    return jnp.select(list(conditions.values()), list(conditions), Status.RUNNING).astype(jnp.int32)
 
 
 def all_finite(*trees) -> Array:

@@ -14,12 +14,12 @@ from jax import lax
 
 from jaxdyn._types import Array
 from jaxdyn.trajopt._history import History, IterationRecord, report_iteration
-from jaxdyn.trajopt._solution import Gains, Multipliers, Residuals, Solution, Status
+from jaxdyn.trajopt._solution import Gains, Multipliers, Residuals, Solution
 from jaxdyn.trajopt.ddp._batches import where_needed
 from jaxdyn.trajopt.ddp._clock import iterated
 from jaxdyn.trajopt.ddp._ddp_options import DDPOptions
 from jaxdyn.trajopt.ddp._differences import differenced_costs
-from jaxdyn.trajopt.ddp._endings import all_finite, falls_endlessly
+from jaxdyn.trajopt.ddp._endings import all_finite, falls_endlessly, status_after
 from jaxdyn.trajopt.ddp._expansion import Expansion, Stationarity, cost_spread, costates, expand, second_order_costs
 from jaxdyn.trajopt.ddp._line_search import Iterate, linear_step, no_step, search
 from jaxdyn.trajopt.ddp._minimality import ATTEMPTS, curvature_tolerance, free_controls, leaving_policy
@@ -125,25 +125,16 @@ def _iterate(problem: Problem, options: DDPOptions, guess: DDPState, s: DDPState
     first_size = jnp.where(s.iterations == 0, station.size, s.first_size)
     station = station._replace(slopes=_free_slopes(problem, us, station.slopes))
     stationarity, promised = station.relative_to(first_size), _promised(policy)
-    diverged = ~all_finite(e, xs)
+    # Where derivatives are not finite after steps of the linear model, roll-outs may lead elsewhere.
+    sound = all_finite(e)
+    diverged = ~all_finite(value, e.A, xs) | (~sound & (s.linear_steps <= 0))
     first_cost = jnp.where(s.iterations == 0, value, s.first_cost)
     endless = falls_endlessly(first_cost, first_scale, value, scale)
     verdict = _judge(options, s, minimal, policy.ok, promised, stationarity, here, trial, scale)
     last, stays = s.iterations + 1 >= options.max_iterations, verdict.solved | verdict.checked
     stuck = stuck & ~stays & (s.checks == 0)
-    again = stuck & (linear_steps > 0) & ~diverged & ~endless & ~last
-    status = jnp.select(
-        [diverged, verdict.solved, endless, verdict.no_minimum, stuck & ~again, last],
-        [
-            Status.DIVERGED,
-            Status.CONVERGED,
-            Status.UNBOUNDED,
-            Status.NO_MINIMUM,
-            Status.STALLED,
-            Status.OUT_OF_ITERATIONS,
-        ],
-        Status.RUNNING,
-    ).astype(jnp.int32)
+    again = (stuck | ~sound) & (linear_steps > 0) & ~stays & ~diverged & ~endless & ~last
+    status = status_after(diverged, verdict.solved, endless, verdict.no_minimum, False, stuck & ~again, last)
     record = IterationRecord(
         cost=value,
         violation=jnp.abs(bound_excess(us, *problem.control_box)).max(),

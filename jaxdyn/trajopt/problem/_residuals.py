@@ -38,7 +38,10 @@ class AbstractResidual(eqx.Module):
         """The residual at stage `k`."""
 
     def linearize(self, dynamics: AbstractDynamics, x, u, k) -> Linear:
-        """The residual and its derivatives by the displacement of the state and by the control."""
+        """The residual and its derivatives by the displacement of the state and by the control. **Raises** `ModelError`
+        where the residual uses the control although `of_state` says that it does not."""
+        if self.of_state and u is not None:
+            require_no_use(lambda u: self(dynamics, x, u, k), u, type(self).__name__)
         by_x = jax.jacfwd(lambda x: self(dynamics, x, u, k))(x)
         if not dynamics.euclidean:
             by_x = by_x @ dynamics.displacement_rates(x)
@@ -175,7 +178,7 @@ class FunctionResidual(AbstractResidual):
 
     def __call__(self, dynamics, x, u, k):
         """The residual at stage `k`. **Raises** `ShapeError` unless the function returns a vector, `ModelError` for one
-        that uses `u` although `of_state` says that it does not."""
+        that uses `u` although `of_state` says that it does not, also where it accepts None."""
         try:
             r = jnp.asarray(self.function(x, None if self.of_state else u, dynamics.time(k), self.params))
         except (TypeError, AttributeError) as error:
@@ -185,9 +188,29 @@ class FunctionResidual(AbstractResidual):
                 f"a FunctionResidual has of_state=True, so its function gets None as u, and fails: {error}. Leave "
                 "of_state out if the function uses the control"
             ) from error
+        if self.of_state and u is not None:
+            require_no_use(lambda u: self.function(x, u, dynamics.time(k), self.params), u, "FunctionResidual")
         if r.ndim != 1:
             raise ShapeError(f"a FunctionResidual returned the shape {r.shape}; a vector [m] is needed")
         return r
+
+
+def require_no_use(function: Callable, u, what: str) -> None:
+    """Raise `ModelError` if the result of `function(u)` depends on `u`. What fails is left to the call itself."""
+    try:
+        jaxpr = jax.make_jaxpr(function)(u).jaxpr
+    except Exception:
+        return
+    used = set(jaxpr.invars)
+    for equation in jaxpr.eqns:
+        # Constants have no identity.
+        if any(not hasattr(v, "val") and v in used for v in equation.invars):
+            used.update(equation.outvars)
+    if any(not hasattr(v, "val") and v in used for v in jaxpr.outvars):
+        raise ModelError(
+            f"a {what} has of_state=True, but its value depends on the control u: the derivative by u would be lost. "
+            "Leave of_state out"
+        )
 
 
 class Selected(AbstractResidual):
