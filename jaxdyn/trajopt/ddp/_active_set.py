@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jaxdyn._types import Array
 from jaxdyn.trajopt.ddp._barrier import Sides, inside_box
 from jaxdyn.trajopt.ddp._constrained_state import EXACTNESS, ActiveSet, ConstrainedState, control_width, cost_scale
 from jaxdyn.trajopt.ddp._expansion import Expansion, Rows
