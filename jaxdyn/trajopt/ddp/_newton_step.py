@@ -135,7 +135,7 @@ def _proximal_curvature(problem: Problem, s: ConstrainedState, e: Expansion, row
     a step to a distant point is as good as one to a near point. Like the barrier, with which it vanishes, the term
     counts little against the cost; a control that moves by its range pays as much as all barriers together. It changes
     steps, and not where they lead to."""
-    width = control_width(problem, s.us) ** 2
+    width = _free_width(problem, s) ** 2
     own = (jnp.abs(jnp.diagonal(e.stage.uu, axis1=1, axis2=2)) * width).max(axis=0)
     proximal = s.barrier * number_of_bounds(problem, rows) / width
     return jnp.where((own < COSTLESS * s.scale.cost) & ~s.by_active_set, proximal, 0.0)
@@ -146,7 +146,13 @@ def _zero_curvature(problem: Problem, s: ConstrainedState, e: Expansion) -> Arra
     changes the cost by a small part, or that is rounding beside the curvature of the constraints."""
     eps = jnp.finfo(problem.dtype).eps
     rounding = 100 * eps * curvature_terms(s.policy, e.B).max(axis=0)
-    return eps ** (1 / 3) * s.scale.cost / control_width(problem, s.us) ** 2 + rounding
+    return eps ** (1 / 3) * s.scale.cost / _free_width(problem, s) ** 2 + rounding
+
+
+def _free_width(problem: Problem, s: ConstrainedState) -> Array:
+    """The ranges of the controls, `[horizon, nu]`; one for controls that equal bounds fix."""
+    width = control_width(problem, s.us)
+    return jnp.where(width > 0, width, 1.0)
 
 
 def take_step(
