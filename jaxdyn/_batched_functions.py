@@ -49,6 +49,7 @@ class Written(Plain):
 class Single(Plain):
     """A function of arrays without batch axes, which is mapped over these. It has no kernels for GPUs."""
 
+    of_user = True
     one_by_one: bool = False
     """Whether XLA's program for a CPU takes one element of the batch after the other."""
 

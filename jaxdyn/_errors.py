@@ -67,7 +67,7 @@ class DivergenceWarning(UserWarning):
 
 
 class NotConvergedWarning(UserWarning):
-    """Derivatives are wanted of a solution that a solver did not reach; they are NaN."""
+    """Derivatives are wanted of a solution that a solver did not reach, or that is not unique; they are NaN."""
 
 
 _INSIDE = tuple(os.path.dirname(file) for file in (__file__, str(equinox.__file__)))

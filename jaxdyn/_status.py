@@ -24,3 +24,5 @@ class Status(enum.IntEnum):
     OUT_OF_ITERATIONS = 4, "out of iterations: the tolerances are not met yet"
     INFEASIBLE = 5, "infeasible: the constraints contradict each other here, so no small step reduces their violation"
     UNBOUNDED = 6, "unbounded: the cost seems to fall without end"
+    NO_MINIMUM = 7, "not a minimum: a stationary point with a direction of negative curvature, which no step has left"
+    OUT_OF_TIME = 8, "out of time: the tolerances are not met yet"

@@ -270,3 +270,28 @@ def test_mistakes_are_named(mpc):
         closed_loop(mpc, lambda x, u: x[:1], np.zeros(2), 1)
     with pytest.raises(ModelError, match="not finite after step 0"):
         closed_loop(mpc, lambda x, u: x * np.nan, np.zeros(2), 1)
+
+
+def test_no_time_ends_after_an_iteration_and_enough_time_changes_nothing():
+    """The limit is a number of the compiled step, and the iterate that is returned has been measured."""
+    x = np.array([0.6, 1.0])
+    ended = []
+    for limit in (1e-9, 1e3):
+        controller = MPC(problem(), DDPOptions(max_iterations=40, time_limit=limit))
+        ended.append(controller.step(controller.start(x), x)[2])
+    assert ended[0].status == Status.OUT_OF_TIME
+    assert ended[0].iterations == 1
+    assert np.isfinite(ended[0].us).all()
+    assert ended[1].success
+    assert ended[1].iterations > 1
+
+
+def test_a_plant_outside_of_what_the_model_allows_is_led_back():
+    """No control keeps the limit of speed at once, so the violation is small instead of zero."""
+    x = np.array([0.0, 4.0])
+    controller = MPC(problem(), DDPOptions(max_iterations=30))
+    u, plan, solution = controller.step(controller.start(x), x)
+    assert not solution.success
+    # The torque's limit is 20, which slows the pendulum by about 1 rad/s in each step.
+    assert u[0] < -19
+    assert jnp.abs(plan.xs[2:, 1]).max() <= 2.1

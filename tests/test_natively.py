@@ -64,6 +64,12 @@ def loops(x, u, k, params):
     return jax.scipy.linalg.solve(jnp.eye(2) * 3 + jnp.outer(x, x), moved, assume_a="pos")
 
 
+def solves(x, u, k, params):
+    """Solutions of linear equations that need an exchange of rows, and an inverse."""
+    A = jnp.array([[0.0, 1.0, 2.0], [1.0, 0.0, 0.0], [0.0, 3.0, 1.0]]) * params["gain"] + x[0] * jnp.eye(3)
+    return jnp.linalg.solve(A, jnp.concatenate([x, u])), jnp.linalg.inv(A[:2, :2])
+
+
 def empty(x, u, k, params):
     """Results that are empty, some that depend on nothing, and the sum of no numbers."""
     none = 1 + x[:0].sum()
@@ -97,7 +103,7 @@ def no_program(x, u, k, params):
     return jnp.sort(x) * u, jnp.fft.fft(x).real
 
 
-NATIVE = [rows, masks, times, branches, loops, empty, custom, integers]
+NATIVE = [rows, masks, times, branches, loops, solves, empty, custom, integers]
 
 
 def arguments(dtype=jnp.float64):
@@ -381,3 +387,12 @@ def test_a_solve_and_its_derivative_do_not_depend_on_native_code():
     step = 1e-4
     difference = (first_control(gain + step) - first_control(gain - step)) / (2 * step)
     assert_allclose(found[1], difference, rtol=1e-4)
+
+
+def test_an_operation_without_a_native_program_is_named():
+    def function(x):
+        return jnp.linalg.svd(jnp.outer(x, x), compute_uv=False)
+
+    x = arguments()[0]
+    with pytest.warns(UserWarning, match="JAX's primitive 'svd' keeps a function"):
+        jax.jit(jax.vmap(natively(function)))(x)

@@ -22,7 +22,8 @@ from jaxdyn.trajopt import (
 )
 from jaxdyn.trajopt.ddp._barrier import Sides
 from jaxdyn.trajopt.ddp._batches import where_needed
-from jaxdyn.trajopt.ddp._constrained import HARDEST, MEMORY, _initial_state, _iterate, _solution
+from jaxdyn.trajopt.ddp._constrained import HARDEST, MEMORY, _initial_state, _iterate
+from jaxdyn.trajopt.ddp._constrained_solution import constrained_solution
 from jaxdyn.trajopt.ddp._constrained_state import (
     FAR,
     LONG_PATIENCE,
@@ -245,7 +246,7 @@ def test_controls_far_from_their_bounds_stay_where_they_are(distance, multiplier
     us = jnp.array([[-1.0 + 2 * distance], [1.0 - 2 * distance]])
     box = Sides(jnp.array([[multiplier], [0.0]]), jnp.array([[0.0], [multiplier]]))
     s = s._replace(us=us, box=box, scale=s.scale._replace(cost=jnp.ones(())), status=jnp.asarray(Status.CONVERGED))
-    found = eqx.filter_jit(lambda p, options, s: _solution(p, options, s).us)(problem(), options(), s)
+    found = eqx.filter_jit(lambda p, options, s: constrained_solution(p, options, s).us)(problem(), options(), s)
     np.testing.assert_array_equal(found, jnp.array([[-1.0], [1.0]]) if moved else us)
 
 

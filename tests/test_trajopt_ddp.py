@@ -932,3 +932,118 @@ def test_steps_are_not_paid_by_infeasibility():
     assert part(0.5, 1.0) == 1.0
     assert part(4.0, 1.0) == 0.5
     assert part(0.5, 0.3) == 0.5
+
+
+def hanging(**more) -> Problem:
+    """Return the swing-up of a pendulum that hangs at rest. Without a torque, the derivatives of its cost are zero, and
+    Gauss-Newton does not see that its curvature is negative."""
+    below = FunctionResidual(lambda x, u, t, _: 1 + jnp.cos(x[:1]), of_state=True)
+    return Problem(
+        ContinuousDynamics(pendulum_rate, 2, 1, jnp.asarray(9.81), dt=0.1),
+        np.zeros(2),
+        20,
+        stage_costs=[QuadraticCost(ControlResidual(), 1e-2)],
+        terminal_costs=[QuadraticCost(below, 100.0)],
+        **more,
+    )
+
+
+@pytest.mark.parametrize("limits", ["none", "box", "one_sided", "constraint"])
+def test_a_maximum_is_left(limits):
+    more = {
+        "none": {},
+        "box": {"control_lower": -8.0, "control_upper": 8.0},
+        "one_sided": {"control_lower": 0.0, "control_upper": 8.0},
+        "constraint": {"stage_constraints": [Constraint(Selected(StateResidual(), [1]), -4.0, 4.0)]},
+    }
+    problem = hanging(**more[limits])
+    s = ddp(problem)
+    assert s.success, s.message
+    # The cost is 200 where it hangs.
+    assert s.cost < 150
+    assert problem.violation(s.xs, s.us) <= 1e-6
+    if limits == "constraint":
+        # Where a speed is at its limit, the cost may be concave along directions that are not allowed.
+        return
+    hessian = jax.jit(jax.hessian(lambda us: problem.total_cost(problem.rollout(us), us)))
+    us = np.asarray(s.us)[:, 0]
+    free = np.flatnonzero((us > problem.control_lower) & (us < problem.control_upper))
+    assert np.linalg.eigvalsh(np.asarray(hessian(s.us))[:, 0, :, 0][np.ix_(free, free)])[0] > 0
+
+
+def idle(weight) -> Problem:
+    """Return a problem with a control that moves nothing, and has a cost of this weight."""
+    return Problem(
+        ContinuousDynamics(pendulum_rate, 2, 2, jnp.asarray(2.0), dt=0.1),
+        np.array([0.4, 0.0]),
+        5,
+        stage_costs=[QuadraticCost(StateResidual()), QuadraticCost(ControlResidual(), jnp.stack([0.1, weight]))],
+        terminal_costs=[QuadraticCost(StateResidual(), 10.0)],
+    )
+
+
+def test_a_minimum_without_curvature_is_one_and_derivatives_say_that_it_is_not_the_only_one():
+    slope = jax.jit(jax.grad(lambda x, weight: ddp(idle(weight).starting_at(x)).cost))
+
+    def ended(weight):
+        result = jax.block_until_ready(slope(jnp.array([0.4, 0.0]), weight))
+        jax.effects_barrier()
+        return result
+
+    assert ddp(idle(jnp.asarray(0.0))).success
+    with pytest.warns(NotConvergedWarning, match="not unique"):
+        missing = ended(0.0)
+    assert np.isnan(missing).all()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert np.isfinite(ended(0.1)).all()
+
+
+def crane() -> Problem:
+    """Return a load on a rope that a trolley moves by 3 m; swinging costs, and controls do not."""
+
+    def rate(x, u, t, _):
+        x, v, angle, turn = x
+        return jnp.array([v, u[0], turn, -9.81 * jnp.sin(angle) - u[0] * jnp.cos(angle)])
+
+    return Problem(
+        ContinuousDynamics(rate, 4, 1, dt=0.1),
+        np.zeros(4),
+        40,
+        stage_costs=[QuadraticCost(Selected(StateResidual(), [2, 3]))],
+        terminal_constraints=[Constraint(StateResidual(np.array([3.0, 0.0, 0.0, 0.0])))],
+        control_lower=-2.0,
+        control_upper=2.0,
+    )
+
+
+def past_obstacles() -> Problem:
+    """Return a motion at constant speed past two circles, whose cost is the same for all controls (PSOPT's example
+    obstacle, Becerra, Solving complex optimal control problems at no cost with PSOPT, 2010)."""
+    speed, stages = 2.138, 50
+
+    def velocity(u):
+        return speed * jnp.array([jnp.cos(u[0]), jnp.sin(u[0])])
+
+    def clearance(x, u, t, _):
+        return ((x - jnp.array([[0.4, 0.5], [0.8, 1.5]])) ** 2).sum(axis=1)
+
+    return Problem(
+        ContinuousDynamics(lambda x, u, t, _: velocity(u), 2, 1, dt=1 / stages),
+        np.zeros(2),
+        stages,
+        stage_costs=[FunctionCost(lambda x, u, t, _: (velocity(u) ** 2).sum() / stages)],
+        stage_constraints=[Constraint(FunctionResidual(clearance, of_state=True), 0.1, np.inf)],
+        terminal_constraints=[Constraint(StateResidual(np.array([1.2, 1.6])))],
+        control_lower=-10.0,
+        control_upper=10.0,
+    )
+
+
+@pytest.mark.parametrize(("make", "guess"), [(crane, 0.0), (past_obstacles, 0.5)])
+def test_controls_without_a_cost(make, guess):
+    problem = make()
+    s = ddp(problem, guess)
+    assert s.success, s.message
+    assert problem.violation(s.xs, s.us) <= 1e-6
+    assert s.iterations <= 150

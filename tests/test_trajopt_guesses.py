@@ -15,12 +15,14 @@ from jaxdyn.trajopt import (
     ControlResidual,
     DiscreteDynamics,
     FreeTimeDynamics,
+    FunctionCost,
     Guess,
     ModelDynamics,
     PredictiveSamplingOptions,
     PreviousControlDynamics,
     Problem,
     QuadraticCost,
+    ddp,
     interpolated_guess,
     resampled_guess,
     static_guess,
@@ -213,3 +215,24 @@ def test_mistakes_are_named():
     guess = Guess(np.zeros((2, ARM.nu)), np.zeros((3, ARM.nx)))
     with pytest.raises(ModelError, match="times must ascend"):
         resampled_guess(p, guess, times=[0.0, 2.0, 1.0])
+
+
+def test_the_best_of_several_starts():
+    """A double well, whose lower side the guess does not lead to; the derivative is that of the solution."""
+    dynamics = DiscreteDynamics(lambda x, u, t, _: x + u, 1, 1)
+
+    def solved(tilt, starts):
+        well = FunctionCost(lambda x, u, t, tilt: ((x**2 - 1) ** 2 + tilt * x).sum(), tilt)
+        costs = [QuadraticCost(ControlResidual(), 1e-2)]
+        p = Problem(dynamics, np.array([0.8]), 2, stage_costs=costs, terminal_costs=[well])
+        return ddp(p, starts=starts)
+
+    single, several = (solved(jnp.asarray(0.5), n) for n in (1, 6))
+    assert single.success
+    assert several.success
+    assert single.xs[-1, 0] > 0 > several.xs[-1, 0]
+    assert several.cost < single.cost
+    slope = jax.jit(jax.grad(lambda tilt: solved(tilt, 6).cost))(0.5)
+    np.testing.assert_allclose(slope, several.xs[-1, 0], rtol=1e-6)
+    with pytest.raises(ModelError, match="starts is 3, but multipliers"):
+        ddp(problem(dynamics, np.zeros(1), 2), multipliers=several.multipliers, starts=3)

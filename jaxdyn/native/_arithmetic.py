@@ -63,7 +63,9 @@ class Arithmetic:
             return self.by_jax(eqn, xs)
         kinds = {np.dtype(v.aval.dtype).kind for v in eqn.invars}
         if kinds & set("iu"):
-            raise UnsupportedError(f"the operation {name} on integers that depend on data")
+            if name not in OF_INDICES:
+                raise UnsupportedError(f"the operation {name} on integers that depend on data")
+            xs = [x.astype(float) if is_static(x) else x for x in xs]
         out = self.elementwise["xor" if kinds == {"b"} and name in ("eq", "ne") else name](*common(xs))
         return static_again(self.elementwise["not"](out) if kinds == {"b"} and name == "eq" else out)
 
@@ -122,7 +124,7 @@ class Arithmetic:
         if np.dtype(eqn.invars[0].aval.dtype) != bool:
             raise UnsupportedError("a choice by an integer that depends on data")
         if np.dtype(eqn.invars[1].aval.dtype).kind in "iu":
-            raise UnsupportedError("a choice between integers that depends on data")
+            cases = [x.astype(float) if is_static(x) else x for x in cases]
         return static_again(self.select(which, *common(cases)))
 
     def _reduce_sum(self, eqn, xs):
@@ -212,6 +214,50 @@ class Arithmetic:
             L[..., j + 1 :, j] = g["mul"](rest[..., 1:], g["div"](1.0, root))
         return L
 
+    def _lu(self, eqn, xs):
+        """The factorization with the pivots of LAPACK: rows are exchanged by choices between their numbers."""
+        if is_static(xs[0]):
+            return self.by_jax(eqn, xs)
+        A, (n, m) = xs[0].astype(object), xs[0].shape[-2:]
+        if max(n, m) > MOST_ROWS:
+            raise UnsupportedError(f"a factorization of more than {MOST_ROWS} rows", "lu")
+        g = self.elementwise
+        numbers = np.broadcast_to(np.arange(float(n))[:, None], (*A.shape[:-1], 1)).astype(object)
+        A, pivots = np.concatenate([A, numbers], axis=-1), []
+        for k in range(min(n, m)):
+            first = best = A[..., k, :]
+            pivot = np.full(A.shape[:-2], float(k), object)
+            for i in range(k + 1, n):
+                larger = g["gt"](g["abs"](A[..., i, k]), g["abs"](best[..., k]))
+                best = self.select(larger[..., None], best, A[..., i, :])
+                pivot = self.select(larger, pivot, float(i))
+            for i in range(k + 1, n):
+                A[..., i, :] = self.select(g["eq"](pivot, float(i))[..., None], A[..., i, :], first)
+            A[..., k, :] = best
+            pivots.append(pivot)
+            A[..., k + 1 :, k] = g["mul"](A[..., k + 1 :, k], g["div"](1.0, A[..., k, k])[..., None])
+            change = g["mul"](A[..., k + 1 :, k : k + 1], A[..., k : k + 1, k + 1 : m])
+            A[..., k + 1 :, k + 1 : m] = g["sub"](A[..., k + 1 :, k + 1 : m], change)
+        return [A[..., :m], np.stack(pivots, axis=-1), A[..., m]]
+
+    def _sort(self, eqn, xs):
+        """Sorted integers, such as the rows' numbers of a factorization, and what goes along, by exchanges of
+        neighbors."""
+        p = eqn.params
+        whole = np.dtype(eqn.invars[0].aval.dtype).kind in "iu"
+        if all(map(is_static, xs)):
+            return self.by_jax(eqn, xs)
+        if not whole or p["num_keys"] != 1 or xs[0].shape[p["dimension"]] > MOST_ROWS:
+            raise UnsupportedError("the operation sort", "sort")
+        rows = [list(np.moveaxis(x.astype(float) if is_static(x) else x, p["dimension"], 0)) for x in xs]
+        for last in range(len(rows[0]) - 1, 0, -1):
+            for i in range(last):
+                larger = self.elementwise["gt"](rows[0][i], rows[0][i + 1])
+                for row in rows:
+                    a, b = common([np.asarray(row[i]), np.asarray(row[i + 1])])
+                    row[i], row[i + 1] = self.select(larger, a, b), self.select(larger, b, a)
+        return [np.moveaxis(np.stack([np.asarray(x, object) for x in row]), 0, p["dimension"]) for row in rows]
+
     def _triangular_solve(self, eqn, xs):
         p = eqn.params
         a, b = common(xs)
@@ -259,6 +305,14 @@ STATIC: dict[str, Callable] = {
 
 STATIC_INTEGERS = {"add", "sub", "mul", "max", "min", "neg", "abs"}
 """The operations of `STATIC` that also take integers."""
+
+OF_INDICES = {"lt", "le", "gt", "ge", "eq", "ne", "add", "sub"}
+"""The operations of integers that depend on data. Such integers are floating-point numbers of the same value: the rows'
+numbers of a factorization, which a shift makes positive."""
+
+MOST_ROWS = 16
+"""The most rows of a matrix that is factorized by a straight-line program, which grows with their third power: that of
+16 rows has some 10,000 operations."""
 
 TWO_OPERANDS = {"lt", "le", "gt", "ge", "eq", "ne", "max", "min", "atan2", "pow"}
 

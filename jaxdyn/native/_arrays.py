@@ -12,6 +12,11 @@ from jaxdyn.native._graph import Node
 class UnsupportedError(Exception):
     """A function has an operation, or an index that depends on data, that a straight-line program does not have."""
 
+    def __init__(self, message: str, operation: str | None = None):
+        super().__init__(message)
+        self.operation = operation
+        """The primitive that has no rule, if that is the reason."""
+
 
 def objects(values: list, shape) -> np.ndarray:
     out = np.empty(len(values), object)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 from jax import lax
 
-from jaxdyn.native._arithmetic import Arithmetic
+from jaxdyn.native._arithmetic import MOST_ROWS, Arithmetic
 from jaxdyn.native._arrays import UnsupportedError, common, is_static, objects, static_again
 
 
@@ -101,9 +101,9 @@ class DataMovement(Arithmetic):
 
     def _gather(self, eqn, xs):
         x, index = xs
-        if not is_static(index):
-            raise UnsupportedError("an index that depends on data")
         p = eqn.params
+        if not is_static(index):
+            return self._chosen(eqn, x, index)
         numbers = p["dimension_numbers"]
         places = _places(
             x.shape,
@@ -122,6 +122,21 @@ class DataMovement(Arithmetic):
         if is_static(x):
             return np.append(x.ravel(), x.dtype.type(0 if fill is None else fill))[places]
         return static_again(objects([*x.ravel(), fill], (-1,))[places])
+
+    def _chosen(self, eqn, x, index):
+        """Return slices along one axis whose places depend on data, by choices between all places."""
+        numbers, sizes = eqn.params["dimension_numbers"], eqn.params["slice_sizes"]
+        axes = numbers.start_index_map
+        places = x.shape[axes[0]] - sizes[axes[0]] + 1 if len(axes) == 1 else MOST_ROWS + 1
+        if places > MOST_ROWS or eqn.params["mode"] == lax.GatherScatterMode.FILL_OR_DROP:
+            raise UnsupportedError("an index that depends on data")
+        rank = len(eqn.outvars[0].aval.shape)
+        at = np.expand_dims(index[..., 0], tuple(i for i in range(rank) if i in numbers.offset_dims))
+        out = self._gather(eqn, [x, np.zeros(index.shape, int)])
+        for k in range(1, places):
+            case = self._gather(eqn, [x, np.full(index.shape, k)])
+            out = self.select(self.elementwise["ge"](at, float(k)), *common([np.asarray(out), np.asarray(case)]))
+        return static_again(out)
 
     def _pad(self, eqn, xs):
         x, value = xs

@@ -136,7 +136,7 @@ class Interpreter(DataMovement):
     def _numbers(self, eqn, xs):
         if all(map(is_static, xs)):
             return self.by_jax(eqn, xs)
-        raise UnsupportedError(f"the operation {eqn.primitive.name}")
+        raise UnsupportedError(f"the operation {eqn.primitive.name}", eqn.primitive.name)
 
     # Functions and loops.
 

@@ -10,6 +10,7 @@ import gc
 import hashlib
 import os
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -188,7 +189,11 @@ def cached_target(function: Callable, shapes, uniform, bits: int, short: bool, o
                     # Sums over the batch add up the lanes.
                     program, lanes = program._replace(one=True), min(LANES, here.vector_bits // bits)
                 module, summed = module_of(program, bits, lanes, interface()), program.summed
-        except UnsupportedError:
+        except UnsupportedError as error:
+            while hasattr(function, "of"):
+                function = function.of
+            if getattr(function, "of_user", False) and error.operation is not None:
+                _name_slow(error.operation)
             return None
     name = registered_name(module.text, ["handler", "prepare_handler"] if module.common else ["handler"])
     return Target(name, uniform, module.common, summed, module.piece, module.piece_row)
@@ -213,4 +218,17 @@ def registered_name(text: str, handlers: Sequence[str]) -> str:
     return name
 
 
+def _name_slow(operation: str) -> None:
+    """Warn once in a process of an operation that keeps a user's function from having a native program."""
+    if operation not in _slow:
+        _slow.add(operation)
+        warnings.warn(
+            f"JAX's primitive '{operation}' keeps a function of this problem from running as native code, so XLA "
+            "compiles it, and it may run many times slower: write the function without it if time matters",
+            UserWarning,
+            stacklevel=2,
+        )
+
+
+_slow: set[str] = set()
 _registered: set[str] = set()

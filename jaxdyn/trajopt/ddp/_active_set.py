@@ -137,3 +137,16 @@ def next_active_set(before: ActiveSet, error, possible) -> tuple[ActiveSet, Arra
     as they have where the step is not `possible`."""
     growths = before.growths + (error > SMALLER * before.error)
     return ActiveSet(before.on, error, growths), before.on & (~possible | (growths > GROWTHS))
+
+
+def after_iterate(
+    before: ActiveSet, guess: ConstrainedState, after: ConstrainedState, error, possible, stationary, unproven, last
+) -> ConstrainedState:
+    """The state `after` an iterate with a largest error, or the `guess` without an active set where such steps have
+    failed: where the step is not `possible`, and where a check of a stationary iterate is `unproven`."""
+    progress, failed = next_active_set(before, error, possible)
+    failed = jnp.where(stationary, before.on & unproven, failed) & ~last
+    after = after._replace(active=progress)
+    off = progress._replace(on=jnp.array(False))
+    again = guess._replace(iterations=after.iterations, history=after.history, best=after.best, active=off)
+    return jax.tree.map(lambda a, b: jnp.where(failed, a, b), again, after)

@@ -17,8 +17,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxdyn.trajopt._history import History, IterationRecord, report_iteration
-from jaxdyn.trajopt._solution import Gains, Multipliers, Residuals, Solution, Status
-from jaxdyn.trajopt.ddp._active_set import next_active_set, with_active_set
+from jaxdyn.trajopt._solution import Multipliers, Solution, Status
+from jaxdyn.trajopt.ddp._active_set import after_iterate, with_active_set
 from jaxdyn.trajopt.ddp._barrier import (
     RowState,
     Sides,
@@ -29,10 +29,13 @@ from jaxdyn.trajopt.ddp._barrier import (
     present_multipliers,
     row_barrier,
 )
+from jaxdyn.trajopt.ddp._clock import iterated
+from jaxdyn.trajopt.ddp._constrained_solution import constrained_solution
 from jaxdyn.trajopt.ddp._constrained_state import (
     EXACTNESS,
     PATIENCE,
     ActiveSet,
+    Best,
     ConstrainedState,
     Errors,
     Scale,
@@ -59,8 +62,9 @@ from jaxdyn.trajopt.ddp._endings import (
 )
 from jaxdyn.trajopt.ddp._expansion import Expansion, Rows, Stationarity, expand, without_fixed_controls
 from jaxdyn.trajopt.ddp._filter import Filter
+from jaxdyn.trajopt.ddp._minimality import leaving_policy
 from jaxdyn.trajopt.ddp._newton_step import newton_policy, take_step
-from jaxdyn.trajopt.ddp._riccati import Policy
+from jaxdyn.trajopt.ddp._riccati import Policy, linear_roll_out
 from jaxdyn.trajopt.problem import Problem, bound_excess, join_rows
 
 BARRIER = 2.0
@@ -82,6 +86,9 @@ NEAR, NEARNESS = 0.1, 3.0
 and the power of this violation that the first barrier is then a multiple of."""
 TRIED = 1.0
 """Largest relative violation of a guess with multipliers from which steps with an active set are tried."""
+LEAVING, DEPARTURES = 0.1, 2
+"""The decrease that a step away from a stationary point that is no minimum promises, relative to the cost, and how
+often a solve takes one: to both sides."""
 BARRIER_FACTOR, BARRIER_POWER = 0.2, 1.5
 """The next barrier is the smaller of this part of the last one and its power, relative to the cost's scale."""
 TOLERANCE_FACTOR = 0.5
@@ -108,7 +115,7 @@ def run_constrained(problem: Problem, us, xs, multipliers: Multipliers | None, o
     """Solve a problem with constraints from a guess."""
     start = _initial_state(problem, options, us, xs, multipliers)
     iterate = functools.partial(_iterate, problem, options, None if multipliers is None else start)
-    return _solution(problem, options, lax.while_loop(lambda s: s.status == Status.RUNNING, iterate, start))
+    return constrained_solution(problem, options, iterated(iterate, start, lambda s: s.xs.sum(), options.time_limit))
 
 
 def _initial_state(problem: Problem, options: DDPOptions, us, xs, multipliers) -> ConstrainedState:
@@ -163,6 +170,9 @@ def _initial_state(problem: Problem, options: DDPOptions, us, xs, multipliers) -
         contradiction=Contradiction.none(dtype),
         first_us=us,
         history=History.empty(options.history, dtype) if options.history else None,
+        checks=jnp.array(False),
+        departures=zero,
+        best=Best(start.xs, start.us, start.gaps, Errors(infinity, infinity, infinity, infinity), infinity),
         active=ActiveSet(jnp.array(True), infinity, zero) if active_set else None,
     )
 
@@ -186,7 +196,10 @@ def _begin(problem: Problem, s: ConstrainedState, e: Expansion, rows: Rows, warm
             s = s._replace(near=distance <= NEAR)
             softness = jnp.where(s.near, SOFTNESS_NEAR, SOFTNESS)
     # Costates of a guess that diverges are no measure either: with them, any slope would be small.
-    slopes = jnp.minimum(station.size, (cost / width).min(axis=0))
+    largest = (cost / width).min(axis=0)
+    # Slopes of rounding, as where only constraints matter, are no measure, either.
+    known = station.size > 100 * jnp.finfo(problem.dtype).eps * largest
+    slopes = jnp.where(known, jnp.minimum(station.size, largest), largest)
     first_cost = e.stage.value.sum() + e.terminal.value
     s = s._replace(scale=Scale(cost, first_cost, rows_scale, slopes, infeasibility, barrier, s.scale.displacement))
     s = _with_barrier(problem, s, barrier, rows[:3], softness)
@@ -213,15 +226,15 @@ def _missing_multipliers(problem: Problem, s: ConstrainedState, slopes, least) -
     )
 
 
-def _with_barrier(problem: Problem, s: ConstrainedState, barrier, rows, softness, softened: bool = False):
+def _with_barrier(problem: Problem, s: ConstrainedState, barrier, rows, softness, softened=False):
     """The state with a barrier, and with the penalties and the multipliers in the curvature that belong to it, at
     constraints with the values and bounds `rows`."""
     value, lower, upper = rows
     eps, equal = jnp.finfo(problem.dtype).eps, lower == upper
-    of_equality = s.scale.rows**2 / s.scale.cost if softened else eps**EXACTNESS * s.unit_of_delta()
+    of_equality = jnp.where(softened, s.scale.rows**2 / s.scale.cost, eps**EXACTNESS * s.unit_of_delta())
     delta = jnp.where(equal, of_equality, softness * s.unit_of_delta())
     infinity = jnp.full_like(delta, jnp.inf)
-    state = s.rows._replace(delta=delta, dual=Sides(infinity, infinity), softened=jnp.array(softened))
+    state = s.rows._replace(delta=delta, dual=Sides(infinity, infinity), softened=jnp.asarray(softened))
     dual = row_barrier(value, lower, upper, barrier, state).multipliers
     inverse = inverse_distances(s.us, problem.control_box)
     return s._replace(
@@ -305,14 +318,17 @@ def _iterate(
     exact, bounds = s.by_active_set, (rows.lower, rows.upper)
     barrier = s.barrier_at(rows.value, *bounds)
     errors, toward, deviation, equality = measure_errors(problem, s, e, rows, barrier)
-    s = s._replace(errors=errors, toward=jnp.where(first, toward, s.toward))
-    converged = errors.within(options)
+    best = s.best.or_better(s, errors, e.stage.value.sum() + e.terminal.value)
+    s = s._replace(errors=errors, toward=jnp.where(first, toward, s.toward), best=best)
+    stationary = errors.within(options) | s.checks
     updated = _updated(problem, options, s, e, rows, barrier, deviation, equality)
-    s = jax.tree.map(lambda a, b: jnp.where(converged | exact, a, b), s, updated)
+    s = jax.tree.map(lambda a, b: jnp.where(stationary | exact, a, b), s, updated)
     barrier = s.barrier_at(rows.value, *bounds)
     barrier_box = jnp.where(exact, 0.0, box_barrier(s.us, problem.control_box))
-    policy, active, regularization = newton_policy(problem, options, s, e, rows, barrier)
+    policy, active, regularization, minimal = newton_policy(problem, options, s, e, rows, barrier)
+    converged, leaves = stationary & minimal, s.checks & ~minimal & ~exact
     after, alpha, displacement, multipliers = take_step(problem, s, e, rows, barrier, policy, active)
+    promised = jnp.abs(policy.slope + 0.5 * policy.curvature)
     grown = jnp.maximum(100 * regularization, least_regularization(s))
     cost = e.stage.value.sum() + e.terminal.value
     finite = jnp.isfinite(cost + barrier.value + barrier_box) & jnp.isfinite(e.A).all() & jnp.isfinite(s.xs).all()
@@ -329,15 +345,15 @@ def _iterate(
     endless = falls_endlessly(s.scale.first_cost, s.scale.cost, cost, cost_scale(problem, s, e))
     anew = s.restarts < len(BARRIERS_ANEW)
     diverged = ~finite | (~sound & (~anew | last))
-    again = blocked | hopeless | ~sound | (mean_step_length < CREEPING)
-    again = again & anew & ~converged & finite & ~endless & ~last
-    stuck = blocked & ~anew
+    again = (blocked | hopeless | ~sound | (mean_step_length < CREEPING)) & anew & ~stationary
+    again = (again | (leaves & (s.departures < DEPARTURES))) & finite & ~endless & ~last
+    stuck = blocked & ~anew & ~stationary
     infeasible = (hopeless & (~anew | last)) | (stuck & proof)
-    status = status_after(diverged, converged, endless, infeasible, stuck, last)
-    violation = jnp.abs(bound_excess(rows.value, *bounds)).max(initial=0.0)
+    no_minimum = leaves & ~again & ~last
+    status = status_after(diverged, converged, endless, no_minimum, infeasible, stuck, last)
     record = IterationRecord(
         cost=cost,
-        violation=violation,
+        violation=jnp.abs(bound_excess(rows.value, *bounds)).max(initial=0.0),
         gap=jnp.abs(s.gaps).max(),
         stationarity=errors.stationarity,
         complementarity=errors.complementarity,
@@ -348,15 +364,17 @@ def _iterate(
     report_iteration(options.progress, s.iterations, record, status)
     # The iterate that meets the tolerances is the solution, not the one after it.
     after = after._replace(mean_step_length=mean_step_length, contradiction=contradiction)
-    stays = converged | diverged | (status == Status.INFEASIBLE)
+    stays = stationary | diverged | (status == Status.INFEASIBLE)
     after = jax.tree.map(lambda a, b: jnp.where(stays, a, b), s, after)
-    after = lax.cond(again, lambda: _begun_anew(problem, after), lambda: after)
+    after = lax.cond(again, lambda: _begun_anew(problem, after, e, policy, leaves), lambda: after)
     after = after._replace(
-        regularization=jnp.where((alpha == 0) & ~again, grown, 0.0),
+        regularization=jnp.where((alpha == 0) & ~again & ~stationary, grown, 0.0),
         # What blocked a solve says nothing about the one that begins anew.
         last_regularization=jnp.where(again, 0.0, jnp.where(regularization > 0, regularization, s.last_regularization)),
-        policy=policy,
-        promised=jnp.abs(policy.slope + 0.5 * policy.curvature),
+        # A check says nothing about a step.
+        policy=jax.tree.map(lambda a, b: jnp.where(s.checks, a, b), s.policy, policy),
+        promised=jnp.where(again, jnp.inf, jnp.where(s.checks, s.promised, promised)),
+        checks=stationary & ~s.checks,
         regularized=regularization > 0,
         rolls_out=after.rolls_out & (status == Status.RUNNING),
         status=status,
@@ -366,19 +384,20 @@ def _iterate(
     if guess is None or s.active is None:
         return after
     error = errors.largest(number_of_bounds(problem, rows))
-    progress, failed = next_active_set(s.active, error, finite & (alpha > 0))
-    failed = failed & ~converged & ~last
-    after = after._replace(active=progress)
-    off = progress._replace(on=jnp.array(False))
-    again = guess._replace(iterations=after.iterations, history=after.history, active=off)
-    return jax.tree.map(lambda a, b: jnp.where(failed, a, b), again, after)
+    unproven = s.checks & ~converged
+    return after_iterate(s.active, guess, after, error, finite & (alpha > 0), stationary, unproven, last)
 
 
-def _begun_anew(problem: Problem, s: ConstrainedState) -> ConstrainedState:
+def _begun_anew(problem: Problem, s: ConstrainedState, e: Expansion, policy: Policy, leaves) -> ConstrainedState:
     """The state with states at rest, the guess's controls farther from their bounds, no multipliers, another barrier,
-    other penalties of inequalities, softened equalities, and an empty filter; the last time, steps are roll-outs."""
+    other penalties of inequalities, softened equalities, and an empty filter; the last time, steps are roll-outs.
+
+    Where the solve `leaves` a stationary point from which a backward pass has failed, it begins beside it, with the
+    first barrier and penalties."""
     xs = jnp.broadcast_to(problem.x0.astype(s.xs.dtype), s.xs.shape)
     us = inside_box(s.first_us, problem.control_box, INSIDE_ANEW)
+    beside = _beside(problem, s, e, policy)
+    xs, us = jax.tree.map(lambda a, b: jnp.where(leaves, a, b), beside, (xs, us))
     gaps = problem.gaps(xs, us)
     rows = s.rows._replace(equality=jnp.zeros_like(s.rows.equality), shift=jax.tree.map(jnp.zeros_like, s.rows.shift))
     anew = s.with_empty_filter()._replace(
@@ -392,44 +411,23 @@ def _begun_anew(problem: Problem, s: ConstrainedState) -> ConstrainedState:
         scale=s.scale._replace(infeasibility=jnp.abs(gaps).sum(), displacement=jnp.zeros_like(s.scale.displacement)),
         waited=jnp.zeros_like(s.waited),
         near=jnp.array(False),
-        restarts=s.restarts + 1,
-        rolls_out=s.restarts + 1 == len(BARRIERS_ANEW),
+        restarts=s.restarts + ~leaves,
+        departures=s.departures + leaves,
+        rolls_out=~leaves & (s.restarts + 1 == len(BARRIERS_ANEW)),
         mean_step_length=jnp.ones_like(s.mean_step_length),
         contradiction=Contradiction.none(s.xs.dtype),
     )
-    factor, softness = jnp.asarray((BARRIERS_ANEW, SOFTNESS_ANEW), problem.dtype)[:, s.restarts]
-    return _with_barrier(problem, anew, factor * s.scale.barrier, problem.constraints(xs, us), softness, softened=True)
+    of_restart = jnp.asarray((BARRIERS_ANEW, SOFTNESS_ANEW), problem.dtype)[:, s.restarts]
+    factor, softness = jnp.where(leaves, jnp.asarray((1.0, SOFTNESS), problem.dtype), of_restart)
+    return _with_barrier(problem, anew, factor * s.scale.barrier, problem.constraints(xs, us), softness, ~leaves)
 
 
-def _solution(problem: Problem, options: DDPOptions, s: ConstrainedState) -> Solution:
+def _beside(problem: Problem, s: ConstrainedState, e: Expansion, policy: Policy):
+    """States and controls along the direction of negative curvature that a failed backward pass has found."""
     low, high = problem.control_box
-    rows = problem.constraints(s.xs, s.us)
-    value, lower, upper = rows
-    equal = lower == upper
-    sides = s.barrier_at(value, lower, upper).multipliers
-    # Of two factors with a tiny product, the larger one, each relative to its scale, is the one that is not zero.
-    distance = jnp.minimum(value - lower, upper - value) / s.scale.rows
-    signed = sides.upper - sides.lower
-    active = equal | (jnp.abs(signed) * s.scale.rows / s.scale.cost > distance)
-    multipliers = jnp.where(active, jnp.where(equal, s.rows.equality, signed), 0.0)
-    width = control_width(problem, s.us)
-    converged = s.status == Status.CONVERGED
-    to_low, to_high = (s.us - low) / width, (high - s.us) / width
-    # Where a multiplier is tiny, too, a control may be so far from its bound that moving it there would open a gap.
-    near = 100 * options.complementarity_tolerance
-    at_low = converged & (to_low < jnp.minimum(s.box.lower * width / s.scale.cost, near))
-    at_high = converged & (to_high < jnp.minimum(s.box.upper * width / s.scale.cost, near))
-    us = jnp.where(at_low, low, jnp.where(at_high, high, s.us))
-    violation = jnp.abs(bound_excess(*rows)).max(initial=0.0)
-    return Solution(
-        xs=s.xs,
-        us=us,
-        cost=problem.total_cost(s.xs, us),
-        status=s.status,
-        iterations=s.iterations,
-        residuals=Residuals(jnp.abs(s.gaps).max(), s.errors.stationarity, violation, s.errors.complementarity),
-        gains=Gains(-s.policy.K, s.policy.k),
-        multipliers=Multipliers(s.toward, *problem.split_rows(multipliers)),
-        aux={"updates": s.updates, "barrier": jnp.where(s.by_active_set, 0.0, s.barrier)},
-        history=s.history,
-    )
+    free = (low < high).astype(problem.dtype)
+    size = jnp.maximum(s.scale.cost, jnp.abs(e.stage.value.sum() + e.terminal.value))
+    along = leaving_policy(policy, free, s.departures + 1, LEAVING * size)
+    dxs, dus = linear_roll_out(e._replace(gaps=jnp.zeros_like(e.gaps)), along)
+    xs = jax.vmap(problem.dynamics.integrate)(s.xs, dxs)
+    return xs, inside_box(s.us + dus, problem.control_box, INSIDE)

@@ -22,6 +22,9 @@ PATIENCE = 10
 """Number of iterations with one barrier and penalty after which a large violation of an inequality meets a larger
 penalty, and steps of `"finishing"` take all second derivatives, because Gauss-Newton does not see what slows it."""
 
+PRICE = 100.0
+"""Price of a relative violation or gap of an iterate of a solve that has not converged: one of 1 % counts as much as
+the cost's scale."""
 LONG_PATIENCE = 25
 """The same number for second derivatives of `"adaptive"`."""
 
@@ -104,6 +107,23 @@ class ActiveSet(NamedTuple):
     """Number of iterates at which it was not smaller than before."""
 
 
+class Best(NamedTuple):
+    """The best iterate so far, which a solve returns that ends before it has converged."""
+
+    xs: Array
+    us: Array
+    gaps: Array
+    errors: Errors
+    merit: Array
+    """Cost, relative to its scale, and the price of the largest relative violation and gap."""
+
+    def or_better(self, s: "ConstrainedState", errors: Errors, cost) -> "Best":
+        """The better one of this iterate and that of a state with these errors and this cost."""
+        merit = cost / s.scale.cost + PRICE * jnp.maximum(errors.violation, errors.gap)
+        here = Best(s.xs, s.us, s.gaps, errors, merit)
+        return jax.tree.map(lambda a, b: jnp.where(merit < self.merit, a, b), here, self)
+
+
 class ConstrainedState(NamedTuple):
     """The state of a solve between two iterations."""
 
@@ -147,6 +167,11 @@ class ConstrainedState(NamedTuple):
     first_us: Array
     """The controls of the guess."""
     history: History | None
+    checks: Array
+    """Whether the iterate is stationary, and the next backward pass is to show whether it is a minimum."""
+    departures: Array
+    """Number of times that the solve left a stationary point that was none."""
+    best: Best
     active: ActiveSet | None
     """None where the guess has no multipliers, and with a parallel scan."""
 
@@ -174,6 +199,14 @@ class ConstrainedState(NamedTuple):
         # Components about which nothing is known have `FAR` of the largest size, up to rounding.
         unit = jnp.where(size > 0.99 * FAR * largest, jnp.maximum(size, 0.1 * largest), size)
         return unit**2 / (self.scale.cost if cost is None else cost)
+
+    def with_best(self, problem: Problem, wanted) -> "ConstrainedState":
+        """The state at the best iterate, if `wanted`; the last one has not been measured before."""
+        excess = jnp.abs(bound_excess(*problem.constraints(self.xs, self.us))) / self.scale.rows
+        last = self.errors._replace(violation=excess.max(initial=0.0), gap=relative_gap(problem, self))
+        best = self.best.or_better(self, last, problem.total_cost(self.xs, self.us))
+        chosen = self._replace(xs=best.xs, us=best.us, gaps=best.gaps, errors=best.errors)
+        return jax.tree.map(lambda a, b: jnp.where(wanted, a, b), chosen, self)
 
     def with_empty_filter(self) -> "ConstrainedState":
         """The state whose filter has forgotten all, because what it compares has changed."""
@@ -212,7 +245,12 @@ def guess_cost_scale(problem: Problem, s: ConstrainedState, e: Expansion, slopes
     most, way = 0.01 * change(slopes, e.stage.uu, width), 1 + motion(problem, s.xs) + jnp.abs(s.gaps).sum(axis=0)
     along = change(e.stage.x, e.stage.xx, way) + change(e.terminal.x, e.terminal.xx, way)
     most = jnp.where(along > 0, jnp.minimum(most, UNSTABLE * along), most)
+    # Without a cost on controls, one of the states may be at its least value at the guess.
+    most = jnp.where(most > eps**2 * along, most, 0.01 * along)
     cost = jnp.where(cost > eps**2 * most, cost, most)
+    # A cost that does not change has no scale but its value, or one.
+    value = jnp.abs(e.stage.value.sum() + e.terminal.value)
+    cost = jnp.where(cost > 100 * eps * value, cost, jnp.where(value > 0, value, 1.0))
     return jnp.clip(jnp.nan_to_num(cost, posinf=jnp.inf), eps, eps**-0.6)
 
 
@@ -299,7 +337,10 @@ def measure_errors(problem: Problem, s: ConstrainedState, e: Expansion, rows: Ro
 
 def cost_scale(problem: Problem, s: ConstrainedState, e: Expansion):
     """The scale of the cost at the present iterate, to which products of multipliers and distances are relative."""
-    return jnp.maximum(cost_spread(problem, e, s.xs, s.us), 1e-6 * s.scale.cost)
+    spread = cost_spread(problem, e, s.xs, s.us)
+    # A cost that does not change, as where only constraints matter, says nothing.
+    rounding = 100 * jnp.finfo(problem.dtype).eps * jnp.abs(e.stage.value.sum() + e.terminal.value)
+    return jnp.where(spread > rounding, jnp.maximum(spread, 1e-6 * s.scale.cost), s.scale.cost)
 
 
 def least_regularization(s: ConstrainedState):

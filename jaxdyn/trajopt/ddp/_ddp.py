@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from jaxdyn._errors import ModelError, NotConvergedWarning, naming_arguments, warn
+from jaxdyn._errors import ModelError, NotConvergedWarning, naming_arguments, require_positive_integer, warn
 from jaxdyn._types import ArrayLike
 from jaxdyn.trajopt._solution import Multipliers, Solution, Status
 from jaxdyn.trajopt._solution_report import values_not_finite
@@ -17,6 +17,7 @@ from jaxdyn.trajopt.ddp._constrained import run_constrained
 from jaxdyn.trajopt.ddp._ddp_options import DDPOptions
 from jaxdyn.trajopt.ddp._iteration import run_unconstrained
 from jaxdyn.trajopt.ddp._solution_derivatives import Optimum, optimum_tangent
+from jaxdyn.trajopt.ddp._starts import best_solution, several_guesses
 from jaxdyn.trajopt.problem import Problem, join_rows
 
 
@@ -28,6 +29,7 @@ def ddp(
     *,
     multipliers: Multipliers | None = None,
     options: DDPOptions | None = None,
+    starts: int = 1,
 ) -> Solution:
     """Solve a problem by differential dynamic programming from a guess of controls, or of states and controls.
 
@@ -51,7 +53,9 @@ def ddp(
     may lead elsewhere. Where the cost has fallen by 1e10 times its scale and is not flat, the status is unbounded.
 
     The status is converged only if the derivative of the Lagrangian by the controls, the violation, the gaps, and the
-    products of multipliers and distances are within the tolerances of `options`, each relative to its size.
+    products of multipliers and distances are within the tolerances of `options`, each relative to its size; and if no
+    curvature with all second derivatives is negative there. A solve leaves a maximum or a saddle along a direction of
+    negative curvature; the status is `NO_MINIMUM` if it does not get away.
 
     **Arguments**
 
@@ -64,32 +68,43 @@ def ddp(
       than its size, the barrier method begins at the guess. Second derivatives are taken from the first step on
       with an active set, without constraints, and near a solution with `backward="associative"`, unless
       `options.hessian` leaves them out.
+    - `starts`: number of guesses from which the problem is solved; the converged solution with the lowest cost is
+      returned, or what the first guess has led to if none has converged. After the given guess come its controls with
+      `x0` repeated, controls of zero, and constant controls: problems with obstacles or swing-ups have several minima.
+      Solves take much less time than their compilation, which is the same for all.
 
     Derivatives of the solution's trajectory, cost and multipliers with respect to all arrays of the problem come from
     the implicit function theorem, in both modes: exact at a solution, so converge tightly. They are NaN where the
-    status is not `CONVERGED`, because the theorem holds at solutions only. Gains, status and residuals have no
-    derivatives, and the guess does not change them.
+    status is not `CONVERGED`, because the theorem holds at solutions only, and where a solution is not unique. Gains,
+    status and residuals have no derivatives, and the guess does not change them.
 
     Compiled as a whole. Under `jax.vmap` the problems of a batch are solved one after the other on a CPU, each until it
     ends, and in lock step elsewhere, where elements that have ended do not change.
 
-    **Raises** `ShapeError`; `ModelError` where a cost, a constraint or the dynamics are not finite at the guess though
-    its states are. **Warns** `NotConvergedWarning` where a value or a derivative at the last iterate is not finite
-    (both are checked only outside of transformations), and at run time where derivatives are NaN because a solve has
-    not converged.
+    **Raises** `ShapeError`; `ModelError` for several starts with multipliers, and where a cost, a constraint or the
+    dynamics are not finite at the guess though its states are. **Warns** `NotConvergedWarning` where a value or a
+    derivative at the last iterate is not finite (both are checked only outside of transformations), and at run time
+    where derivatives are NaN because a solve has not converged or its solution is not unique.
     """
     # As arrays, so that other numbers do not compile again.
     numbers: DDPOptions = jax.tree.map(jnp.asarray, DDPOptions() if options is None else options)
     us, xs = (None if x is None else jnp.asarray(x, problem.dtype) for x in (us, xs))
-    solution = _jitted_solve(problem, (us, xs, multipliers), numbers)
+    require_positive_integer(starts, "starts")
+    if starts > 1 and multipliers is not None:
+        raise ModelError(f"starts is {starts}, but multipliers belong to a single guess: leave one of them out")
+    solution = _jitted_solve(problem, (us, xs, multipliers, starts), numbers)
     if not isinstance(solution.status, Tracer):
         _require_finite_guess(problem, solution)
     return solution
 
 
 @eqx.filter_custom_jvp
-def _differentiable_solve(problem: Problem, guess: tuple[Any, Any, Any], options: DDPOptions) -> Solution:
-    return _traced_once(problem, guess, options)
+def _differentiable_solve(problem: Problem, guess: tuple[Any, Any, Any, int], options: DDPOptions) -> Solution:
+    us, xs, multipliers, starts = guess
+    if starts == 1:
+        return _traced_once(problem, (us, xs, multipliers), options)
+    guesses = several_guesses(problem, us, xs, starts)
+    return best_solution(jax.vmap(lambda us, xs: _traced_once(problem, (us, xs, None), options))(*guesses))
 
 
 @eqx.filter_jit
@@ -116,14 +131,14 @@ def _solve(problem: Problem, guess: tuple[Any, Any, Any], options: DDPOptions) -
 
 @_differentiable_solve.def_jvp
 def _solution_tangent(primals, tangents):
-    """The implicit function theorem; guess and options do not change a solution. Without convergence it does not hold,
-    and the derivatives are NaN."""
+    """The implicit function theorem; guess and options do not change a solution. Without convergence, or where the
+    solution is not unique, it does not hold, and the derivatives are NaN."""
     problem, tangent = primals[0], tangents[0]
     solution = _differentiable_solve(*primals)
-    jax.debug.callback(_warn_unless_converged, solution.status)
     rows = join_rows(solution.multipliers.stage, solution.multipliers.terminal)
     optimum = Optimum(solution.xs, solution.us, rows)
-    d, costates = optimum_tangent(problem, tangent, optimum)
+    d, costates, unique = optimum_tangent(problem, tangent, optimum)
+    jax.debug.callback(_warn_without_derivatives, solution.status, unique)
     cost = eqx.filter_jvp(
         lambda p, xs, us: p.total_cost(xs, us), (problem, solution.xs, solution.us), (tangent, d.xs, d.us)
     )[1]
@@ -133,17 +148,23 @@ def _solution_tangent(primals, tangents):
 
     constant = jax.tree.map(lambda _: None, solution)
     parts = d.xs, d.us, cost, costates, *problem.split_rows(d.multipliers)
-    known = jnp.where(solution.success, 1.0, jnp.nan)
+    known = jnp.where(solution.success & unique, 1.0, jnp.nan)
     parts = tuple(known.astype(part.dtype) * part for part in parts)
     return solution, eqx.tree_at(differentiable, constant, parts, is_leaf=lambda x: x is None)
 
 
-def _warn_unless_converged(status) -> None:
+def _warn_without_derivatives(status, unique) -> None:
     """Warn on the host that derivatives are NaN; Python shows the same warning once."""
     if int(status) != Status.CONVERGED:
         warn(
             f"derivatives of a solution of ddp are NaN, because it has not converged ({Status(int(status)).text}): "
             "raise max_iterations, loosen the tolerances in DDPOptions, or start from a better guess",
+            NotConvergedWarning,
+        )
+    elif not unique:
+        warn(
+            "derivatives of a solution of ddp are NaN, because it is not unique: along some direction of the controls "
+            "the cost does not change, to second order; give all controls a cost, if a small one",
             NotConvergedWarning,
         )
 

@@ -16,6 +16,7 @@ _POSITIVE = (
     "complementarity_tolerance",
     "decrease_tolerance",
     "max_regularization",
+    "time_limit",
 )
 
 type Hessian = Literal["gauss_newton", "finishing", "full", "adaptive"]
@@ -27,6 +28,9 @@ class DDPOptions(eqx.Module):
 
     max_iterations: Any = 500
     """Number of backward passes, over all updates of the multipliers."""
+    time_limit: Any = None
+    """Time of a solve in s, by the clock of the host. No iteration but the first begins that would end later if it took
+    as long as the longest so far; the status is then `OUT_OF_TIME`. None for no limit."""
     tolerance: Any = None
     """Largest derivative of the Lagrangian by a control at a solution, relative to the size of the terms that cancel in
     it. By default 1e-6 in double and 1e-3 in single precision; at least 1000 roundings. Without constraints,
@@ -47,8 +51,8 @@ class DDPOptions(eqx.Module):
     max_regularization: Any = 1e9
     """Regularization beyond which a solve is stalled; of problems with constraints relative to the cost's scale."""
     regularize_below: Any = None
-    """Step length up to which regularization grows tenfold, in problems without constraints. By default 0.01, as in
-    Crocoddyl; for `"adaptive"` and `"full"` 0.3."""
+    """Step length up to which regularization grows tenfold, in problems without constraints. By default 0.3. With
+    `"finishing"` and `"gauss_newton"` it is 0.01, as in Crocoddyl, while gaps are open."""
     sufficient_decrease: Any = None
     """Part of the expected decrease that a step has to reach, in problems without constraints. By default 0.1, as in
     Crocoddyl; for `"adaptive"` and `"full"` 1e-4."""
@@ -85,7 +89,7 @@ class DDPOptions(eqx.Module):
             "constraint_tolerance": 1e-4 if single else 1e-7,
             "complementarity_tolerance": 1e-4 if single else 1e-9,
             "decrease_tolerance": 1e-6 if single else 1e-9,
-            "regularize_below": 0.3 if second_order else 0.01,
+            "regularize_below": 0.3,
             "sufficient_decrease": 1e-4 if second_order else 0.1,
         }
         missing = {name: value for name, value in defaults.items() if getattr(self, name) is None}

@@ -79,12 +79,13 @@ def falls_endlessly(first_cost, first_scale, cost, scale) -> Array:
     return known & (fall > ENDLESS * first_scale) & (scale > OF_FALL * fall)
 
 
-def status_after(diverged, converged, unbounded, infeasible, stalled, last) -> Array:
+def status_after(diverged, converged, unbounded, no_minimum, infeasible, stalled, last) -> Array:
     """The status after an iteration: the first of these that holds, else running."""
     conditions = {
         Status.DIVERGED: diverged,
         Status.CONVERGED: converged,
         Status.UNBOUNDED: unbounded,
+        Status.NO_MINIMUM: no_minimum,
         Status.INFEASIBLE: infeasible,
         Status.STALLED: stalled,
         Status.OUT_OF_ITERATIONS: last,

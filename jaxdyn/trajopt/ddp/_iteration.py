@@ -14,19 +14,24 @@ from jax import lax
 
 from jaxdyn._types import Array
 from jaxdyn.trajopt._history import History, IterationRecord, report_iteration
-from jaxdyn.trajopt._solution import Gains, Multipliers, Residuals, Solution, Status
+from jaxdyn.trajopt._solution import Gains, Multipliers, Residuals, Solution
 from jaxdyn.trajopt.ddp._batches import where_needed
+from jaxdyn.trajopt.ddp._clock import iterated
 from jaxdyn.trajopt.ddp._ddp_options import DDPOptions
 from jaxdyn.trajopt.ddp._differences import differenced_costs
 from jaxdyn.trajopt.ddp._endings import all_finite, falls_endlessly, status_after
 from jaxdyn.trajopt.ddp._expansion import Expansion, Stationarity, cost_spread, costates, expand, second_order_costs
 from jaxdyn.trajopt.ddp._line_search import Iterate, linear_step, no_step, search
-from jaxdyn.trajopt.ddp._riccati import Policy, backward, backward_associative, backward_in_box
+from jaxdyn.trajopt.ddp._minimality import ATTEMPTS, curvature_tolerance, free_controls, leaving_policy
+from jaxdyn.trajopt.ddp._riccati import HeldControls, Policy, backward, backward_associative, backward_in_box
 from jaxdyn.trajopt.problem import Problem, bound_excess
 
 SMALL = 0.25
 """Power of the rounding unit that is the largest size of gaps, relative to that of the states, that a roll-out closes
 without a trial of the linear model, whose step would leave their squares."""
+
+WITH_GAPS = 0.01
+"""Step length up to which regularization grows while gaps are open, as in Crocoddyl."""
 
 LEAST_SCALE = 1e-6
 """The least scale of the cost, as a part of that at the guess, because the cost may be zero at a solution."""
@@ -52,6 +57,8 @@ class DDPState(NamedTuple):
     """Scale of the cost at the guess."""
     first_cost: Array
     stationarity: Array
+    checks: Array
+    """Number of the check whether the iterate is a minimum; zero where none is due."""
     status: Array
     iterations: Array
     history: History | None
@@ -61,7 +68,7 @@ def run_unconstrained(problem: Problem, us, xs, options: DDPOptions, near: bool)
     """Solve a problem without constraints, but for bounds on controls, from a guess."""
     start = _initial_state(problem, options, us, xs, near)
     iterate = functools.partial(_iterate, problem, options, start)
-    return _solution(problem, lax.while_loop(lambda s: s.status == Status.RUNNING, iterate, start))
+    return _solution(problem, iterated(iterate, start, lambda s: s.iterate.xs.sum(), options.time_limit))
 
 
 def _initial_state(problem: Problem, options: DDPOptions, us, xs, near: bool) -> DDPState:
@@ -82,6 +89,7 @@ def _initial_state(problem: Problem, options: DDPOptions, us, xs, near: bool) ->
         first_scale=infinity,
         first_cost=infinity,
         stationarity=infinity,
+        checks=zero,
         status=zero,
         iterations=zero,
         history=History.empty(options.history, dtype) if options.history else None,
@@ -99,7 +107,8 @@ def _is_rounding(gaps, xs):
 
 
 def _iterate(problem: Problem, options: DDPOptions, guess: DDPState, s: DDPState) -> DDPState:
-    """One backward pass and one line search; `guess` is the first state."""
+    """One backward pass and one line search; `guess` is the first state. Where the last iteration has found the iterate
+    stationary, the pass checks whether it is a minimum, and the search tries to leave it if it is none."""
     xs, us, gaps, _ = s.iterate
     e, _ = expand(problem, xs, us, gaps)
     station, toward = Stationarity.of(e, e.stage.x, (e.stage.u,), e.terminal.x)
@@ -107,32 +116,25 @@ def _iterate(problem: Problem, options: DDPOptions, guess: DDPState, s: DDPState
     # A constant in the cost, and its unit, change nothing.
     first_scale = jnp.where(s.iterations == 0, cost_spread(problem, e, xs, us, 1.0), s.first_scale)
     scale = jnp.maximum(cost_spread(problem, e, xs, us), LEAST_SCALE * first_scale)
-    policy, regularization = _regularized_policy(problem, options, s, e, scale)
-    # Regularization hides a part of the decrease, which counts, too.
-    promised = jnp.abs(policy.slope + 0.5 * policy.curvature) / jnp.maximum(policy.undamped, 1e-12)
-    promised = jnp.where(policy.ok, promised, jnp.inf)
+    free = free_controls(problem.control_box, us, station, options.tolerance)
+    policy, regularization, minimal = _regularized_policy(problem, options, s, e, scale, free)
     here = s.iterate._replace(cost=value)
-    eps = jnp.finfo(problem.dtype).eps
-    tried = (s.linear_steps >= 0) & ~_within(eps**SMALL, gaps, xs)
-    linear = where_needed(tried, lambda: linear_step(problem, here, e, policy), no_step(here))
-    trial = search(problem, options, here, policy, linear)
-    linear_steps = s.linear_steps + linear.accepted
-    next_regularization, stuck = _next_regularization(options, regularization, trial)
+    size = jnp.maximum(jnp.maximum(scale, first_scale), jnp.abs(value))
+    trial, linear_steps = _search(problem, options, s, e, here, policy, free, jnp.where(size > 0, size, 1.0))
+    next_regularization, stuck = _next_regularization(options, regularization, trial, s.feasible)
     first_size = jnp.where(s.iterations == 0, station.size, s.first_size)
     station = station._replace(slopes=_free_slopes(problem, us, station.slopes))
-    stationarity = station.relative_to(first_size)
-    # Where no decrease above rounding is left, more iterations would not make the slopes smaller.
-    rounding = 10 * eps * (scale + jnp.abs(value))
-    attainable = jnp.where(promised < rounding, jnp.maximum(options.tolerance, eps**0.4), options.tolerance)
-    solved = s.feasible & (promised <= options.decrease_tolerance * scale) & (stationarity <= attainable)
+    stationarity, promised = station.relative_to(first_size), _promised(policy)
     # Where derivatives are not finite after steps of the linear model, roll-outs may lead elsewhere.
     sound = all_finite(e)
     diverged = ~all_finite(value, e.A, xs) | (~sound & (s.linear_steps <= 0))
     first_cost = jnp.where(s.iterations == 0, value, s.first_cost)
     endless = falls_endlessly(first_cost, first_scale, value, scale)
-    last = s.iterations + 1 >= options.max_iterations
-    again = (stuck | ~sound) & (linear_steps > 0) & ~solved & ~diverged & ~endless & ~last
-    status = status_after(diverged, solved, endless, False, stuck & ~again, last)
+    verdict = _judge(options, s, minimal, policy.ok, promised, stationarity, here, trial, scale)
+    last, stays = s.iterations + 1 >= options.max_iterations, verdict.solved | verdict.checked
+    stuck = stuck & ~stays & (s.checks == 0)
+    again = (stuck | ~sound) & (linear_steps > 0) & ~stays & ~diverged & ~endless & ~last
+    status = status_after(diverged, verdict.solved, endless, verdict.no_minimum, False, stuck & ~again, last)
     record = IterationRecord(
         cost=value,
         violation=jnp.abs(bound_excess(us, *problem.control_box)).max(),
@@ -142,9 +144,15 @@ def _iterate(problem: Problem, options: DDPOptions, guess: DDPState, s: DDPState
         regularization=regularization,
     )
     report_iteration(options.progress, s.iterations, record, status)
+    # A check says how the iterate was left, not how it was reached.
+    policy, promised, next_regularization = jax.tree.map(
+        lambda a, b: jnp.where(s.checks > 0, a, b),
+        (s.policy, jnp.where(verdict.left, jnp.inf, s.promised), s.regularization),
+        (policy, promised, next_regularization),
+    )
     after = DDPState(
         # The iterate that meets the tolerances is the solution, not the one after it.
-        iterate=jax.tree.map(lambda a, b: jnp.where(solved, a, b), here, trial.iterate),
+        iterate=jax.tree.map(lambda a, b: jnp.where(stays, a, b), here, trial.iterate),
         feasible=s.feasible | (trial.accepted & _is_rounding(trial.iterate.gaps, trial.iterate.xs)),
         linear_steps=linear_steps,
         regularization=next_regularization,
@@ -155,6 +163,7 @@ def _iterate(problem: Problem, options: DDPOptions, guess: DDPState, s: DDPState
         first_scale=first_scale,
         first_cost=first_cost,
         stationarity=stationarity,
+        checks=jnp.where(verdict.checked, s.checks + 1, 0),
         status=status,
         iterations=s.iterations + 1,
         history=None if s.history is None else s.history.stored(s.iterations, record),
@@ -170,6 +179,56 @@ def _iterate(problem: Problem, options: DDPOptions, guess: DDPState, s: DDPState
     return jax.tree.map(lambda a, b: jnp.where(again, a, b), begun, after)
 
 
+class _Verdict(NamedTuple):
+    """What an iterate is found to be."""
+
+    solved: Array
+    checked: Array
+    """Whether the next iteration checks, or tries to leave, the same iterate."""
+    left: Array
+    """Whether a check has found a lower cost."""
+    no_minimum: Array
+    """Whether the iterate is stationary and no minimum, and could not be left."""
+
+
+def _judge(
+    options: DDPOptions, s: DDPState, minimal, ok, promised, stationarity, here: Iterate, trial, scale
+) -> _Verdict:
+    """What the iterate `here` is: `minimal` tells whether the backward pass has shown that it would be a minimum if it
+    were stationary, `ok` whether the pass has succeeded."""
+    eps, checks = jnp.finfo(here.cost.dtype).eps, s.checks > 0
+    rounding = 10 * eps * (scale + jnp.abs(here.cost))
+    # Where no decrease above rounding is left, more iterations would not make the slopes smaller.
+    attainable = jnp.where(promised < rounding, jnp.maximum(options.tolerance, eps**0.4), options.tolerance)
+    stationary = s.feasible & (promised <= options.decrease_tolerance * scale) & (stationarity <= attainable) & ~checks
+    # A decrease that does not count would be found again and again.
+    counts = jnp.maximum(options.decrease_tolerance * scale, rounding)
+    left = checks & ~ok & trial.accepted & (here.cost - trial.iterate.cost > counts)
+    fails = checks & ~ok & ~left
+    no_minimum = fails & (s.checks >= ATTEMPTS)
+    return _Verdict((stationary & minimal) | (checks & ok), (stationary & ~minimal) | fails, left, no_minimum)
+
+
+def _promised(policy: Policy) -> Array:
+    """The decrease that a policy promises, and infinity without one. Regularization hides a part of it, which counts,
+    too."""
+    promised = jnp.abs(policy.slope + 0.5 * policy.curvature) / jnp.maximum(policy.undamped, 1e-12)
+    return jnp.where(policy.ok, promised, jnp.inf)
+
+
+def _search(
+    problem: Problem, options: DDPOptions, s: DDPState, e: Expansion, here: Iterate, policy: Policy, free, size
+):
+    """The search along the policy, or if the iterate is checked away from it, unless it is a minimum, with steps that
+    promise a decrease of at most `size`; and the number of steps of the linear model."""
+    checks = s.checks > 0
+    leaves, stays = checks & ~policy.ok, policy._replace(ok=policy.ok & ~checks)
+    along = lax.cond(leaves, lambda: leaving_policy(policy, free, s.checks, size), lambda: stays)
+    tried = (s.linear_steps >= 0) & ~_within(jnp.finfo(problem.dtype).eps ** SMALL, here.gaps, here.xs)
+    linear = where_needed(tried, lambda: linear_step(problem, here, e, along), no_step(here))
+    return search(problem, options, here, along, linear), s.linear_steps + linear.accepted
+
+
 def _free_slopes(problem: Problem, us, slopes):
     """The derivatives by the controls, zero where they press a control against the bound at which it is."""
     low, high = problem.control_box
@@ -177,45 +236,57 @@ def _free_slopes(problem: Problem, us, slopes):
 
 
 def _regularized_policy(
-    problem: Problem, options: DDPOptions, s: DDPState, e: Expansion, scale
-) -> tuple[Policy, Array]:
-    """The policy by a backward pass, and the regularization that it took. If the last step promised little,
-    `"adaptive"` and `"finishing"` try all second derivatives, and drop those that Gauss-Newton leaves out before they
-    regularize."""
+    problem: Problem, options: DDPOptions, s: DDPState, e: Expansion, scale, free
+) -> tuple[Policy, Array, Array]:
+    """The policy by a backward pass, the regularization that it took, and whether the pass shows that a stationary
+    iterate is a minimum. If the last step promised little, `"adaptive"` and `"finishing"` try all second derivatives,
+    and drop those that Gauss-Newton leaves out before they regularize. A check has them and no regularization."""
     (low, high), (xs, us, *_) = problem.control_box, s.iterate
-    step_box = low - us, high - us
-    adaptive, second = options.drops_second_order, jnp.asarray(options.hessian == "full")
-    costs = full = e.stage, e.terminal
-    if adaptive:
-        second = s.promised < options.second_order_below * scale
-    if options.hessian != "gauss_newton":
-        derivatives = differenced_costs if options.hessian == "finishing" else second_order_costs
-        toward, none = costates(e.A, e.stage.x, e.terminal.x), jnp.zeros(0, problem.dtype)
-        full = lax.cond(second, lambda: derivatives(problem, xs, us, e, toward, none), lambda: costs)
+    step_box, checks = (low - us, high - us), s.checks > 0
+    adaptive, second, costs = options.drops_second_order & ~checks, checks, (e.stage, e.terminal)
+    if options.drops_second_order:
+        second = second | (s.promised < options.second_order_below * scale)
+    second = second | (options.hessian == "full")
+    derivatives = second_order_costs if options.hessian in ("full", "adaptive") else differenced_costs
+    toward, none = costates(e.A, e.stage.x, e.terminal.x), jnp.zeros(0, problem.dtype)
+    full = lax.cond(second, lambda: derivatives(problem, xs, us, e, toward, none), lambda: costs)
+    zero = jnp.diag(jnp.where(checks, curvature_tolerance(s.policy, e.B), 0.0))
 
     def attempt(state):
-        _, regularization, second = state
+        _, regularization, second, _ = state
         stage, terminal = jax.tree.map(lambda a, b: jnp.where(second, a, b), full, costs)
-        chosen = e._replace(stage=stage, terminal=terminal)
+        chosen = e._replace(stage=stage._replace(uu=stage.uu + zero), terminal=terminal)
         if options.backward == "associative":
-            policy = backward_associative(chosen, regularization)
+            usual = functools.partial(backward_associative, chosen, regularization)
         elif problem.bounded:
-            policy = backward_in_box(chosen, regularization, *step_box)
+            usual = functools.partial(backward_in_box, chosen, regularization, *step_box)
         else:
-            policy = backward(chosen, regularization)
+            usual = functools.partial(backward, chosen, regularization)
+        held = HeldControls(free, jnp.zeros_like(us)) if problem.bounded else None
+        policy = lax.cond(checks, lambda: backward(chosen, 0.0, held), usual)
         drop = second & adaptive
-        more = jnp.maximum(10 * regularization, options.regularization)
-        return policy, jnp.where(policy.ok | drop, regularization, more), second & ~drop | policy.ok
+        more = jnp.where(checks, jnp.inf, jnp.maximum(10 * regularization, options.regularization))
+        return policy, jnp.where(policy.ok | drop, regularization, more), second & ~drop | policy.ok, second
 
-    state = jax.tree.map(jnp.zeros_like, s.policy), s.regularization, second
-    return lax.while_loop(lambda s: ~s[0].ok & (s[1] <= options.max_regularization), attempt, state)[:2]
+    def goes_on(state):
+        return ~state[0].ok & (state[1] <= options.max_regularization)
+
+    start = jax.tree.map(jnp.zeros_like, s.policy), s.regularization, second, second
+    policy, regularization, _, exact = lax.while_loop(goes_on, attempt, start)
+    regularization = jnp.where(checks, 0.0, regularization)
+    settled = regularization <= curvature_tolerance(policy, e.B).min(initial=jnp.inf)
+    # Controls that nothing presses against their bounds are held by a backward pass in a box.
+    idle = (free > 0) & ((us <= low) | (us >= high))
+    return policy, regularization, policy.ok & exact & settled & ~idle.any()
 
 
-def _next_regularization(options: DDPOptions, regularization, trial) -> tuple[Array, Array]:
+def _next_regularization(options: DDPOptions, regularization, trial, feasible) -> tuple[Array, Array]:
     """The regularization of the next iteration, and whether it would have to be above its limit."""
     less = jnp.maximum(regularization / 10, options.regularization)
     more = jnp.maximum(regularization * 10, options.regularization)
-    short = trial.alpha <= options.regularize_below
+    # Steps that close a robot's gaps may be short although their direction is right.
+    of_gaps = options.regularize_below if options.hessian in ("full", "adaptive") else WITH_GAPS
+    short = trial.alpha <= jnp.where(feasible, options.regularize_below, of_gaps)
     regularization = jnp.where(trial.alpha > 0.5, less, jnp.where(short, more, regularization))
     stuck = ~trial.accepted & (regularization > options.max_regularization)
     return jnp.minimum(regularization, options.max_regularization), stuck

@@ -1,5 +1,7 @@
 """The Newton step of a problem with constraints: its policy, the search along it, and the next multipliers."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -21,14 +23,17 @@ from jaxdyn.trajopt.ddp._constrained_state import (
     ConstrainedState,
     Watch,
     Watched,
+    control_width,
     cost_scale,
     least_regularization,
+    number_of_bounds,
 )
 from jaxdyn.trajopt.ddp._ddp_options import DDPOptions
 from jaxdyn.trajopt.ddp._differences import differenced_costs
 from jaxdyn.trajopt.ddp._expansion import Expansion, Rows, matvec, second_order_costs, without_fixed_controls
 from jaxdyn.trajopt.ddp._filter import Point, Trial, search
 from jaxdyn.trajopt.ddp._line_search import Iterate, roll_out
+from jaxdyn.trajopt.ddp._minimality import curvature_terms
 from jaxdyn.trajopt.ddp._riccati import HeldControls, Policy, backward, backward_associative, linear_roll_out
 from jaxdyn.trajopt.problem import Problem
 
@@ -44,27 +49,37 @@ DAMPING = 1.0
 JAMMED = 0.1
 """Part of a step below which single controls are cut at their bounds, instead of the whole step."""
 
+COSTLESS = 1e-6
+"""Change of the cost by its own curvature over the whole range of a control, relative to the cost's scale, below which
+there is no cost on the control."""
+
 WATCHED = 8
 """Number of steps after which the search goes back if it has not improved upon its filter."""
 
 
 def newton_policy(problem: Problem, options: DDPOptions, s, e: Expansion, rows: Rows, barrier: RowBarrier):
     """The policy of the step; the active set of inequalities that it was found with, which is None where steps never
-    have one; and the regularization with which the curvatures are positive definite.
+    have one; the regularization with which the curvatures are positive definite; and whether that shows that the
+    iterate, if stationary, is a minimum.
 
-    The policy is not `ok` where no active set is found with any regularization that is tried."""
+    The policy is not `ok` where no active set is found with any regularization that is tried. If the state is one that
+    `checks`, there are all second derivatives and no regularization."""
     second = jnp.asarray(options.hessian == "full")
     if options.drops_second_order:
         patience = PATIENCE if options.hessian == "finishing" else LONG_PATIENCE
         little = s.promised < options.second_order_below * cost_scale(problem, s, e)
         second = little | (s.waited >= patience) | s.near | s.by_active_set
+    second = second | s.checks
     multipliers = present_multipliers(barrier, s.rows, rows.lower == rows.upper)
-    derivatives = differenced_costs if options.hessian == "finishing" else second_order_costs
+    derivatives = second_order_costs if options.hessian in ("full", "adaptive") else differenced_costs
     slopes, curvatures = problem.split_rows(barrier.slope), problem.split_rows(barrier.curvature)
     inverse = inverse_distances(s.us, problem.control_box)
     of_box = s.box.lower * inverse.lower + s.box.upper * inverse.upper
     low, high = problem.control_box
     held = HeldControls((low < high).astype(problem.dtype), jnp.zeros_like(low)) if problem.bounded else None
+
+    added = jnp.where(s.checks, _zero_curvature(problem, s, e), _proximal_curvature(problem, s, e, rows))
+    added = jax.vmap(jnp.diag)(added)
 
     def system(stage, end) -> Expansion:
         stage, end = rows.add_to(stage, end, slopes, curvatures)
@@ -77,28 +92,30 @@ def newton_policy(problem: Problem, options: DDPOptions, s, e: Expansion, rows: 
     def attempt(state):
         _, _, regularization, wanted, second, costs = state
         active = None
-        if options.hessian != "gauss_newton":
-            costs = lax.cond(
-                wanted & ~second,
-                lambda: derivatives(problem, s.xs, s.us, e, s.toward, multipliers),
-                lambda: costs,
-            )
+        costs = lax.cond(
+            wanted & ~second,
+            lambda: derivatives(problem, s.xs, s.us, e, s.toward, multipliers),
+            lambda: costs,
+        )
+        tried = costs[0]._replace(uu=costs[0].uu + added), costs[1]
+
+        def in_sequence():
+            return backward(system(*tried), regularization, held)
 
         def with_active_set():
-            stage, end = jax.tree.map(lambda a, b: jnp.where(wanted, a, b), costs, (e.stage, e.terminal))
+            stage, end = jax.tree.map(lambda a, b: jnp.where(wanted, a, b), tried, (e.stage, e.terminal))
             return active_set_policy(problem, s, e._replace(stage=stage, terminal=end), rows, regularization)
 
         if options.backward == "associative":
-            policy = backward_associative(system(*costs), regularization)
+            in_parallel = functools.partial(backward_associative, system(*tried), regularization)
+            policy = lax.cond(s.checks, in_sequence, in_parallel)
         elif s.active is None:
-            policy = backward(system(*costs), regularization, held)
+            policy = in_sequence()
         else:
-            policy, active = lax.cond(
-                s.active.on, with_active_set, lambda: (backward(system(*costs), regularization, held), none)
-            )
+            policy, active = lax.cond(s.active.on, with_active_set, lambda: (in_sequence(), none))
         less = jnp.where(s.by_active_set, LESS_WITH_ACTIVE_SET, LESS)
         first = jnp.where(s.last_regularization > 0, s.last_regularization / less, least_regularization(s))
-        more = jnp.where(regularization > 0, 8 * regularization, first)
+        more = jnp.where(s.checks, jnp.inf, jnp.where(regularization > 0, 8 * regularization, first))
         # Where Gauss-Newton has no positive curvature, as for a cost of the last state alone, all second derivatives
         # say how long a step should be, and a regularization does not.
         other = ~policy.ok & options.drops_second_order & ~wanted & ~s.by_active_set
@@ -108,8 +125,34 @@ def newton_policy(problem: Problem, options: DDPOptions, s, e: Expansion, rows: 
     start = jax.tree.map(jnp.zeros_like, s.policy), none, s.regularization
     limit = jnp.where(s.by_active_set, DAMPING, options.max_regularization) * s.scale.cost
     state = *start, second, jnp.array(False), (e.stage, e.terminal)
-    policy, active, regularization, *_ = lax.while_loop(lambda s: ~s[0].ok & (s[2] <= limit), attempt, state)
-    return policy, active, regularization
+    out = lax.while_loop(lambda s: ~s[0].ok & (s[2] <= limit), attempt, state)
+    policy, active, regularization, exact, *_ = out
+    return policy, active, jnp.where(s.checks, 0.0, regularization), policy.ok & exact & (regularization == 0)
+
+
+def _proximal_curvature(problem: Problem, s: ConstrainedState, e: Expansion, rows: Rows) -> Array:
+    """The curvature of a proximal term, `[horizon, nu]`, for controls on which there is no cost: without any curvature,
+    a step to a distant point is as good as one to a near point. Like the barrier, with which it vanishes, the term
+    counts little against the cost; a control that moves by its range pays as much as all barriers together. It changes
+    steps, and not where they lead to."""
+    width = _free_width(problem, s) ** 2
+    own = (jnp.abs(jnp.diagonal(e.stage.uu, axis1=1, axis2=2)) * width).max(axis=0)
+    proximal = s.barrier * number_of_bounds(problem, rows) / width
+    return jnp.where((own < COSTLESS * s.scale.cost) & ~s.by_active_set, proximal, 0.0)
+
+
+def _zero_curvature(problem: Problem, s: ConstrainedState, e: Expansion) -> Array:
+    """The curvature by each control that counts as zero, `[horizon, nu]`: one with which the whole range of a control
+    changes the cost by a small part, or that is rounding beside the curvature of the constraints."""
+    eps = jnp.finfo(problem.dtype).eps
+    rounding = 100 * eps * curvature_terms(s.policy, e.B).max(axis=0)
+    return eps ** (1 / 3) * s.scale.cost / _free_width(problem, s) ** 2 + rounding
+
+
+def _free_width(problem: Problem, s: ConstrainedState) -> Array:
+    """The ranges of the controls, `[horizon, nu]`; one for controls that equal bounds fix."""
+    width = control_width(problem, s.us)
+    return jnp.where(width > 0, width, 1.0)
 
 
 def take_step(

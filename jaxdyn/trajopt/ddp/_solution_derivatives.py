@@ -21,6 +21,7 @@ from jax.scipy.linalg import cho_solve
 from jaxdyn._types import Array, Float
 from jaxdyn.trajopt.ddp._expansion import Expansion, lagrangian_curvatures, matvec, vecmat
 from jaxdyn.trajopt.ddp._expansion import costates as costates_along
+from jaxdyn.trajopt.ddp._minimality import curvature_terms
 from jaxdyn.trajopt.ddp._riccati import HeldControls, Policy, backward, free_block, linear_roll_out
 from jaxdyn.trajopt.problem import Problem, Quadratic, join_rows
 
@@ -101,6 +102,8 @@ class KKTSystem(NamedTuple):
     D: Array
     """`G`, `H`: derivatives of the active stage constraints by states and controls; `D`: of the terminal ones."""
     weight: Array
+    unique: Array
+    """Whether the curvatures in the free controls are positive, so that there is no other solution nearby."""
 
 
 def _kkt_system(problem: Problem, optimum: Optimum, active: ActiveSet, A, B, costates) -> KKTSystem:
@@ -135,12 +138,15 @@ def _kkt_system(problem: Problem, optimum: Optimum, active: ActiveSet, A, B, cos
     e = Expansion(A, B, zeros, stage, end)
     policy = backward(e, 0.0, HeldControls(active.free, jnp.zeros_like(us)))
     root = jnp.linalg.cholesky(jax.vmap(free_block)(policy.Quu, active.free))
-    return KKTSystem(e, policy, root, G, H, D, weight)
+    # The square of a factor's diagonal is what remains of a curvature; less than rounding of its terms is nothing.
+    pivots = jnp.diagonal(root, axis1=1, axis2=2) ** 2
+    unique = policy.ok & (pivots > 1e3 * jnp.finfo(dtype).eps * active.free * curvature_terms(policy, B)).all()
+    return KKTSystem(e, policy, root, G, H, D, weight, unique)
 
 
 def _solve_kkt(problem: Problem, system: KKTSystem, active: ActiveSet, b: Point) -> Point:
     """The `w` for which the Lagrangian's second derivative times `w` is `b`."""
-    e, policy, root, G, H, D, weight = system
+    e, policy, root, G, H, D, weight, _ = system
     b_stage, b_terminal = problem.split_rows(active.constraints * b.multipliers)
     closed_loop, offsets = e.A + e.B @ policy.K, -b.costates
     shift = matvec(policy.Vxx, offsets)
@@ -171,9 +177,9 @@ def _solve_kkt(problem: Problem, system: KKTSystem, active: ActiveSet, b: Point)
     return Point(dxs, dus + (1 - active.free) * b.dus, costates, join_rows(*multipliers) + idle)
 
 
-def optimum_tangent(problem: Problem, tangent: Problem, optimum: Optimum) -> tuple[Optimum, Array]:
+def optimum_tangent(problem: Problem, tangent: Problem, optimum: Optimum) -> tuple[Optimum, Array, Array]:
     """The tangents of a solution and of its costates as the problem changes along `tangent`, whose leaves are None
-    where the problem does not change."""
+    where the problem does not change; and whether the solution is unique, without which it has no derivatives."""
     dynamics = problem.dynamics
     A, B = jax.vmap(dynamics.linearize)(optimum.xs[:-1], optimum.us, problem.stages, optimum.xs[1:])
     w, slope = _undisplaced_point(problem, optimum, A, B)
@@ -215,7 +221,7 @@ def optimum_tangent(problem: Problem, tangent: Problem, optimum: Optimum) -> tup
     def state_tangent(x, dx):
         return jax.jvp(lambda d: dynamics.integrate(x, d), (jnp.zeros_like(dx),), (dx,))[1]
 
-    return Optimum(jax.vmap(state_tangent)(optimum.xs, dw.dxs), dus, dw.multipliers), dw.costates
+    return Optimum(jax.vmap(state_tangent)(optimum.xs, dw.dxs), dus, dw.multipliers), dw.costates, system.unique
 
 
 def _undisplaced_point(problem: Problem, optimum: Optimum, A, B) -> tuple[Point, Array]:

@@ -1,5 +1,6 @@
 """Model predictive control: a problem solved from each measured state, with the shifted last plan as the guess."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -7,6 +8,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jax.core import Tracer
 
 from jaxdyn import _printing as printing
@@ -14,7 +16,14 @@ from jaxdyn._errors import ModelError, naming_arguments
 from jaxdyn._types import Array, ArrayLike, Float
 from jaxdyn.trajopt._solution import Multipliers, Solution, Status
 from jaxdyn.trajopt.ddp import DDPOptions, constraint_multipliers, ddp
-from jaxdyn.trajopt.problem import Problem, with_disturbance, with_leaves
+from jaxdyn.trajopt.problem import (
+    Problem,
+    SoftConstraintCost,
+    TimeVarying,
+    bound_excess,
+    with_disturbance,
+    with_leaves,
+)
 from jaxdyn.trajopt.sampling import SamplingOptions, solve_by_samples
 
 type Solver = Callable[[Problem, Any, Any, Multipliers, Any], Solution]
@@ -71,9 +80,10 @@ class MPC(eqx.Module):
         disturbance_gain: ArrayLike | None = None,
     ):
         """
-        - `solver`: the options of a solver, with its budget of iterations: `DDPOptions`, `MPPIOptions`, `CEMOptions`,
-          `PredictiveSamplingOptions`; by default `DDPOptions(max_iterations=5)`. Or any function
-          `(problem, us, xs, multipliers, key) -> Solution`, compiled with the step.
+        - `solver`: the options of a solver, with its budget of iterations, or of time (`DDPOptions.time_limit`):
+          `DDPOptions`, `MPPIOptions`, `CEMOptions`, `PredictiveSamplingOptions`; by default
+          `DDPOptions(max_iterations=5)`. Or any function `(problem, us, xs, multipliers, key) -> Solution`, compiled
+          with the step.
         - `disturbance_gain`: gain, in (0, 1], of the estimate of a constant displacement of each step that corrects the
           predictions (offset-free control: a wrong mass does not move the resting point). None for no estimate.
 
@@ -133,7 +143,9 @@ class MPC(eqx.Module):
         self, plan: Plan, x: Float[Array | np.ndarray, "nx"], problem: Problem | None = None
     ) -> tuple[Float[Array, "nu"], Plan, Solution]:
         """The control to apply at the state `x`, the plan for the next step, and the solution. Where the state or the
-        trajectory is not finite, the status is `DIVERGED` and the step follows `plan`. **Raises** `ShapeError`."""
+        trajectory is not finite, the status is `DIVERGED` and the step follows `plan`. With `DDPOptions`, a step whose
+        solve does not converge and violates constraints also solves the problem in which violations have a price, and
+        follows the trajectory with the smaller violation. **Raises** `ShapeError`."""
         x = jnp.asarray(x)
         current = (self.problem if problem is None else problem).starting_at(x)
         current = eqx.tree_at(lambda p: p.dynamics.t0, current, plan.t.astype(current.dynamics.t0.dtype))
@@ -165,7 +177,7 @@ class MPC(eqx.Module):
 
     def _solve(self, problem: Problem, plan: Plan, key) -> Solution:
         if isinstance(self.solver, DDPOptions):
-            return ddp(problem, plan.us, plan.xs, multipliers=plan.multipliers, options=self.solver)
+            return _with_least_violation(problem, plan, self.solver)
         if isinstance(self.solver, SamplingOptions):
             return solve_by_samples(problem, plan.us, key, self.solver)
         return self.solver(problem, plan.us, plan.xs, plan.multipliers, key)
@@ -181,6 +193,71 @@ class MPC(eqx.Module):
         return f"a horizon of {self.problem.horizon} steps", facts | {"states": str(dynamics.nx)}
 
     __repr__, __str__, _repr_html_ = printing.one_line, printing.text, printing.table
+
+
+ALLOWED = 1e-3
+"""Violation of a constraint, relative to one plus the size of its bound, from which on a step whose solve has not
+converged looks for a smaller one."""
+WEIGHT = 1e4
+"""Weight of the squared violations, relative to one plus the cost, of the problem in which they have a price."""
+
+
+def _with_least_violation(problem: Problem, plan: Plan, options: DDPOptions) -> Solution:
+    """The solution of the problem from the plan. Where it violates constraints, which a plant may do that is not as its
+    model, the violations have a price instead, and the trajectory with the smaller violation is returned."""
+    constrained = bool(problem.stage_constraints or problem.terminal_constraints)
+    if constrained and options.time_limit is not None:
+        # Both solves have to end in time.
+        options = dataclasses.replace(options, time_limit=0.5 * options.time_limit)
+    solution = ddp(problem, plan.us, plan.xs, multipliers=plan.multipliers, options=options)
+    if not constrained:
+        return solution
+
+    def distance(xs, us):
+        r, lower, upper = problem.constraints(xs, us)
+        excess = bound_excess(r, lower, upper)
+        bound = jnp.abs(jnp.where(excess > 0, upper, lower))
+        gaps = jnp.abs(problem.gaps(xs, us)).max() / (1 + jnp.abs(xs).max())
+        return jnp.maximum((jnp.abs(excess) / (1 + jnp.where(excess == 0, 0.0, bound))).max(initial=0.0), gaps)
+
+    def relaxed():
+        priced = _with_prices(problem, WEIGHT * (1 + jnp.abs(solution.cost)))
+        found = ddp(priced, plan.us, plan.xs, options=options)
+        return found.xs, found.us
+
+    given = solution.xs, solution.us
+    before = distance(*given)
+    xs, us = lax.cond(~solution.success & ~(before <= ALLOWED), relaxed, lambda: given)
+    better = ~(distance(xs, us) >= before)
+    xs, us = (jnp.where(better, a, b) for a, b in zip((xs, us), given, strict=True))
+    residuals = solution.residuals
+    residuals = dataclasses.replace(
+        residuals,
+        violation=jnp.where(better, problem.violation(xs, us), residuals.violation),
+        gap=jnp.where(better, jnp.abs(problem.gaps(xs, us)).max(), residuals.gap),
+    )
+    cost = jnp.where(better, problem.total_cost(xs, us), solution.cost)
+    return dataclasses.replace(solution, xs=xs, us=us, cost=cost, residuals=residuals)
+
+
+def _with_prices(problem: Problem, weight) -> Problem:
+    """The problem in which squared violations of constraints have a weight."""
+
+    def price(term) -> Any:
+        if isinstance(term, TimeVarying):
+            return TimeVarying(SoftConstraintCost(term.term, weight=jnp.full(problem.horizon, weight)))
+        return SoftConstraintCost(term, weight=weight)
+
+    bounds = (problem.control_lower, problem.control_upper) if problem.bounded else (None, None)
+    return Problem(
+        problem.dynamics,
+        problem.x0,
+        problem.horizon,
+        stage_costs=[*problem.stage_costs, *map(price, problem.stage_constraints)],
+        terminal_costs=[*problem.terminal_costs, *map(price, problem.terminal_constraints)],
+        control_lower=bounds[0],
+        control_upper=bounds[1],
+    )
 
 
 def _next_multipliers(old: Multipliers, new: Multipliers | None, good) -> list[Array]:
