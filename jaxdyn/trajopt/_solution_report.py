@@ -1,6 +1,6 @@
-"""Solutions in words: what was reached, and what stands in the way."""
+"""Each `Solution` in words: what was reached, and what stands in the way."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -11,9 +11,6 @@ from jaxdyn import _printing as printing
 from jaxdyn._status import Status
 from jaxdyn.trajopt.problem import Constraint, Problem, TimeVarying, bound_excess, term_at_stage
 
-if TYPE_CHECKING:
-    from jaxdyn.trajopt._solution import Solution
-
 _NEAR = 1e-6
 """The distance from a bound, relative to `1 + |bound|`, within which a control counts as being there: interior point
 methods stay inside."""
@@ -22,7 +19,7 @@ _ALSO, _SHOWN = 1e-3, 6
 where constraints contradict each other, those that remain violated say which."""
 
 
-def number_lines(solution: "Solution") -> list[str]:
+def number_lines(solution: Any) -> list[str]:
     """The lines of a solution's cost, iterations and errors; for a batch, of their ranges."""
     residuals = solution.residuals
     numbers = {
@@ -35,7 +32,7 @@ def number_lines(solution: "Solution") -> list[str]:
     return [f"  {name:<13} {printing.number(value)}" for name, value in numbers.items()]
 
 
-def multiplier_lines(solution: "Solution", problem: Problem | None = None) -> list[str]:
+def multiplier_lines(solution: Any, problem: Problem | None = None) -> list[str]:
     """A line about the largest multiplier of a constraint; none for a batch, and without multipliers."""
     m = solution.multipliers
     if m is None or np.ndim(solution.status):
@@ -104,7 +101,7 @@ def _kind(term) -> str:
     return " of ".join(names)
 
 
-def describe(solution: "Solution", problem: Problem) -> list[str]:
+def describe(solution: Any, problem: Problem) -> list[str]:
     """The lines about where a solution is limited: its largest violation, those of the other constraints that are
     violated, its largest gap, what is not finite, controls at their bounds."""
     xs, us = solution.xs, solution.us
