@@ -239,7 +239,7 @@ def test_a_quadruped_on_two_welded_feet_stays_finite_in_single_precision():
 def test_open_loops_are_named_and_not_jumped():
     """At a start that is open by more than the bound; a roll-out says how far its loops are open."""
     model, start = without_friction("four-bar")
-    tau, opened = np.zeros((5, 3)), State(start.q + [[0, 0, 0], [0, 0, 0.02]], start.v)
+    tau, opened = np.zeros((5, 3)), State(start.q + np.array([[0, 0, 0], [0, 0, 0.02]]), start.v)
     text = r"element \(1,\) of the batch has 'pin' open by 0\.01.*project_configuration"
     with pytest.raises(jaxdyn.ModelError, match=text):
         jaxdyn.step(model, opened, tau[0], 1e-3)
@@ -248,7 +248,7 @@ def test_open_loops_are_named_and_not_jumped():
     checked = jax.jit(lambda x: jaxdyn.rollout(model, x, tau, 1e-3, options=RolloutOptions(check=True)).loop_error)
     with pytest.raises(Exception, match="loops that are open"):
         jax.block_until_ready(checked(opened))
-    a_little = jax.tree.map(jnp.asarray, State(start.q + [0, 0, 1e-5], start.v))
+    a_little = jax.tree.map(jnp.asarray, State(start.q + np.array([0, 0, 1e-5]), start.v))
     errors = np.asarray(checked(State(jnp.stack([a_little.q, start.q]), start.v)))
     assert errors.shape == (2, 6)
     assert 1e-6 < errors[0, 0] < 1e-5

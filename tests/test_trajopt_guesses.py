@@ -63,7 +63,7 @@ def test_states_go_along_the_geodesic():
 
 @pytest.mark.parametrize("dynamics", [ARM, FLOATING])
 def test_inverse_dynamics_along_differences_close_all_gaps(dynamics):
-    """Velocities are differences over dt, so under semi-implicit Euler steps the guess is a roll-out."""
+    """Velocities are differences over dt, so under steps of first order the guess is a roll-out."""
     model = dynamics.model
     goal = model.integrate(model.neutral(), 0.5 * draws.normal(2, model.nv))
     p = problem(dynamics)

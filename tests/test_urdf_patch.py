@@ -251,7 +251,7 @@ def test_single_precision():
         (lambda m: m.with_payload("panda_link8", BodyInertia(1.0), "cup"), ["the model has", "'cup'", "to_urdf"]),
         (lambda m: m.with_attached(m, "panda_link8", prefix="b_"), ["the model has", "'b_panda_joint1'"]),
         (lambda m: jax.tree.map(lambda x: x[None], m), ["batch axes"]),
-        (lambda m: m.topology, ["model is Topology"]),
+        (lambda m: m.topology, ["`model` is a Topology"]),
         (lambda m: eqx.tree_at(lambda x: x.inertial_parameters, m, -m.inertial_parameters), ["negative mass"]),
     ],
 )

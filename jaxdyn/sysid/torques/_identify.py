@@ -14,7 +14,7 @@ from jaxdyn import _printing as printing
 from jaxdyn._errors import naming_arguments
 from jaxdyn._types import ArrayLike
 from jaxdyn.model import Model
-from jaxdyn.sysid._progress import Progress, ProgressReport
+from jaxdyn.sysid._progress_lines import Progress, ProgressReport
 from jaxdyn.sysid.parameters import nearest_physical_model
 from jaxdyn.sysid.recordings import (
     Recording,

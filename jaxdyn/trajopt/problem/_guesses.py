@@ -21,6 +21,7 @@ from jaxdyn._least_squares import Damping, Iterate, damped_step
 from jaxdyn._status import Status
 from jaxdyn._types import Array, ArrayLike, Float
 from jaxdyn.algorithms import motion_map, rnea
+from jaxdyn.friction import JointFriction
 from jaxdyn.trajopt.problem._dynamics import AbstractDynamics, ModelDynamics
 from jaxdyn.trajopt.problem._problem import Problem
 from jaxdyn.trajopt.problem._wrapped_dynamics import WrappedDynamics
@@ -235,8 +236,14 @@ def _inverse_dynamics(problem: Problem, xs) -> Array:
         raise ModelError(f"inverse dynamics are those of ModelDynamics, not of {type(dynamics).__name__}")
     xs = xs[:, : dynamics.nx]
     state = dynamics.split(xs)
-    a = (state.v[1:] - state.v[:-1]) / dynamics.dt.astype(xs.dtype)
-    taus = rnea(dynamics.model, state.q[:-1], state.v[:-1], a, dynamics.f_ext).astype(xs.dtype)
+    model, change = dynamics.model, state.v[1:] - state.v[:-1]
+    a = change / dynamics.dt.astype(xs.dtype)
+    taus = rnea(model, state.q[:-1], state.v[:-1], a, dynamics.f_ext)
+    if dynamics.integrator == "implicit_velocity":
+        # Its friction is that of the velocity at the end of the step.
+        friction = JointFriction(model.damping, model.friction, model.friction_velocity)
+        taus = taus + friction.secant(state.v[:-1]) * change
+    taus = taus.astype(xs.dtype)
     box = _core_box(problem)
     allowed = None
     if dynamics.model.topology.has_loops:
