@@ -22,7 +22,7 @@ _ADVICE = {
     errno.EFBIG: "a limit on the size of files is reached; raise it (ulimit -f), or give a path on another disk",
     errno.EROFS: "this disk can only be read; give a path on another one",
 }
-"""What to try, for errors of the operating system that have nothing to do with what is written."""
+"""Advice for errors of the operating system that are about the disk, and not about what is written."""
 
 
 def with_advice(error: OSError, path: Path | None = None) -> OSError:

@@ -19,7 +19,7 @@ LOGGER = logging.getLogger("jaxdyn")
 PATIENCE = 5.0
 """The seconds after which a wait is told."""
 _PAUSE = 0.5
-"""What begins within these seconds after the end of other work belongs to the same wait: tracing, lowering and
+"""Work that begins within these seconds after the end of other work belongs to the same wait: tracing, lowering and
 compiling a program are three pieces of work."""
 _COMPILATIONS = frozenset(
     f"/jax/core/compile/{phase}_duration" for phase in ("jaxpr_trace", "jaxpr_to_mlir_module", "backend_compile")

@@ -221,7 +221,7 @@ def _compared(scene: Scene, m, states: int, steps: int, tolerance: float, seed: 
 
 
 _AFTER = ("velocities", "configurations", "activations")
-"""What is compared after a time step."""
+"""The parts of the state that are compared after a time step."""
 
 
 def _where(scene: Scene, m, block: int, differences: np.ndarray) -> tuple[str, str]:

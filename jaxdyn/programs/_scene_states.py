@@ -24,7 +24,7 @@ class MujocoState(NamedTuple):
     act: np.ndarray
     ctrl: np.ndarray
     active: np.ndarray
-    """Which equalities act."""
+    """True for the equalities that act."""
 
 
 def drawn_states(m, count: int, rng) -> Iterator[MujocoState]:

@@ -279,7 +279,7 @@ type _Key = tuple[float, str, float, float]
 
 
 def _key(name: str, w: float, v_s: float, delay: float) -> _Key:
-    """What a column of friction depends on: delay, kind and velocities."""
+    """Return the delay, the kind and the velocities on which a column of friction depends."""
     return delay, name, (0.0 if name == "viscous" else w), (v_s if name == "stribeck" else 0.0)
 
 
