@@ -326,7 +326,7 @@ def _write(folder: Path, config: IdentifyConfig, data: IdentificationData, fits:
             f"below {plan.cutoff:.3g} Hz; held out {held_out.name}, {held_out.t[0]:.2f} to {held_out.t[-1]:.2f} s."
         )
         title = f"Identification: {config.name}"
-        announce("resampling the recordings, and writing the report")
+        announce("resampling the recordings, and writing the report" if config.bootstrap else "writing the report")
         draws = sysid.bootstrap(physical, plan.recordings, draws=config.bootstrap) if config.bootstrap else None
         options: dict[str, Any] = {"title": title, "notes": [note, *out["verdict"]], "bootstrap": draws}
         report = functools.partial(sysid.write_report, fits=fits, train=plan.recordings, test=held_out, **options)
