@@ -1,8 +1,8 @@
-"""Long waits, each of which is told once: by a warning of the logger `jaxdyn`, which Python shows on stderr unless the
-program says otherwise. XLA warns of slow compilations in the same way, after minutes.
+"""One warning for each long wait, by the logger `jaxdyn`. Python shows it on stderr unless the program says otherwise.
+XLA warns of slow compilations in the same way, after minutes.
 
-`saying` is for work of the library. Compilations are told by JAX's monitoring, also those that users' own `jax.jit`
-begins, if a function of the library is a part of the program.
+`saying` marks work of the library. JAX's monitoring reports compilations, also those that users' own `jax.jit` begins,
+if a function of the library is a part of the program.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import jax
 
 LOGGER = logging.getLogger("jaxdyn")
 PATIENCE = 5.0
-"""The seconds after which a wait is told."""
+"""The wait, in s, after which the warning comes."""
 _PAUSE = 0.5
 """Work that begins within these seconds after the end of other work belongs to the same wait: tracing, lowering and
 compiling a program are three pieces of work."""

@@ -123,9 +123,9 @@ def step(
       do not limit `dt`; `contact_forces` has them, and a roll-out's `Trajectory.contact` how well they were solved.
 
     Where the model has loops or couplings, impulses within the step close them at its end and keep `v` on them, and the
-    energy does not drift; `"rk4"` and `"euler"` end with a projection instead: `q` is moved to close them, and `v` to
-    keep them closed, both by the least change in the metric of the mass matrix. Begin at closed loops, as
-    `project_configuration` and `project_velocity` have them.
+    energy does not drift while `dt |v|` is below about 0.1 rad; `"rk4"` and `"euler"` end with a projection instead:
+    `q` is moved to close them, and `v` to keep them closed, both by the least change in the metric of the mass matrix.
+    Begin at closed loops, as `project_configuration` and `project_velocity` have them.
 
     **Raises** `ModelError` for another integrator or number of substeps, for a `dt` that is not positive and finite
     (inside `jit`, where its value is not known, it is not checked), for contacts with another integrator or of

@@ -180,7 +180,7 @@ def _iterate(problem: Problem, options: DDPOptions, guess: DDPState, s: DDPState
 
 
 class _Verdict(NamedTuple):
-    """What an iterate is found to be."""
+    """The verdict on an iterate."""
 
     solved: Array
     checked: Array
@@ -194,8 +194,8 @@ class _Verdict(NamedTuple):
 def _judge(
     options: DDPOptions, s: DDPState, minimal, ok, promised, stationarity, here: Iterate, trial, scale
 ) -> _Verdict:
-    """What the iterate `here` is: `minimal` tells whether the backward pass has shown that it would be a minimum if it
-    were stationary, `ok` whether the pass has succeeded."""
+    """Return the verdict on the iterate `here`. `minimal` says whether the backward pass has shown that it would be a
+    minimum if it were stationary, and `ok` whether the pass has succeeded."""
     eps, checks = jnp.finfo(here.cost.dtype).eps, s.checks > 0
     rounding = 10 * eps * (scale + jnp.abs(here.cost))
     # Where no decrease above rounding is left, more iterations would not make the slopes smaller.

@@ -149,7 +149,7 @@ class ModelDynamics(AbstractDynamics):
         """
         - `dt`: the step, s. `integrator`, `substeps` and `contacts` as in `jaxdyn.step`. The default is explicit in
           friction: of 16 motions of the sample arm with Coulomb friction in its joints, `ddp` finds 9 with it, and 1
-          with `"implicit_velocity"`, whose steps from rest are nearly flat in the torques.
+          with `"implicit_velocity"`.
         - `actuation`: the matrix `B` of `tau = B u` (`[nv, nu]`; a `Transmission`'s for named joints), or an actuator
           without memory, of `controls` commands; None where `u` is the torques themselves.
         - `f_ext`: external wrenches `[force(3), moment(3)]` on the bodies, N and N m, world axes, acting at the body
