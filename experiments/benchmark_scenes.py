@@ -30,9 +30,9 @@ from experiments import benchmark_contact
 from experiments._benchmark_options import names_in, numbers_in
 from experiments._benchmark_report import step_times, write_step_times
 from experiments._main import CONFIGS, experiment
-from jaxdyn import load_scene, native
+from jaxdyn import load_world, native
 from jaxdyn.programs import ProgramConfig
-from jaxdyn.scenes import Scene
+from jaxdyn.worlds import Scene
 
 DEFAULT_CONFIG = CONFIGS / "benchmark_scenes.toml"
 
@@ -68,7 +68,7 @@ def run(config: Config) -> list[dict[str, Any]]:
     """Measure, print, and write `<results>/<name>/report.md`; returns the measurements."""
     names, batches = names_in(config.libraries, LIBRARIES, "libraries"), numbers_in(config.batches, "batches")
     folder, records = config.make_folder(), []
-    for scene in names_in(config.scenes, SCENES, "scenes"):
+    for scene in names_in(config.scenes, SCENES, "worlds"):
         for batch in batches:
             try:
                 start = started(*SCENES[scene](), config, batch)
@@ -119,7 +119,7 @@ def started(model: Any, configuration: np.ndarray, config: Config, batch: int) -
         q.append(data.qpos.copy())
         v.append(data.qvel.copy())
     states = (jnp.asarray(np.stack(x), jnp.float32) for x in (q, v))
-    return Start(model, load_scene(model).astype(jnp.float32), *states)
+    return Start(model, load_world(model).astype(jnp.float32), *states)
 
 
 def time_steps(start: Start, config: Config) -> tuple[float, float]:

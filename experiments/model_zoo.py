@@ -26,7 +26,7 @@ from typing import Any
 import jax
 
 from experiments._main import CONFIGS, experiment, version_of
-from jaxdyn import DataError, JaxdynError, load_scene, programs
+from jaxdyn import DataError, JaxdynError, load_world, programs
 from jaxdyn.io import is_mjcf, load_urdf
 
 DEFAULT_CONFIG = CONFIGS / "model_zoo.toml"
@@ -195,7 +195,7 @@ def outcome_of(arguments: tuple[Case, Config]) -> Outcome:
     """Compare a case and measure the time."""
     began = time.process_time()
     case, config = arguments
-    outcome = compare_robot(case, config) if case.kind == "urdf" else compare_scene(case, config)
+    outcome = compare_robot(case, config) if case.kind == "urdf" else compare_world(case, config)
     # Programs of XLA take places in the table of memory maps, too.
     jax.clear_caches()
     return dataclasses.replace(outcome, seconds=time.process_time() - began)
@@ -225,18 +225,18 @@ def compare_robot(case: Case, config: Config) -> Outcome:
     return Outcome(case, "equal" if equal else "DIFFERENT", errors=errors, **facts)
 
 
-def compare_scene(case: Case, config: Config) -> Outcome:
+def compare_world(case: Case, config: Config) -> Outcome:
     """Compare an MJCF file with MuJoCo."""
     reason = programs.why_no_scene(case.path)
     if reason:
         return Outcome(case, "not compared", without_folder(reason, case))
     began = time.process_time()
     try:
-        scene = load_scene(case.path)
+        scene = load_world(case.path)
     except JaxdynError as error:
         return Outcome(case, "refused", without_folder("; ".join(programs.why_refused(error)), case))
     facts: dict[str, Any] = {"nv": scene.model.nv, "load_seconds": time.process_time() - began}
-    found = programs.compare_scene(
+    found = programs.compare_world(
         case.path,
         scene,
         states=config.states,

@@ -10,12 +10,12 @@ from . import io as io
 from . import model as model
 from . import native as native
 from . import samples as samples
-from . import scenes as scenes
 from . import simulate as simulate
 from . import spatial as spatial
 from . import sysid as sysid
 from . import trajopt as trajopt
 from . import viz as viz
+from . import worlds as worlds
 from ._errors import ArgumentError as ArgumentError
 from ._errors import DataError as DataError
 from ._errors import DivergenceWarning as DivergenceWarning
@@ -165,11 +165,6 @@ from .model import with_locked_joints as with_locked_joints
 from .model import with_loop as with_loop
 from .model import with_payload as with_payload
 from .model import without_loops as without_loops
-from .scenes import Scene as Scene
-from .scenes import SceneOptions as SceneOptions
-from .scenes import SceneReport as SceneReport
-from .scenes import SceneState as SceneState
-from .scenes import load_scene as load_scene
 from .simulate import DivergenceError as DivergenceError
 from .simulate import State as State
 from .simulate import Trajectory as Trajectory
@@ -177,3 +172,7 @@ from .simulate import rollout as rollout
 from .simulate import step as step
 from .simulate import vector_field as vector_field
 from .spatial import SE3 as SE3
+from .worlds import SolverOptions as SolverOptions
+from .worlds import SolverReport as SolverReport
+from .worlds import World as World
+from .worlds import load_world as load_world

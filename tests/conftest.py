@@ -38,8 +38,8 @@ gc.set_threshold(200_000, 20, 50)
 
 LONG_FILES = (
     "test_trajopt_ddp", "test_batching", "test_rotations", "test_native", "test_rollout_fit", "test_integrators",
-    "test_actuators", "test_manifold", "test_trajopt_terms", "test_scene_collisions", "test_natively",
-    "test_formulations", "test_array_programs", "test_derivatives", "test_recording_checks", "test_scene_forces",
+    "test_actuators", "test_manifold", "test_trajopt_terms", "test_world_collisions", "test_natively",
+    "test_formulations", "test_array_programs", "test_derivatives", "test_recording_checks", "test_world_forces",
     "test_parametrization", "test_geometry", "test_contact", "test_urdf_writer", "test_urdf_fuzz", "test_mpc",
 )  # fmt: skip
 """The files that took longest, from the table at the end of a run. They run first, so that the processes of a run end

@@ -107,7 +107,7 @@ PUBLISHED = """
 
 @pytest.mark.slow
 def test_gradient_of_the_published_cube_is_that_of_mujoco():
-    """With MuJoCo's law: differences of a tight solution of MuJoCo's own accelerations, and the gradient of the scene
+    """With MuJoCo's law: differences of a tight solution of MuJoCo's own accelerations, and the gradient of the world
     with steps of 3 ms on average. Starts that differ by 1e-12 m/s give gradients between 0.545 and 0.573."""
     mujoco = pytest.importorskip("mujoco")
     m = mujoco.MjModel.from_xml_string(PUBLISHED)
@@ -141,10 +141,10 @@ def test_gradient_of_the_published_cube_is_that_of_mujoco():
     assert abs(by_steps(1e-3, 1e-2) / difference - 1) > 0.5
     np.testing.assert_allclose(by_steps(1 / 33333, 1e-2), difference, rtol=0.03)
 
-    scene = jaxdyn.load_scene(PUBLISHED)
-    start = scene.state(v=[0, -0.1, -2.0, 0, 0, 0])
+    world = jaxdyn.load_world(PUBLISHED)
+    start = world.state(v=[0, -0.1, -2.0, 0, 0, 0])
     direction = eqx.tree_at(lambda s: s.v, jax.tree.map(jnp.zeros_like, start), jnp.zeros(6).at[2].set(1.0))
-    state, tangent, step = jax.jit(lambda: end_and_tangent(scene.rate, start, direction, 1.0, 1e-4))()
+    state, tangent, step = jax.jit(lambda: end_and_tangent(world.rate, start, direction, 1.0, 1e-4))()
     np.testing.assert_allclose(state.q[1], place(-2.0), rtol=1e-3)
     np.testing.assert_allclose(tangent.q[1], difference, rtol=0.06)
     assert state.time == pytest.approx(1.0)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("", ".contact", ".geometry", ".io", ".samples", ".scenes", ".simulate", ".spatial", ".sysid", ".trajopt")
+PACKAGES = ("", ".contact", ".geometry", ".io", ".samples", ".worlds", ".simulate", ".spatial", ".sysid", ".trajopt")
 PACKAGES += (".viz",)
 
 

@@ -22,7 +22,7 @@ PACKAGES = (
     "io",
     "model",
     "samples",
-    "scenes",
+    "worlds",
     "simulate",
     "spatial",
     "sysid",

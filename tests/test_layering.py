@@ -36,17 +36,17 @@ FLOORS = {
     "io": 6,
     "algorithms": 7,
     "contact": 8,
-    "scenes": 9,
     "simulate": 9,
-    "sysid": 10,
-    "trajopt": 10,
-    "viz": 9,
+    "worlds": 10,
+    "sysid": 11,
+    "trajopt": 11,
+    "viz": 11,
     # `__init__` re-exports the public names.
-    "samples": 11,
-    "__init__": 12,
-    "programs": 13,
-    "cli": 14,
-    "__main__": 15,
+    "samples": 12,
+    "__init__": 13,
+    "programs": 14,
+    "cli": 15,
+    "__main__": 16,
 }
 
 
@@ -103,7 +103,7 @@ def circle(graph: dict[str, set[str]]) -> list[str]:
     return []
 
 
-ANNOTATED = {("jaxdyn.scenes._states", "jaxdyn.scenes._scene"), ("jaxdyn.scenes._steps", "jaxdyn.scenes._scene")}
+ANNOTATED = {("jaxdyn.worlds._states", "jaxdyn.worlds._world"), ("jaxdyn.worlds._steps", "jaxdyn.worlds._scene")}
 """Imports for annotations against the layers, a list that may only shrink."""
 
 

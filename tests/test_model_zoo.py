@@ -8,7 +8,7 @@ import pytest
 from urdf_texts import arm, joint, link, robot
 
 from experiments import model_zoo
-from jaxdyn import load_scene, programs
+from jaxdyn import load_world, programs
 from jaxdyn.programs import largest_errors, mimic_leaders
 
 LIMIT = '<limit lower="-1" upper="2" effort="1" velocity="1"/>'
@@ -114,8 +114,8 @@ def test_a_difference_is_the_exit_status(zoo, monkeypatch, capsys):
 @pytest.mark.experiments
 def test_a_scene_that_differs_is_the_exit_status(zoo, monkeypatch, capsys):
     folder, _ = zoo
-    stiffer = load_scene(SWING.replace('stiffness="2"', 'stiffness="3"'))
-    monkeypatch.setattr(model_zoo, "load_scene", lambda path: stiffer)
+    stiffer = load_world(SWING.replace('stiffness="2"', 'stiffness="3"'))
+    monkeypatch.setattr(model_zoo, "load_world", lambda path: stiffer)
     assert model_zoo.main(options(folder, "--only", "swing")) == 1
     assert re.search(r"\*\*DIFFERENT\*\* .*passive forces, from joint", capsys.readouterr().out)
 

@@ -6,8 +6,8 @@ import numpy as np
 
 from jaxdyn._roots import following_point
 from jaxdyn.contact._rows import _search
-from jaxdyn.scenes._law import RowKinds, RowNumbers
-from jaxdyn.scenes._newton import Line, first_guess, search_step
+from jaxdyn.worlds._law import RowKinds, RowNumbers
+from jaxdyn.worlds._newton import Line, first_guess, search_step
 
 # Dry friction: the slope rises by 3.8 along the line, and by as much again in a short piece of it. Newton's method goes
 # from each end to the other.

@@ -328,8 +328,8 @@ BALL = """<mujoco><worldbody><geom type="plane" size="40 40 1"/><body pos="3 4 0
 
 def test_pictures_show_what_moves_where_its_file_has_it(tmp_path):
     """A floor of 80 m does not hide the robot, which stands where the file places it, above the floor."""
-    scene = jaxdyn.load_scene(BALL)
-    for source, more in ((BALL, {}), (mujoco.MjModel.from_xml_string(BALL), {}), (scene, {"visuals": BALL})):
+    world = jaxdyn.load_world(BALL)
+    for source, more in ((BALL, {}), (mujoco.MjModel.from_xml_string(BALL), {}), (world, {"visuals": BALL})):
         save_png(tmp_path / "ball.png", source, width=80, height=60, **more)
         picture = np.asarray(Image.open(tmp_path / "ball.png")).astype(int)
         red = picture[..., 0] > picture[..., 1:].max(axis=-1) + 60

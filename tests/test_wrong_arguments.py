@@ -274,15 +274,15 @@ def test_names_are_texts(wrong):
 
 
 @pytest.fixture(scope="module")
-def scene() -> jaxdyn.Scene:
-    return jaxdyn.load_scene(
+def world() -> jaxdyn.World:
+    return jaxdyn.load_world(
         """<mujoco><worldbody><body><joint name="j"/><geom size="0.1"/></body></worldbody>
         <actuator><motor joint="j"/></actuator></mujoco>"""
     )
 
 
-def test_scenes_name_the_argument(scene):
-    state = scene.state()
+def test_worlds_name_the_argument(world):
+    state = world.state()
     q, v, u, f = np.zeros(1), np.zeros(1), np.zeros(1), np.zeros((2, 6))
     forces = {"state": state, "control": u, "torque": v, "wrenches": f}
     functions = dict.fromkeys(("accelerations", "step", "sensors", "report", "constraint_forces"), forces)
@@ -291,12 +291,12 @@ def test_scenes_name_the_argument(scene):
     functions["rollout"] = {"state": state, "controls": u[None], "torques": v[None], "wrenches": f[None]}
     functions |= {"from_qvel": {"q": q, "qvel": v}, "to_qvel": {"q": q, "v": v}}
     for name, arguments in functions.items():
-        assert require_named_errors(name, getattr(scene, name), arguments) > 0
+        assert require_named_errors(name, getattr(world, name), arguments) > 0
         if "state" in arguments:
-            with pytest.raises(ShapeError, match=f"{name}: `state` is a str .* a SceneState is needed"):
-                getattr(scene, name)(**(arguments | {"state": "abc"}))
+            with pytest.raises(ShapeError, match=f"{name}: `state` is a str .* a State is needed"):
+                getattr(world, name)(**(arguments | {"state": "abc"}))
     with pytest.raises(ShapeError, match="dtype is a str"):
-        scene.astype("abc")
+        world.astype("abc")
 
 
 @pytest.mark.parametrize("what", WRONG)
@@ -324,14 +324,14 @@ def test_fields_and_states_are_named(what):
 def test_what_is_no_model_is_named(tmp_path):
     """What a user may hand over in the place of a model is refused with its name."""
     text = '<mujoco><worldbody><body name="b"><joint/><geom size="0.1"/></body></worldbody></mujoco>'
-    scene, file = jaxdyn.load_scene(text), tmp_path / "model.npz"
+    world, file = jaxdyn.load_world(text), tmp_path / "model.npz"
     jaxdyn.save_model(file, MODEL)
-    wrong = [STATE, scene.state(), sysid.Recording(np.arange(3.0), np.zeros((3, N))), [MODEL], np.zeros(2), 3, None]
-    for thing in (*wrong, scene, jaxdyn.ModelBuilder()):
+    wrong = [STATE, world.state(), sysid.Recording(np.arange(3.0), np.zeros((3, N))), [MODEL], np.zeros(2), 3, None]
+    for thing in (*wrong, world, jaxdyn.ModelBuilder()):
         calls = {
             "model": (lambda x: jaxdyn.save_model(tmp_path / "other.npz", x), sysid.Robot, jaxdyn.to_urdf),
             "visuals": (lambda x: viz.save_png(tmp_path / "a.png", MODEL, visuals=3 if x is None else x),),
-            "shown": () if thing is scene else (lambda x: viz.save_png(tmp_path / "a.png", x),),
+            "shown": () if thing is world else (lambda x: viz.save_png(tmp_path / "a.png", x),),
             "actuation": (lambda x: sysid.Robot(MODEL, text if x is None else x),),
             "contacts": (lambda x: viz.save_png(tmp_path / "a.png", MODEL, contacts=3 if x is None else x),),
         }
@@ -339,7 +339,7 @@ def test_what_is_no_model_is_named(tmp_path):
             for function in functions:
                 message = message_of(functools.partial(function, thing))
                 assert argument in message, message
-                assert thing is not scene or argument != "model" or "it has one: give its `model`" in message
+                assert thing is not world or argument != "model" or "it has one: give its `model`" in message
     assert "load_model reads" in message_of(lambda: viz.Viewer(file))
     batch = jax.tree.map(lambda x: x[None], MODEL)
     assert "batch axes" in message_of(lambda: viz.Viewer(batch))

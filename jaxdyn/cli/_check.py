@@ -57,7 +57,7 @@ def main(arguments: Sequence[str]) -> int:
     # Equal means equal in double precision.
     programs.double_precision()
     if options.against:
-        return _scene(options)
+        return _world(options)
     comparison = compare(options)
     if options.json:
         programs.print_json(lambda: comparison)
@@ -66,7 +66,7 @@ def main(arguments: Sequence[str]) -> int:
     return programs.FINE if comparison["equal"] else programs.DIFFERENT
 
 
-def _scene(options: Options) -> int:
+def _world(options: Options) -> int:
     """Compare the whole scene, and return the exit code."""
     if options.kind != "MJCF":
         raise DataError(f"{options.file}: --against mujoco compares scenes of MJCF files; leave it out for URDF files")
@@ -74,7 +74,7 @@ def _scene(options: Options) -> int:
     require_positive(options.steps, "steps", zero=True, error=DataError)
     programs.announce("comparing states and a roll-out with MuJoCo")
     tolerance = 1e-8 if options.tolerance is None else options.tolerance
-    found = programs.compare_scene(
+    found = programs.compare_world(
         options.file, states=options.states, steps=options.steps, tolerance=tolerance, seed=options.seed
     )
     for text in found.left_out:
@@ -83,11 +83,11 @@ def _scene(options: Options) -> int:
         facts = {"file": options.file, "against": f"MuJoCo {version('mujoco')}", "equal": found.equal}
         programs.print_json(lambda: facts | dataclasses.asdict(found))
     else:
-        _print_scene(options, found)
+        _print_world(options, found)
     return programs.FINE if found.equal else programs.DIFFERENT
 
 
-def _print_scene(options: Options, found: programs.SceneComparison) -> None:
+def _print_world(options: Options, found: programs.WorldComparison) -> None:
     print(
         f"{options.file}: {found.nv} degrees of freedom, {found.nu} controls, float64 on {jax.devices()[0]}, against "
         f"MuJoCo {version('mujoco')}\n\n"

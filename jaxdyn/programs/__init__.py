@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from jaxdyn.programs._motions import *
     from jaxdyn.programs._pictures import *
     from jaxdyn.programs._progress import *
-    from jaxdyn.programs._scene_check import *
     from jaxdyn.programs._simulated_recording import *
     from jaxdyn.programs._timing import *
+    from jaxdyn.programs._world_check import *
 
 # Where names are looked for, in this order: the modules that load little come first. The last one computes when it is
 # imported, and nothing may be computed before processes are connected (`jax.distributed.initialize`).
 _SOURCES = (
     *("application", "config", "files", "timing", "progress", "pictures", "comparison"),
-    *("scene_check", "simulated_recording", "identification_data", "identification", "motions"),
+    *("world_check", "simulated_recording", "identification_data", "identification", "motions"),
 )
 
 if not TYPE_CHECKING:

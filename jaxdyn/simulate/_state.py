@@ -13,8 +13,9 @@ from jaxdyn.model import Model
 
 
 class State(eqx.Module):
-    """Configuration `q` `[*batch, nq]` and velocity `v` `[*batch, nv]`. Without `v` it is a state at rest: steps and
-    roll-outs put zeros in its place."""
+    """Configuration `q` `[*batch, nq]` and velocity `v` `[*batch, nv]`; in a world also what its actuators, its clock
+    and its mocap bodies have. Without `v` it is a state at rest: steps and roll-outs put zeros in its place, and in
+    those of the activation and the time."""
 
     q: Float[Array, "*#batch nq"]
     if TYPE_CHECKING:
@@ -22,10 +23,21 @@ class State(eqx.Module):
         v: Float[Array, "*#batch nv"] = ...  # pyright: ignore[reportAssignmentType]
     else:
         v: Float[Array, "*#batch nv"] | None = None
+    activation: Float[Array, "*#batch na"] | None = None
+    """The states of a world's actuators with dynamics."""
+    time: Float[Array, "*#batch"] | None = None
+    """s. The clock of a world."""
+    mocap: Float[Array, "*#batch nmocap 7"] | None = None
+    """The poses of mocap bodies, positions and quaternions `w x y z`: MuJoCo's `mocap_pos` and `mocap_quat`. None: as
+    the file has them. Steps leave them as they are."""
+    active: Float[Array, "*#batch neq"] | None = None
+    """Positive for the equality constraints that act: MuJoCo's `eq_active`. None: those that are active in the file.
+    Steps leave them as they are."""
 
     def printed(self) -> printing.Facts:
         """The facts that `print` shows."""
-        return printing.state_facts({"q": self.q, "v": self.v})
+        first, facts = printing.state_facts({"q": self.q, "v": self.v, "activation": self.activation})
+        return first, facts | ({} if self.time is None else {"time": printing.number(self.time, "s")})
 
     __repr__, __str__, _repr_html_ = printing.one_line, printing.text, printing.table
 

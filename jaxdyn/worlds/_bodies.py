@@ -1,0 +1,80 @@
+"""Forces that are applied to bodies from outside, and motions of mocap bodies."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdyn._types import Array, Float, float_leaf
+from jaxdyn.algorithms.recursions import Robot
+from jaxdyn.io.mjcf import object_name
+from jaxdyn.spatial import Force, Quaternion, Vec3, compose_poses, invert_pose, pose_array
+from jaxdyn.worlds._parts import Instant, Loads, Part, PartRows, Places, instant, wrenches_on_dofs
+
+
+class Bodies(Part):
+    """The bodies of a world, in MuJoCo's order, and those among them that are moved by hand."""
+
+    names: tuple[str, ...] = eqx.field(static=True)
+    centers: Places
+    """The centers of mass."""
+    mocap_names: tuple[str, ...] = eqx.field(static=True)
+    mocap_carries: bool = eqx.field(static=True)
+    """Whether bodies with joints hang on mocap bodies."""
+    mocap: Float[Array, "*batch nm 7"]
+    """The poses of mocap bodies in the file."""
+
+    @classmethod
+    def of(cls, m) -> Self:
+        """Return the bodies of an `mjModel`."""
+        moved = sorted(np.flatnonzero(m.body_mocapid >= 0), key=lambda i: m.body_mocapid[i])
+        poses = pose_array(m.body_pos[moved].reshape(-1, 3), m.body_quat[moved].reshape(-1, 4))
+        roots = m.body_rootid[np.flatnonzero(m.body_dofnum)]
+        names = tuple(object_name(m, "body", i) for i in range(m.nbody))
+        return cls(
+            names,
+            Places.of(m, "inertia", range(m.nbody)),
+            tuple(names[i] for i in moved),
+            bool(np.isin(moved, roots).any()),
+            float_leaf(poses),
+        )
+
+
+def with_mocap_bodies(parts: Any, poses: Any) -> Any:
+    """Return the parts of a world with its mocap bodies at poses `[*batch, nm, 7]`."""
+    quaternion = Quaternion.from_array(poses[..., 3:]).normalized()
+    poses = jnp.stack([*(poses[..., i] for i in range(3)), *jax.tree.leaves(quaternion)], axis=-1)
+    change = compose_poses(poses, invert_pose(parts.bodies.mocap))
+
+    def moved(part: Any) -> Any:
+        if not isinstance(part, Places) or not part.mocap:
+            return part
+        rows = np.flatnonzero(np.array(part.mocap) >= 0)
+        own = compose_poses(change[..., np.array(part.mocap)[rows], :], part.placement[..., rows, :])
+        whole = jnp.broadcast_to(part.placement, (*own.shape[:-2], *part.placement.shape[-2:]))
+        return eqx.tree_at(lambda x: x.placement, part, whole.at[..., rows, :].set(own))
+
+    return jax.tree.map(moved, parts, is_leaf=lambda x: isinstance(x, Places))
+
+
+def applied_torque(robot: Robot, world: PartRows, q, wrenches):
+    """Return the forces on the degrees of freedom of wrenches on bodies, rows `[6 nbody]` as `loads_of` has them."""
+    at = instant(robot, q, robot.broadcast(robot.zeros()))
+    place, wrench = _placed(robot, world, at, wrenches)
+    return robot.broadcast(wrenches_on_dofs(robot, at, place, wrench))
+
+
+def loads_of(robot: Robot, world: PartRows, at: Instant, wrenches) -> Loads:
+    """Return wrenches on bodies, rows `[6 nbody]`: for each a force and a moment at its center of mass, in world
+    axes."""
+    place, wrench = _placed(robot, world, at, wrenches)
+    return Loads(np.arange(len(place.dofs)), place.pose.translation, wrench.force, wrench.moment)
+
+
+def _placed(robot: Robot, world: PartRows, at: Instant, wrenches):
+    parts = [robot.broadcast(wrenches[k::6]) for k in range(6)]
+    return Places.located(world.bodies.centers, at), Force(Vec3(*parts[3:]), Vec3(*parts[:3]))

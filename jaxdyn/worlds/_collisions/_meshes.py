@@ -1,0 +1,128 @@
+"""Meshes in contact with planes: the structure of a convex hull, and its candidates (mjc_PlaneConvex of MuJoCo 4)."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdyn._errors import ModelError
+from jaxdyn.geometry import select
+from jaxdyn.spatial import Vec3
+from jaxdyn.worlds._collisions._candidates import Found, Geom, inactive_unless, point_on_plane, roundoff
+
+CORNERS = 4
+"""A face has contacts at so many of its corners at most."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Hull:
+    """The faces of a mesh's convex hull."""
+
+    faces: tuple[tuple[int, ...], ...]
+    """The corners of each face, in order around it, as numbers of vertices."""
+    normals: tuple[tuple[float, ...], ...]
+    """The outward normals of the faces."""
+    corners: tuple[tuple[tuple[int, ...], ...], ...]
+    """For each face, and for each of its corners as the lowest one, the corners that may have contacts."""
+
+
+def hull_of(m: Any, geom: int) -> tuple[Hull, np.ndarray]:
+    """Return the convex hull of a mesh of an `mjModel`, and the positions `[n, 3]` of its vertices (m)."""
+    mesh = int(m.geom_dataid[geom])
+    first, count = int(m.mesh_vertadr[mesh]), int(m.mesh_vertnum[mesh])
+    vertices = np.asarray(m.mesh_vert[first : first + count], float)
+    start = int(m.mesh_polyadr[mesh])
+    polygons = range(start, start + int(m.mesh_polynum[mesh]))
+    of_face = [m.mesh_polyvert[m.mesh_polyvertadr[i] :][: m.mesh_polyvertnum[i]] for i in polygons]
+    used = np.unique(np.concatenate(of_face))
+    faces = tuple(tuple(int(x) for x in np.searchsorted(used, face)) for face in of_face)
+    normals = tuple(tuple(float(x) for x in m.mesh_polynormal[i]) for i in polygons)
+    corners = tuple(tuple(_spread_corners(vertices[used], face, k) for k in range(len(face))) for face in faces)
+    return Hull(faces, normals, corners), vertices[used]
+
+
+def _spread_corners(vertices: np.ndarray, face: tuple[int, ...], first: int) -> tuple[int, ...]:
+    """A corner of a face and three others that span a large area with it: each is moved on while the area grows."""
+    n = len(face)
+    if n <= CORNERS:
+        return face
+    points = vertices[list(face)]
+
+    def area(a, b, c, d):
+        return np.linalg.norm(np.cross(points[a] - points[c], points[b] - points[d]))
+
+    a, b, c, d = ((first + k) % n for k in range(CORNERS))
+    largest = area(a, b, c, d)
+    while area(a, b, c, (d + 1) % n) > largest:
+        d = (d + 1) % n
+        largest = area(a, b, c, d)
+        while area(a, b, (c + 1) % n, d) > largest:
+            c = (c + 1) % n
+            largest = area(a, b, c, d)
+        while area(a, (b + 1) % n, c, d) > largest:
+            b = (b + 1) % n
+            largest = area(a, b, c, d)
+    return tuple(face[k] for k in (a, b, c, d))
+
+
+def plane_mesh(plane: Geom, mesh: Geom, margin) -> list[Found]:
+    """The lowest vertex, and corners of the lowest face that has it.
+
+    A face with more than four corners that lies flat has several lowest ones. MuJoCo's choice of them, which follows
+    the rounding errors of the vertices, may be another.
+    """
+    hull = mesh.structure
+    if not isinstance(hull, Hull):
+        raise ModelError("a mesh needs the structure that shape_of returns, and the positions of its vertices as sizes")
+    shape = (mesh.sizes.shape[0], -1, 3, *mesh.sizes.shape[2:])
+    vertices = mesh.sizes.reshape(shape)
+    vertices = Vec3(vertices[:, :, 0], vertices[:, :, 1], vertices[:, :, 2])
+    downward = mesh.pose.rotation.apply_transpose(-plane.axis)
+    depths = downward.dot(vertices)
+    size = jnp.max(jnp.abs(mesh.sizes), axis=1, keepdims=True)
+    lowest = jnp.max(depths, axis=1, keepdims=True) - roundoff(size) * size
+    best = None
+    for face, normal, corners in zip(hull.faces, hull.normals, hull.corners, strict=True):
+        facing = downward.dot(Vec3(*normal))
+        touching = [depths[:, k : k + 1] >= lowest for k in face]
+        places = _places(vertices, touching, corners)
+        value = jnp.where(functools.reduce(jnp.logical_or, touching), facing, -2.0)
+        if best is None:
+            best = value, places
+            continue
+        better = value > best[0] + roundoff(size)
+        best = jnp.where(better, value, best[0]), select(better, places, best[1])
+    assert best is not None
+    found = []
+    for place, present in best[1]:
+        depth = downward.dot(place)
+        found.append(
+            inactive_unless(
+                (present > 0) & ((depth >= 0) | (depth >= lowest)), point_on_plane(plane, mesh.pose.apply(place))
+            )
+        )
+    return found
+
+
+def _places(vertices: Vec3, touching: list[Any], corners) -> list[tuple[Vec3, Any]]:
+    """The positions of up to four corners of a face, and 1 for those that exist."""
+
+    def of(numbers):
+        zero = jnp.zeros_like(vertices.x[:, :1])
+        filled = (*numbers, *[numbers[0]] * (CORNERS - len(numbers)))
+        return [
+            (jax.tree.map(lambda x, k=k: x[:, k : k + 1], vertices), zero + (i < len(numbers)))
+            for i, k in enumerate(filled)
+        ]
+
+    if len(corners) <= CORNERS:
+        return of(corners[0])
+    chosen = of(corners[-1])
+    for at_plane, numbers in reversed(list(zip(touching, corners, strict=True))[:-1]):
+        chosen = select(at_plane, of(numbers), chosen)
+    return chosen

@@ -1,0 +1,75 @@
+"""Candidates of a plane and another geom, after MuJoCo's engine_collision_primitive.c and engine_collision_convex.c."""
+
+from __future__ import annotations
+
+import math
+
+import jax.numpy as jnp
+
+from jaxdyn.geometry import Ellipsoid, length_and_direction, sign
+from jaxdyn.spatial import Vec3
+from jaxdyn.worlds._collisions._candidates import (
+    SHORTEST,
+    Found,
+    Geom,
+    direction,
+    point_on_plane,
+    roundoff,
+    sphere_on_plane,
+)
+
+ORIGIN = Vec3(0.0, 0.0, 0.0)
+
+
+def plane_sphere(plane: Geom, sphere: Geom, margin) -> list[Found]:
+    return [sphere_on_plane(plane, sphere.position, sphere.size(0))]
+
+
+def plane_capsule(plane: Geom, capsule: Geom, margin) -> list[Found]:
+    """One contact at each end. Their first tangent is along the capsule."""
+    reach = capsule.axis * capsule.size(1)
+    ends = capsule.position + reach, capsule.position - reach
+    return [sphere_on_plane(plane, end, capsule.size(0))._replace(tangent=capsule.axis) for end in ends]
+
+
+def plane_ellipsoid(plane: Geom, ellipsoid: Geom, margin) -> list[Found]:
+    downward = ellipsoid.pose.rotation.apply_transpose(-plane.axis)
+    return [point_on_plane(plane, ellipsoid.pose.apply(Ellipsoid.farthest(ellipsoid.sizes, downward)))]
+
+
+def plane_cylinder(plane: Geom, cylinder: Geom, margin) -> list[Found]:
+    """The lowest points of both disks, and two more of the lower disk, all three at equal angles."""
+    radius, half = cylinder.size(0), cylinder.size(1)
+    # The axis of the cylinder that points to the plane, and the direction in its disks that does.
+    upward = plane.axis.dot(cylinder.axis)
+    axis = cylinder.axis * -sign(upward - roundoff(upward))
+    lowest = axis * plane.axis.dot(axis) - plane.axis
+    lowest = length_and_direction(lowest, cylinder.pose.rotation.x, SHORTEST)[1]
+    sideways = direction(lowest.cross(axis)) * (radius * (0.5 * math.sqrt(3)))
+    lowest, end = lowest * radius, axis * half
+    middle = cylinder.position + end - lowest * 0.5
+    places = [
+        cylinder.position + end + lowest,
+        cylinder.position - end + lowest,
+        middle + sideways,
+        middle - sideways,
+    ]
+    return [point_on_plane(plane, place) for place in places]
+
+
+def plane_box(plane: Geom, box: Geom, margin) -> list[Found]:
+    """The four corners below the box's center, in MuJoCo's order: of each two opposite corners one is."""
+    x, y, z = (
+        axis * box.size(i) for i, axis in enumerate((box.pose.rotation.x, box.pose.rotation.y, box.pose.rotation.z))
+    )
+    # Corners by their numbers, whose bits are the signs of x, y and z, and those opposite to them.
+    corners = {7: x + y + z, 3: x + y - z, 5: x - y + z, 1: x - y - z}
+    ways = {number: -sign(plane.axis.dot(corner)) for number, corner in corners.items()}
+    lower = [corner * ways[number] for number, corner in corners.items()]
+    numbers = [jnp.where(way > 0, float(number), 7.0 - number) for number, way in ways.items()]
+    ranks = [sum(jnp.where(other < own, 1.0, 0.0) for other in numbers) for own in numbers]
+    places = [
+        sum((corner * jnp.where(rank == k, 1.0, 0.0) for corner, rank in zip(lower, ranks, strict=True)), ORIGIN)
+        for k in range(len(lower))
+    ]
+    return [point_on_plane(plane, box.position + place) for place in places]

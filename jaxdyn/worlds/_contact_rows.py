@@ -1,0 +1,277 @@
+"""Contacts of a world, as rows of constraints: candidates of all pairs of geoms, and the cones of those with friction.
+
+Source: MuJoCo's manual, chapter Computation, Contact; `engine_core_constraint.c` of MuJoCo 4.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any, NamedTuple, Self
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdyn._types import Array, Float, float_leaf
+from jaxdyn.algorithms.recursions import Robot
+from jaxdyn.io.mjcf import GeomPair, enum_name, geom_pairs
+from jaxdyn.spatial import Force, Vec3
+from jaxdyn.tree import take_rows
+from jaxdyn.worlds._collisions import (
+    Candidates,
+    candidate_count,
+    candidates,
+    may_be_deep,
+    shallow_depth,
+    shapes_of_pair,
+)
+from jaxdyn.worlds._parts import Instant, Located, Part, PartRows, Places, instant
+from jaxdyn.worlds._rows import Contacting, Ends, Rows, Timing, arm_of, coherent, regularization, softness
+
+
+class Pairs(Part):
+    """Pairs of geoms of the same two types."""
+
+    types: tuple[int, int] = eqx.field(static=True)
+    first: tuple[int, ...] = eqx.field(static=True)
+    """The rows of the geoms in `Contacts`."""
+    second: tuple[int, ...] = eqx.field(static=True)
+    dims: tuple[int, ...] = eqx.field(static=True)
+    """The number of directions of the contacts of each pair (`condim`)."""
+    structures: tuple[Hashable, Hashable] = eqx.field(static=True)
+    """The grid of the first geom where it is a height field, and the convex hull of the second geoms where they are
+    meshes."""
+    heights: Float[Array, "*batch h"] | None
+    """The sizes and elevations of this field, which all pairs share."""
+    vertices: Float[Array, "*batch n k"] | None
+    """The coordinates of the vertices of these."""
+    margin: Float[Array, "*batch n"]
+    gap: Float[Array, "*batch n"]
+    solref: Float[Array, "*batch n 2"]
+    solreffriction: Float[Array, "*batch n 2"]
+    solimp: Float[Array, "*batch n 5"]
+    friction: Float[Array, "*batch n 5"]
+    weight: Float[Array, "*batch n"]
+    """The sum of the inverse masses of both bodies, as their points show at rest (`body_invweight0`)."""
+
+
+class Contacts(Part):
+    """The contacts of a world: a fixed number of candidates for each pair of geoms that can touch."""
+
+    numbers: tuple[int, ...] = eqx.field(static=True)
+    """The geoms in MuJoCo's numbers."""
+    bodies: tuple[int, ...] = eqx.field(static=True)
+    """MuJoCo's number of the body of each."""
+    geoms: Places
+    sizes: Float[Array, "*batch n 3"]
+    pairs: tuple[Pairs, ...]
+    elliptic: bool = eqx.field(static=True)
+    impratio: Float[Array, "*batch"]
+    """The ratio of the stiffness of friction to that of the normal direction (`impratio`)."""
+
+    @classmethod
+    def of(cls, m) -> Self:
+        """Return the contacts of an `mjModel`."""
+        found = geom_pairs(m)
+        numbers = sorted({g for pair in found for g in (pair.geom1, pair.geom2)})
+        by_shapes: dict[tuple[int, int, Hashable, Hashable], list[GeomPair]] = {}
+        for pair in found:
+            one, two = shapes_of_pair(m, pair)
+            by_shapes.setdefault((int(pair.type1), int(pair.type2), one[0], two[0]), []).append(pair)
+        pairs = tuple(_pairs(m, members, numbers) for members in by_shapes.values())
+        sizes = float_leaf(np.array(m.geom_size[numbers], float).reshape(-1, 3))
+        elliptic = enum_name("mjtCone", m.opt.cone) == "elliptic"
+        places = Places.of(m, "geom", numbers)
+        bodies = tuple(m.geom_bodyid[numbers].tolist())
+        return cls(tuple(numbers), bodies, places, sizes, pairs, elliptic, float_leaf(float(m.opt.impratio)))
+
+
+def _pairs(m, members: list[GeomPair], numbers: list[int]) -> Pairs:
+    place = {g: i for i, g in enumerate(numbers)}
+    bodies = m.geom_bodyid[[[pair.geom1, pair.geom2] for pair in members]]
+    weight = m.body_invweight0.reshape(-1, 2)[bodies, 0].sum(axis=1)
+    names = ("margin", "gap", "solref", "solreffriction", "solimp", "friction")
+    arrays = {name: np.array([getattr(pair, name) for pair in members], float) for name in names}
+    arrays["solref"] = coherent(arrays["solref"])
+    arrays["solreffriction"] = coherent(arrays["solreffriction"], (0.0, 0.0))
+    first, second = (tuple(place[getattr(pair, side)] for pair in members) for side in ("geom1", "geom2"))
+    dims = tuple(pair.condim for pair in members)
+    types = int(members[0].type1), int(members[0].type2)
+    (grid, numbers_of_grid), (hull, _) = shapes_of_pair(m, members[0])
+    heights = None if grid is None else float_leaf(numbers_of_grid)
+    vertices = None
+    if hull is not None:
+        vertices = float_leaf(np.array([shapes_of_pair(m, pair)[1][1] for pair in members]))
+    numbers_of_law = {name: float_leaf(x) for name, x in arrays.items()}
+    return Pairs(
+        types, first, second, dims, (grid, hull), heights, vertices, **numbers_of_law, weight=float_leaf(weight)
+    )
+
+
+class _Touching(NamedTuple):
+    """Candidates with what their rows need, `[n, *batch]`."""
+
+    candidates: Candidates
+    margin: Any
+    solref: Any
+    solreffriction: Any
+    solimp: Any
+    friction: Any
+    weight: Any
+
+
+class ConeRows(NamedTuple):
+    """The contacts of a world with the same number of directions above one."""
+
+    dim: int
+    rows: Rows
+    """Direction by direction."""
+    friction: Any
+    """`[(dim - 1) n, *batch]`"""
+    mu: Any
+    """`[n, *batch]`"""
+
+
+class TouchingBodies(NamedTuple):
+    """The candidates of a world by the number of directions of their contacts, and in which bodies they are."""
+
+    dims: np.ndarray
+    """`[n]`"""
+    bodies: np.ndarray
+    """`[n, 2]`: MuJoCo's numbers of the bodies."""
+    first: Located
+    second: Located
+    touching: _Touching
+
+
+def touching(robot: Robot, contacts: PartRows, at: Instant) -> TouchingBodies | None:
+    """Return all candidates at a state; None without any."""
+    if not contacts.numbers:
+        return None
+    geoms = Places.located(contacts.geoms, at)
+    parts, dims, ends = [], [], ([], [])
+    for pairs in contacts.pairs:
+        count = candidate_count(pairs.types[0], pairs.types[1], pairs.structures)
+        places = [geoms.take(rows) for rows in (pairs.first, pairs.second)]
+        sizes = [robot.broadcast(take_rows(contacts.sizes, np.array(rows))) for rows in (pairs.first, pairs.second)]
+        if pairs.heights is not None:
+            sizes[0] = pairs.heights[None]
+        if pairs.vertices is not None:
+            sizes[1] = robot.broadcast(pairs.vertices)
+        (type1, type2), (size1, size2), (pose1, pose2) = pairs.types, sizes, [x.pose for x in places]
+        reach = pairs.margin + pairs.gap
+        found = candidates(type1, size1, pose1, type2, size2, pose2, reach, pairs.structures)
+        owners = np.repeat(np.arange(len(pairs.dims)), count)
+        numbers = (pairs.margin, pairs.solref, pairs.solreffriction, pairs.solimp, pairs.friction, pairs.weight)
+        parts.append(jax.tree.map(robot.broadcast, _Touching(found, *take_rows(numbers, owners))))
+        dims += np.array(pairs.dims)[owners].tolist()
+        for rows, side in zip((pairs.first, pairs.second), ends, strict=True):
+            side += np.array(rows)[owners].tolist()
+    together = jax.tree.map(lambda *x: jnp.concatenate(x), *parts)
+    bodies = np.array(contacts.bodies)[np.array(ends, int).T]
+    return TouchingBodies(np.array(dims), bodies, geoms.take(ends[0]), geoms.take(ends[1]), together)
+
+
+def contact_rows(robot: Robot, contacts: PartRows, at: Instant, timing: Timing) -> tuple[Rows | None, list[ConeRows]]:
+    """Return the rows of the contacts without friction at a state, None without any, and the others."""
+    smooth, cones = None, []
+    for dim, own in by_directions(robot, contacts, at):
+        if dim == 1:
+            smooth = _smooth(robot, own, at, timing)
+        else:
+            cones.append(_cone(robot, contacts, own, dim, at, timing))
+    return smooth, cones
+
+
+def by_directions(robot: Robot, contacts: PartRows, at: Instant) -> list[tuple[int, TouchingBodies]]:
+    """Return the candidates at a state by the number of directions of their contacts, in the order of the rows."""
+    everything = touching(robot, contacts, at)
+    if everything is None:
+        return []
+    out = []
+    for dim in sorted(set(everything.dims.tolist())):
+        which = np.flatnonzero(everything.dims == dim)
+        sides = everything.first.take(which), everything.second.take(which)
+        found = jax.tree.map(lambda x, which=which: take_rows(x, which), everything.touching)
+        out.append((dim, TouchingBodies(everything.dims[which], everything.bodies[which], *sides, found)))
+    return out
+
+
+def deep_contacts(robot: Robot, world: PartRows, q):
+    """Return how many contacts overlap so deeply that MuJoCo's may differ from them, `[1, *batch]`."""
+    contacts, total = world.constraints.contacts, robot.broadcast(robot.zeros()[:1])
+    if not any(may_be_deep(*pairs.types) for pairs in contacts.part.pairs):
+        return total
+    everything = touching(robot, contacts, instant(robot, q, robot.broadcast(robot.zeros())))
+    assert everything is not None
+    start = 0
+    for pairs in contacts.pairs:
+        count = candidate_count(pairs.types[0], pairs.types[1], pairs.structures)
+        if may_be_deep(*pairs.types):
+            owners = np.repeat(np.arange(len(pairs.dims)), count)
+            sizes = [take_rows(contacts.sizes, np.array(rows)[owners]) for rows in (pairs.first, pairs.second)]
+            shallow = shallow_depth(pairs.types[0], sizes[0], pairs.types[1], sizes[1])
+            distance = everything.touching.candidates.distance[start : start + len(owners)]
+            total = total + jnp.where(distance < -shallow, 1.0, 0.0).sum(axis=0)
+        start += count * len(pairs.dims)
+    return total
+
+
+def _motions(own: TouchingBodies, dim: int, at: Instant) -> Contacting:
+    """Return the motions that the rows measure."""
+    frame, position = own.touching.candidates.frame, own.touching.candidates.position
+    arms = [arm_of(at, side.dofs, position) for side in (own.first, own.second)]
+    ends = Ends(own.first.dofs, arms[0], own.second.dofs, arms[1], shared=True)
+    zero = Vec3(*(jnp.zeros_like(position.x) for _ in range(3)))
+    axes = [frame.x, frame.y, frame.z]
+    wrenches = [Force(zero, a) for a in axes[:dim]] + [Force(a, zero) for a in axes[: max(dim - 3, 0)]]
+    return Contacting(ends, wrenches)
+
+
+def _normal(own: TouchingBodies, timing: Timing):
+    """Return the distances beyond the margin, finite for candidates that do not act, which act, and the softness."""
+    touch = own.touching
+    beyond = touch.candidates.distance - touch.margin
+    acts = beyond < 0
+    beyond = jnp.where(acts, beyond, jnp.zeros((), beyond.dtype))
+    return beyond, acts, softness(touch.solref, touch.solimp, beyond, timing)
+
+
+def _smooth(robot: Robot, own: TouchingBodies, at: Instant, timing: Timing) -> Rows:
+    motions = _motions(own, 1, at)
+    (rate,) = motions.rates(at.velocity)
+    beyond, acts, soft = _normal(own, timing)
+    aref = -soft.damping * rate - soft.stiffness * beyond
+    return Rows(motions, motions.moves(robot), aref, regularization(soft.share, own.touching.weight), acts)
+
+
+def _cone(robot: Robot, contacts: PartRows, own: TouchingBodies, dim: int, at: Instant, timing: Timing) -> ConeRows:
+    touch = own.touching
+    motions = _motions(own, dim, at)
+    rates = motions.rates(at.velocity)
+    beyond, acts, soft = _normal(own, timing)
+    friction = [touch.friction[:, k] for k in range(dim - 1)]
+    # The friction of the cone that is round after the regularization of its directions.
+    mu = robot.broadcast(friction[0] / jnp.sqrt(contacts.impratio))
+    if contacts.elliptic:
+        given = (touch.solreffriction != 0).any(axis=1)
+        rubbing = jnp.where(given[:, None], touch.solreffriction, touch.solref)
+        damping = softness(rubbing, touch.solimp, beyond, timing).damping
+        normal = regularization(soft.share, touch.weight)
+        first = normal / contacts.impratio
+        R = [normal, *(first * (friction[0] / f) ** 2 for f in friction)]
+    else:
+        damping = soft.damping
+        normal = regularization(soft.share, touch.weight * (1 + friction[0] * friction[0]))
+        R = [2 * mu * mu * normal] * dim
+    aref = [-soft.damping * rates[0] - soft.stiffness * beyond]
+    aref += [-damping * rate for rate in rates[1:]]
+    rows = Rows(
+        motions,
+        np.tile(motions.moves(robot), (dim, 1)),
+        jnp.concatenate(aref),
+        jnp.concatenate(R),
+        jnp.concatenate([acts] * dim),
+    )
+    return ConeRows(dim, rows, jnp.concatenate(friction), mu)

@@ -1,0 +1,180 @@
+"""Limits and friction losses of the joints and tendons of a world, as rows of constraints."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdyn._types import Array, Float, float_leaf
+from jaxdyn.algorithms.recursions import Robot
+from jaxdyn.io.mjcf import enum_name, is_disabled
+from jaxdyn.spatial import Quaternion
+from jaxdyn.tree import columns_of, take_rows
+from jaxdyn.worlds._parts import Instant, Part, PartRows
+from jaxdyn.worlds._rows import Rows, Timing, coherent, rates_of, regularization, softness, unit_rows
+from jaxdyn.worlds._tendons import TendonRows
+
+
+class Limits(Part):
+    """The limits of joints with one axis, of ball joints, and of tendons, in this order; those of one axis and of
+    tendons have a row at each side."""
+
+    joints: tuple[tuple[int, int], ...] = eqx.field(static=True)
+    """For each limited joint with one axis the coordinate and the degree of freedom."""
+    balls: tuple[tuple[int, int], ...] = eqx.field(static=True)
+    """For each limited ball joint the first coordinate and degree of freedom."""
+    tendons: tuple[int, ...] = eqx.field(static=True)
+    range: Float[Array, "*batch n 2"]
+    """For balls the second number counts."""
+    margin: Float[Array, "*batch n"]
+    solref: Float[Array, "*batch n 2"]
+    solimp: Float[Array, "*batch n 5"]
+    weight: Float[Array, "*batch n"]
+    """The estimate of the diagonal of `J M^-1 J^T`."""
+
+    @classmethod
+    def of(cls, m) -> Self:
+        """Return the limits of an `mjModel`."""
+        off = is_disabled(m, "limit", "constraint")
+        kinds = np.array([enum_name("mjtJoint", x) for x in m.jnt_type])
+        limited = [i for i in range(m.njnt) if m.jnt_limited[i] and not off]
+        single = [i for i in limited if kinds[i] in ("hinge", "slide")]
+        balls = [i for i in limited if kinds[i] == "ball"]
+        tendons = [i for i in range(m.ntendon) if m.tendon_limited[i] and not off]
+        joints = np.array(single + balls, int)
+        ranges = np.array(m.jnt_range[joints]).reshape(-1, 2)
+        ranges[len(single) :, 1] = ranges[len(single) :].max(axis=1)
+        first = m.jnt_dofadr[joints]
+        of_joints = ranges, m.jnt_margin[joints], m.jnt_solref[joints], m.jnt_solimp[joints], m.dof_invweight0[first]
+        of_tendons = (
+            m.tendon_range[tendons],
+            m.tendon_margin[tendons],
+            m.tendon_solref_lim[tendons],
+            m.tendon_solimp_lim[tendons],
+            m.tendon_invweight0[tendons],
+        )
+        ranges, margin, solref, solimp, weight = (np.concatenate(x) for x in zip(of_joints, of_tendons, strict=True))
+        places = [tuple((int(m.jnt_qposadr[i]), int(m.jnt_dofadr[i])) for i in x) for x in (single, balls)]
+        return cls(
+            joints=places[0],
+            balls=places[1],
+            tendons=tuple(tendons),
+            range=float_leaf(ranges),
+            margin=float_leaf(margin),
+            solref=float_leaf(coherent(solref)),
+            solimp=float_leaf(solimp),
+            weight=float_leaf(weight),
+        )
+
+
+def limit_rows(robot: Robot, limits: PartRows, at: Instant, tendons: TendonRows | None, timing: Timing) -> Rows | None:
+    """Return the rows of the limits at a state; None without any."""
+    singles, balls, pulled = len(limits.joints), len(limits.balls), len(limits.tendons)
+    if not singles + balls + pulled:
+        return None
+    J, moves, distances, owners = [], [], [], []
+    bounds = columns_of(limits.range)
+    if singles:
+        coordinates, dofs = np.array(limits.joints).T
+        rows = np.arange(singles)
+        for side, bound in zip((1.0, -1.0), bounds, strict=True):
+            jacobian, mask = unit_rows(robot, dofs, side)
+            J.append(robot.broadcast(jacobian))
+            moves.append(mask)
+            distances.append(side * (take_rows(at.q, coordinates) - bound[:singles]))
+            owners.append(rows)
+    if balls:
+        jacobian, mask, angle = _balls(robot, limits, at)
+        J.append(jacobian)
+        moves.append(mask)
+        rows = np.arange(singles, singles + balls)
+        distances.append(take_rows(bounds[1], rows) - angle)
+        owners.append(rows)
+    if pulled:
+        assert tendons is not None
+        which, rows = np.array(limits.tendons), np.arange(singles + balls, singles + balls + pulled)
+        jacobian, length = take_rows((tendons.jacobian, tendons.length), which)
+        for side, bound in zip((1.0, -1.0), bounds, strict=True):
+            J.append(side * jacobian)
+            moves.append(np.ones((pulled, robot.nv), bool))
+            distances.append(side * (length - take_rows(bound, rows)))
+            owners.append(rows)
+    rows = np.concatenate(owners)
+    distance = jnp.concatenate([robot.broadcast(x) for x in distances])
+    return _soft(limits, jnp.concatenate(J), np.concatenate(moves), distance, rows, at, timing)
+
+
+def _soft(limits: PartRows, J, moves: np.ndarray, distance, owners: np.ndarray, at: Instant, timing: Timing) -> Rows:
+    margin, solref, solimp, weight = take_rows((limits.margin, limits.solref, limits.solimp, limits.weight), owners)
+    beyond = distance - margin
+    soft = softness(solref, solimp, beyond, timing)
+    aref = -soft.damping * rates_of(J, at.v) - soft.stiffness * beyond
+    return Rows(J, moves, aref, regularization(soft.share, weight), beyond < 0)
+
+
+def _balls(robot: Robot, limits: PartRows, at: Instant) -> tuple[Any, np.ndarray, Any]:
+    """Return the rows of the limits of ball joints, and their angles."""
+    coordinates, dofs = np.array(limits.balls).T
+    quaternion = Quaternion(*(take_rows(at.q, coordinates + k) for k in range(4)))
+    vector = quaternion.normalized().log()
+    square = vector.squared_norm()
+    turned = square > 0
+    angle = jnp.sqrt(jnp.where(turned, square, 1.0))
+    # A ball that is not turned has the axis x, as MuJoCo normalizes zero.
+    parts = zip((vector.x, vector.y, vector.z), (1.0, 0.0, 0.0), strict=True)
+    axis = [jnp.where(turned, x / angle, default) for x, default in parts]
+    jacobian, mask = 0.0, np.zeros((len(dofs), robot.nv), bool)
+    for k, x in enumerate(axis):
+        rows, own = unit_rows(robot, dofs + k, -1.0)
+        jacobian, mask = jacobian + rows * robot.broadcast(x)[:, None], mask | own
+    return jacobian, mask, jnp.where(turned, angle, 0.0)
+
+
+class FrictionLosses(Part):
+    """The dry friction of degrees of freedom and of tendons, in this order."""
+
+    dofs: tuple[int, ...] = eqx.field(static=True)
+    tendons: tuple[int, ...] = eqx.field(static=True)
+    loss: Float[Array, "*batch n"]
+    solref: Float[Array, "*batch n 2"]
+    solimp: Float[Array, "*batch n 5"]
+    weight: Float[Array, "*batch n"]
+
+    @classmethod
+    def of(cls, m) -> Self:
+        """Return the friction losses of an `mjModel`."""
+        off = is_disabled(m, "frictionloss", "constraint")
+        dofs = [] if off else np.flatnonzero(m.dof_frictionloss).tolist()
+        tendons = [] if off else np.flatnonzero(m.tendon_frictionloss > 0).tolist()
+        arrays = [
+            np.concatenate([of_dofs[dofs], of_tendons[tendons]])
+            for of_dofs, of_tendons in (
+                (m.dof_frictionloss, m.tendon_frictionloss),
+                (m.dof_solref, m.tendon_solref_fri),
+                (m.dof_solimp, m.tendon_solimp_fri),
+                (m.dof_invweight0, m.tendon_invweight0),
+            )
+        ]
+        arrays[1] = coherent(arrays[1])
+        return cls(tuple(dofs), tuple(tendons), *map(float_leaf, arrays))
+
+
+def friction_rows(
+    robot: Robot, losses: PartRows, at: Instant, tendons: TendonRows | None, timing: Timing
+) -> Rows | None:
+    """Return the rows of the friction losses at a state; None without any."""
+    if not losses.dofs and not losses.tendons:
+        return None
+    J, moves = unit_rows(robot, np.array(losses.dofs, int), 1.0)
+    J = robot.broadcast(J)
+    if losses.tendons:
+        assert tendons is not None
+        which = np.array(losses.tendons)
+        J = jnp.concatenate([J, take_rows(tendons.jacobian, which)])
+        moves = np.concatenate([moves, np.ones((len(which), robot.nv), bool)])
+    soft = softness(losses.solref, losses.solimp, jnp.zeros_like(losses.weight), timing)
+    aref = -soft.damping * rates_of(J, at.v)
+    return Rows(J, moves, aref, regularization(soft.share, losses.weight))

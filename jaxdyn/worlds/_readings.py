@@ -1,0 +1,45 @@
+"""Quantities that sensors of a world read besides its state."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxdyn.spatial import Vec3
+from jaxdyn.worlds._actuators import Actuated
+from jaxdyn.worlds._parts import Loads
+from jaxdyn.worlds._tendons import TendonRows
+
+
+class ContactLoads(NamedTuple):
+    """Contacts as sensors of touch see them, rows `[n, *batch]`."""
+
+    bodies: np.ndarray
+    """`[n, 2]`: MuJoCo's numbers of the bodies of both geoms."""
+    point: Vec3
+    normal: Vec3
+    """From the first geom to the second, in world axes."""
+    pressure: Any
+    """The normal force, zero for contacts that do not act."""
+
+
+class Readings(NamedTuple):
+    """Quantities that sensors read besides the state; those that none of them reads may be missing."""
+
+    acceleration: Any = None
+    """Accelerations of the degrees of freedom, rows `[nv, *batch]`."""
+    tendons: TendonRows | None = None
+    actuated: Actuated | None = None
+    loads: tuple[Loads, ...] | None = None
+    """The forces of contacts, of equality constraints between bodies, of spatial tendons (`tendon_loads`), and those
+    that a user applies."""
+    contacts: tuple[ContactLoads, ...] | None = None
+    springs: Any = None
+    """The potential energy of the springs (`spring_energy`), `[*batch]`."""
+    joint_limits: Any = None
+    """The forces of the joints' limits, `[njnt, *batch]`."""
+    tendon_limits: Any = None
+    """The forces of the tendons' limits, `[nt, *batch]`."""
+    time: Any = None
+    """`[*batch]`"""

@@ -1,0 +1,130 @@
+"""Parts of MJCF files that worlds do not have, refused by name."""
+
+from __future__ import annotations
+
+import collections
+
+import numpy as np
+
+from jaxdyn._errors import RobotFileError, warn
+from jaxdyn.io import RobotFileWarning
+from jaxdyn.io.mjcf import GeomType, enum_name, geom_pairs, is_enabled, object_name
+from jaxdyn.worlds._actuators import reasons_against_actuators
+from jaxdyn.worlds._collisions import has_several_contacts, what_is_missing
+from jaxdyn.worlds._equalities import reasons_against_equalities
+from jaxdyn.worlds._free_bodies import free_bodies
+from jaxdyn.worlds._passive import reasons_against_passive
+from jaxdyn.worlds._tendons import reasons_against_tendons
+from jaxdyn.worlds._tree_of_file import translations_of_free_joints
+
+_INTEGRATORS = ("euler", "rk4", "implicitfast", "implicit")
+_ENABLED = ("diagexact", "sleep", "ipc", "speculative")
+"""Additional features of MuJoCo that change how a world moves."""
+_SHOWN = 3
+"""The most pairs of geoms that a warning names."""
+
+
+def refuse_what_is_not_built(m, source: str) -> None:
+    """Raise `RobotFileError` with all that an `mjModel` has and worlds do not."""
+    gaps = [f"{kind} {name!r}: {reason}" for kind, reasons in _by_kind(m).items() for name, reason in reasons.items()]
+    gaps += [f"{name}: {reason}" for name, reason in reasons_against_passive(m).items()]
+    gaps += _options(m) + _joints(m) + _geoms(m)
+    if gaps:
+        lines = "\n".join(f"- {gap}" for gap in gaps)
+        raise RobotFileError(
+            f"{source}: worlds do not have all that it has:\n{lines}\n"
+            "take these out of the file, or change them, to load it"
+        )
+
+
+def warn_of_what_differs(m, source: str) -> None:
+    """Warn of pairs of geoms of an `mjModel` for which MuJoCo's contacts are off their geometry, and of those whose
+    contacts it sweeps in an order of its own."""
+    if m.opt.noslip_iterations > 0:
+        _warn_of_orders(m, source)
+    pairs = [pair for pair in geom_pairs(m) if (pair.type1, pair.type2) == (GeomType.HFIELD, GeomType.BOX)]
+    geoms = {pair.geom2 for pair in pairs if not pair.margin + pair.gap > 0}
+    if geoms:
+        names = ", ".join(repr(object_name(m, "geom", g)) for g in sorted(geoms))
+        warn(
+            f"{source}: without a margin, MuJoCo ends its search for contacts of boxes with height fields early and "
+            f"finds too little overlap; the world has the contacts of the geometry. With a margin, such as "
+            f'margin="1e-6", MuJoCo has the same: {names}',
+            RobotFileWarning,
+        )
+
+
+def _warn_of_orders(m, source: str) -> None:
+    pairs = [pair for pair in geom_pairs(m) if pair.condim > 1 and has_several_contacts(pair.type1, pair.type2)]
+    if pairs:
+        shown = [" and ".join(repr(object_name(m, "geom", g)) for g in (x.geom1, x.geom2)) for x in pairs[:_SHOWN]]
+        more = f" and {len(pairs) - _SHOWN} more" if len(pairs) > _SHOWN else ""
+        warn(
+            f"{source}: with noslip_iterations, accelerations depend on the order of contacts. MuJoCo's order of "
+            f"several contacts of one pair follows its search where it has no formulas, so states with such contacts "
+            f"can differ from it: {'; '.join(shown)}{more}",
+            RobotFileWarning,
+        )
+
+
+def _by_kind(m) -> dict[str, dict[str, str]]:
+    return {
+        "actuator": reasons_against_actuators(m),
+        "tendon": reasons_against_tendons(m) | _heavy_tendons(m),
+        "equality": reasons_against_equalities(m),
+    }
+
+
+def _heavy_tendons(m) -> dict[str, str]:
+    heavy = {int(i) for i in np.flatnonzero(m.tendon_armature)}
+    by_actuator = np.asarray(m.actuator_armature) != 0
+    for i in np.flatnonzero(by_actuator):
+        if enum_name("mjtTrn", m.actuator_trntype[i]) == "tendon":
+            heavy.add(int(m.actuator_trnid[i, 0]))
+    return {object_name(m, "tendon", i): "it has armature" for i in sorted(heavy)}
+
+
+def _options(m) -> list[str]:
+    out = []
+    integrator = enum_name("mjtIntegrator", m.opt.integrator)
+    if integrator not in _INTEGRATORS:
+        out.append(f"the integrator {integrator!r}; those built are {', '.join(_INTEGRATORS)}")
+    out += [f"the flag {name!r} in <option>" for name in _ENABLED if is_enabled(m, name)]
+    fluid = m.opt.density > 0 or m.opt.viscosity > 0
+    if integrator == "implicitfast" and fluid and free_bodies(m):
+        out.append("a fluid around free bodies that carry no joints, with the integrator 'implicitfast'; use 'Euler'")
+    if m.nplugin:
+        out.append("plugins")
+    return out
+
+
+def _joints(m) -> list[str]:
+    """Return what free joints have along axes of the world, and body axes would not have."""
+    out = []
+    for rows in translations_of_free_joints(m):
+        name = object_name(m, "joint", m.dof_jntid[rows[0]])
+        for what, there in (
+            ("frictionloss", m.dof_frictionloss[rows[0] : rows[0] + 6].any()),
+            ("uneven armature", np.ptp(m.dof_armature[rows]) > 0),
+        ):
+            if there:
+                out.append(f"free joint {name!r}: {what} (along axes of the world in MuJoCo); set it to 0")
+    return out
+
+
+def _geoms(m) -> list[str]:
+    """Return the pairs of geoms whose contacts are not built."""
+    pairs = geom_pairs(m)
+    missing = collections.Counter(what_is_missing(m, pair) for pair in pairs)
+    out = [
+        f"{count} pair{'s' * (count > 1)} of geoms of the types {types} that can touch"
+        for types, count in missing.items()
+        if types is not None
+    ]
+    if any(pair.adhesion for pair in pairs):
+        out.append("adhesion of geoms")
+    touching = sorted({g for pair in pairs for g in (pair.geom1, pair.geom2)})
+    for name in ("geom_surfacevel",):
+        if hasattr(m, name) and np.any(getattr(m, name)[touching]):
+            out.append("surface velocity of geoms")
+    return out

@@ -1,0 +1,149 @@
+"""Quantities of a solved state that sensors read: accelerations, and the forces of constraints on bodies."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdyn.algorithms.recursions import Robot, turning_accelerations
+from jaxdyn.spatial import Quaternion, Vec3
+from jaxdyn.tree import take_rows
+from jaxdyn.worlds._bodies import loads_of
+from jaxdyn.worlds._contact_rows import by_directions
+from jaxdyn.worlds._equalities import coupling
+from jaxdyn.worlds._equations import Acting, acting, rows_at
+from jaxdyn.worlds._law import RowKinds, force
+from jaxdyn.worlds._parts import Instant, Loads, PartRows, Places, sums
+from jaxdyn.worlds._passive import spring_energy
+from jaxdyn.worlds._readings import ContactLoads, Readings
+from jaxdyn.worlds._sensors import sensor_values
+from jaxdyn.worlds._tendons import tendon_loads
+
+
+def sensor_rows(robot: Robot, world: PartRows, a, time, q, v, control, activation, applied, wrenches=None, pushes=None):
+    """Return the values of all sensors at the accelerations `a` of a solved state, `[n, *batch]`; `pushes` are the
+    forces of the rows, if they are not those of the law."""
+    now = acting(robot, world, q, v, control, activation, applied)
+    rows = rows_at(robot, world, now)
+    if pushes is None:
+        pushes = force(rows.kinds, rows.numbers, rows.rates(robot, now.at, a) - rows.aref)
+    loads, contacts = _contacts(robot, world, now.at, rows.kinds, pushes)
+    if world.constraints.equalities.held is not None:
+        loads += _held(robot, world.constraints.equalities.held, now.at, pushes)
+    if wrenches is not None:
+        loads += (loads_of(robot, world, now.at, wrenches),)
+    if now.tendons is not None:
+        tension = _tension(robot, world, now) + _constrained_tension(robot, world, now, rows.kinds, pushes)
+        loads += tendon_loads(robot, world.tendons, now.at, tension)
+    joint_limits, tendon_limits = _limits(robot, world, rows.kinds, pushes)
+    readings = Readings(
+        acceleration=a - turning_accelerations(robot, now.at.v),
+        tendons=now.tendons,
+        actuated=now.actuators,
+        loads=loads,
+        contacts=contacts,
+        springs=spring_energy(robot, world.passive, now.at, now.tendons),
+        joint_limits=joint_limits,
+        tendon_limits=tendon_limits,
+        time=robot.broadcast(time[0]),
+    )
+    return robot.broadcast(sensor_values(robot, world.sensors, now.at, readings))
+
+
+def _tension(robot: Robot, world: PartRows, now: Acting):
+    """Return the forces along the tendons of springs, dampers and actuators."""
+    tension = now.passive.tension
+    actuators = world.actuators
+    if actuators.pulling:
+        numbers, which = np.array(actuators.pulling).T
+        pull = take_rows(actuators.gear[:, 0], numbers) * take_rows(now.actuators.force, numbers)
+        tension = tension + sums(robot.broadcast(pull), which, tension.shape[0])
+    return tension
+
+
+def _constrained_tension(robot: Robot, world: PartRows, now: Acting, kinds: RowKinds, pushes):
+    """Return the forces along the tendons of their equalities, friction losses and limits."""
+    losses, limits, coupled = world.constraints.losses, world.constraints.limits, world.constraints.equalities.tendons
+    count = len(world.tendons.names)
+    start = kinds.equalities + len(losses.dofs)
+    total = sums(pushes[start : kinds.equalities + kinds.frictions], np.array(losses.tendons, int), count)
+    start = kinds.equalities + kinds.frictions + 2 * len(limits.joints) + len(limits.balls)
+    lower, upper = (pushes[start + k * len(limits.tendons) :][: len(limits.tendons)] for k in range(2))
+    total = total + sums(lower - upper, np.array(limits.tendons, int), count)
+    if coupled is not None:
+        assert now.tendons is not None
+        first, second, *_ = np.array(coupled.pairs).T
+        # Their rows are the last ones of equalities.
+        own = pushes[kinds.equalities - len(first) : kinds.equalities]
+        _, slope = coupling(robot, coupled, take_rows(now.tendons.length, second))
+        total = total + sums(own, first, count) - sums(slope * own, second, count)
+    return total
+
+
+def _contacts(
+    robot: Robot, world: PartRows, at: Instant, kinds: RowKinds, pushes
+) -> tuple[tuple[Loads, ...], tuple[ContactLoads, ...]]:
+    """Return the forces of contacts on both bodies, and as sensors of touch see them."""
+    starts = iter(kinds.cone_starts)
+    loads, contacts = [], []
+    for dim, own in by_directions(robot, world.constraints.contacts, at):
+        count = len(own.dims)
+        start = kinds.scalars - count if dim == 1 else next(starts)
+        along = [pushes[start + k * count : start + (k + 1) * count] for k in range(dim)]
+        position, frame = own.touching.candidates.position, own.touching.candidates.frame
+        axes = (frame.x, frame.y, frame.z)
+        total = _sum([axis * x for axis, x in zip(axes, along[:3], strict=False)])
+        none = jax.tree.map(jnp.zeros_like, total)
+        moment = _sum([axis * x for axis, x in zip(axes, along[3:], strict=False)]) if dim > 3 else none
+        loads.append(Loads(own.bodies[:, 0], position, -total, -moment))
+        loads.append(Loads(own.bodies[:, 1], position, total, moment))
+        contacts.append(ContactLoads(own.bodies, position, frame.x, along[0]))
+    return tuple(loads), tuple(contacts)
+
+
+def _sum(terms: list[Vec3]) -> Vec3:
+    return functools.reduce(operator.add, terms)
+
+
+def _held(robot: Robot, held: PartRows, at: Instant, pushes) -> tuple[Loads, ...]:
+    """Return the forces of connections and welds on both bodies."""
+    one, two = Places.located(held.first, at), Places.located(held.second, at)
+    count, connections = len(held.bodies), held.connections
+    along = Vec3(*(pushes[k * count : (k + 1) * count] for k in range(3)))
+    moment = jax.tree.map(jnp.zeros_like, along)
+    welded = np.arange(connections, count)
+    if len(welded):
+        n, start = len(welded), 3 * count
+        turns = Vec3(*(pushes[start + k * n : start + (k + 1) * n] for k in range(3)))
+        R = take_rows(two.pose.rotation, welded)
+        Q = Quaternion.from_rotation(R.T.compose(take_rows(one.pose.rotation, welded)))
+        own = R.apply(turns * Q.w + Q.vector.cross(turns)) * (0.5 * held.scale)
+        where = np.full(count, -1)
+        where[welded] = np.arange(n)
+        moment = take_rows(own, where)
+    bodies = np.array(held.bodies)
+    first = Loads(bodies[:, 0], one.pose.translation, along, moment)
+    second = Loads(bodies[:, 1], two.pose.translation, -along, -moment)
+    return first, second
+
+
+def _limits(robot: Robot, world: PartRows, kinds: RowKinds, pushes) -> tuple[Any, Any]:
+    """Return the forces of the limits of joints and of tendons, both sides together."""
+    limits, sensors = world.constraints.limits, world.sensors
+    singles, balls, pulled = len(limits.joints), len(limits.balls), len(limits.tendons)
+    count = 2 * singles + balls + 2 * pulled
+    start = kinds.equalities + kinds.frictions
+    own = pushes[start : start + count]
+    joint_of = {dof: j for j, (_, _, dof) in enumerate(sensors.joints)}
+    of_singles = [joint_of[dof] for _, dof in limits.joints]
+    owners = np.array([*of_singles, *of_singles, *(joint_of[dof] for _, dof in limits.balls)], int)
+    tendons = np.array([*limits.tendons, *limits.tendons], int)
+    return (
+        sums(own[: len(owners)], owners, len(sensors.joints)),
+        sums(own[len(owners) :], tendons, max(len(sensors.tendons_limited), 1)),
+    )

@@ -1,0 +1,85 @@
+"""The quantities from which the accelerations of a world are made, in their order: to compare with MuJoCo."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+
+from jaxdyn._compile import compiled
+from jaxdyn.algorithms.recursions import Robot, RobotAndParts
+from jaxdyn.simulate import State
+from jaxdyn.worlds._equations import acting, mass_matrix, natural, rows_at
+from jaxdyn.worlds._parts import PartRows
+from jaxdyn.worlds._slopes import bias_force
+from jaxdyn.worlds._states import as_in, given_of
+from jaxdyn.worlds._steps import sensed, solved, step_from
+from jaxdyn.worlds._world import World
+
+
+class Stages(NamedTuple):
+    """Quantities of states, with batch axes in front, and the velocities of free joints in body axes. The rows of
+    constraints stand in the order of `world.parts.pattern.kinds`."""
+
+    tendon_lengths: Any
+    """`[nt]`"""
+    mass_matrix: Any
+    """`[nv, nv]`; only its lower triangle is right, and only where a column moves the body of the row."""
+    passive: Any
+    """`[nv]`"""
+    bias: Any
+    """`[nv]`"""
+    actuator_forces: Any
+    """`[nu]`"""
+    actuator_torque: Any
+    """`[nv]`"""
+    activation_rates: Any
+    """`[na]`"""
+    J: Any
+    """`[rows, nv]`"""
+    aref: Any
+    """`[rows]`"""
+    D: Any
+    """`[rows]`: zero for rows that do not act."""
+
+
+@compiled()
+def world_stages(world: World, state: State, control: Any) -> Stages:
+    """Return what the accelerations of states are made of; the arguments have the same batch axes."""
+    world = as_in(world, state)
+    bound, operands = RobotAndParts.of(world.model, world.parts, state.q.dtype, "world")
+    found = bound.call(_stages, operands, state.q, state.v, control, state.activation)
+    batch, nv = state.q.shape[:-1], world.model.nv
+    return found._replace(mass_matrix=found.mass_matrix.reshape(*batch, nv, nv), J=found.J.reshape(*batch, -1, nv))
+
+
+@compiled()
+def accelerations_step_and_sensors(world: World, state: State, control: Any) -> tuple[Any, State, Any]:
+    """Return what `World.accelerations` and `World.step` do, and the values of all sensors `[*batch, n]` one after the
+    other, with one program that solves the constraints once."""
+    given = given_of(world, state, control, None, None)
+    bound, operands = given.bound()
+    found = solved(given)
+    a = bound.call(natural, operands, found.a, given.arguments.v)
+    return a, step_from(given, found.a), sensed(given, found)
+
+
+def _stages(robot: Robot, world: PartRows, q, v, control, activation) -> Stages:
+    now = acting(robot, world, q, v, control, activation, robot.zeros())
+    rows = rows_at(robot, world, now)
+    J = rows.jacobian(robot, now.at)
+    M = mass_matrix(robot, now.equations)
+    bias = bias_force(robot, now.equations, now.at.v)
+    stages = Stages(
+        robot.zeros()[:0] if now.tendons is None else now.tendons.length,
+        M.reshape(-1, *M.shape[2:]),
+        now.passive.torque,
+        bias,
+        now.actuators.force,
+        now.actuators.torque,
+        now.actuators.rate,
+        J.reshape(-1, *J.shape[2:]),
+        rows.aref,
+        rows.numbers.D,
+    )
+    return jax.tree.map(robot.broadcast, stages)

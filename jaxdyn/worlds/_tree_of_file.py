@@ -1,0 +1,60 @@
+"""The tree of an MJCF file alone, without what a world computes itself."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import warnings
+
+import numpy as np
+
+from jaxdyn._types import float_leaf
+from jaxdyn.io import LeftOutWarning, load_mjcf
+from jaxdyn.io.mjcf import enum_name, with_actuators
+from jaxdyn.model import Model
+
+_ZERO = (
+    "dof_damping",
+    "dof_dampingpoly",
+    "dof_frictionloss",
+    "jnt_stiffness",
+    "jnt_stiffnesspoly",
+    "jnt_springyield",
+    "jnt_limited",
+    "jnt_actfrclimited",
+    "actuator_damping",
+    "actuator_dampingpoly",
+    "tendon_stiffness",
+    "tendon_stiffnesspoly",
+    "tendon_damping",
+    "tendon_dampingpoly",
+    "tendon_frictionloss",
+    "tendon_limited",
+    "body_gravcomp",
+    "eq_active0",
+)
+"""The fields of `mjModel` that a world's other parts read."""
+
+
+def tree_of(m) -> Model:
+    """Return the model of the tree of an `mjModel`: placements, inertias, armature, gravity; no more."""
+    bare = copy.copy(m)
+    for name in _ZERO:
+        if hasattr(bare, name):
+            getattr(bare, name)[:] = 0
+    bare.opt.density, bare.opt.viscosity = 0.0, 0.0
+    with warnings.catch_warnings():
+        # The world has what the tree leaves out.
+        warnings.simplefilter("ignore", LeftOutWarning)
+        model = load_mjcf(bare, unsupported="warn")
+    # Equal along all axes, so that it is the same in body axes; `bias_force` has what the turning of these adds.
+    rows = translations_of_free_joints(m).ravel()
+    armature = np.array(model.armature)
+    armature[rows] = with_actuators(m, m.dof_armature, m.tendon_armature, m.actuator_armature)[0][rows]
+    return dataclasses.replace(model, armature=float_leaf(armature))
+
+
+def translations_of_free_joints(m) -> np.ndarray:
+    """Return the degrees of freedom `[n, 3]` of the translations of the free joints of an `mjModel`."""
+    free = [j for j in range(m.njnt) if enum_name("mjtJoint", m.jnt_type[j]) == "free"]
+    return np.asarray(m.jnt_dofadr, int)[free][:, None] + np.arange(3)

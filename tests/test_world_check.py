@@ -1,0 +1,197 @@
+"""Worlds are compared with MuJoCo, and the first quantity that differs is named with where it comes from."""
+
+import json
+import re
+import sys
+
+import pytest
+from world_oracle import LOCOMOTION, SMALL, path_of
+
+from jaxdyn import load_world, programs
+from jaxdyn.cli import main
+
+mujoco = pytest.importorskip("mujoco")
+TEXT = SMALL.format(cone="elliptic", integrator="Euler")
+CHANGES = {
+    "mass": ('size=".05" condim="4"', 'size=".05" condim="4" mass="3"', "the mass matrix", "joint 'joint_0'"),
+    "gear": ('gear="2"', 'gear="2.1"', "the torques of actuators", "joint 'h' of body 'b'"),
+    "damping": ('damping=".2"', 'damping=".3"', "passive forces", "joint 'h' of body 'b'"),
+    "limit": ('"-80 -3"', '"-81 -3"', "the reference accelerations of limits", "joint 'h'"),
+    "impedance": ('.004 .4 3"', '.004 .4 2"', "the regularization of contacts", "geom"),
+    "dry friction": ('frictionloss=".05"', "", "the number of friction losses: 0 here, 1 in MuJoCo", "joint 'h'"),
+    "gain": ('gainprm="3"', 'gainprm="4"', "the forces of actuators", "actuator 'actuator_1'"),
+}
+
+
+def test_models_of_mujoco_leave_its_warnings_to_whoever_heard_them(tmp_path):
+    path = tmp_path / "world.xml"
+    path.write_text(TEXT)
+    heard = []
+    mujoco.set_mju_user_warning(heard.append)
+    try:
+        programs.mujoco_model(path)
+        assert mujoco.get_mju_user_warning() == heard.append
+    finally:
+        mujoco.set_mju_user_warning(None)
+
+
+@pytest.mark.slow
+def test_a_world_is_equal_by_itself_and_names_what_is_changed(tmp_path, capsys):
+    path = tmp_path / "world.xml"
+    path.write_text(TEXT)
+    arguments = ["check", str(path), "--against", "mujoco", "--states", "2", "--steps", "60"]
+    assert main([*arguments, "--json"]) == 0
+    out = json.loads(capsys.readouterr().out)
+    assert out["equal"] is True
+    assert out["first"] is None
+    assert {kind: x["states"] for kind, x in out["accelerations"].items()} == {
+        "initial": 1,
+        "keyframe": 1,
+        "random": 2,
+        "in motion": 2,
+        "at limits": 2,
+    }
+    assert all(x["error"] < 1e-8 for x in out["accelerations"].values())
+    assert out["rollout"]["steps"] == out["rollout"]["agree"] == 60
+    assert 0 < out["rollout"]["error"] < 1e-6
+    # The law of one joint, which a new world of the same structure compiles nothing for.
+    found = programs.compare_world(path, load_world(changed("damping")), states=2, steps=0)
+    assert not found.equal
+    require(found.first, "damping")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", CHANGES)
+def test_each_change_is_named(what):
+    found = programs.compare_world(TEXT, load_world(changed(what)), states=10, steps=0)
+    assert not found.equal
+    require(found.first, what)
+
+
+def changed(what: str) -> str:
+    old, new, *_ = CHANGES[what]
+    assert old in TEXT
+    return TEXT.replace(old, new)
+
+
+def require(first, what: str) -> None:
+    *_, quantity, where = CHANGES[what]
+    assert first.quantity.startswith(quantity)
+    assert where in first.where
+    assert first.error > 1e-8
+
+
+@pytest.mark.slow
+def test_a_difference_is_the_exit_code_and_is_printed(tmp_path, capsys, monkeypatch):
+    path = tmp_path / "world.xml"
+    path.write_text(TEXT)
+    module = sys.modules[programs.compare_world.__module__]
+    monkeypatch.setattr(module, "load_world", lambda source: load_world(changed("damping")))
+    assert main(["check", str(path), "--against", "mujoco", "--states", "2", "--steps", "100"]) == 1
+    out = capsys.readouterr().out
+    assert "DIFFERENT at" in out
+    assert re.search("the first quantity that differs.*passive forces", out)
+    assert "from joint 'h' of body 'b'" in out
+    assert out.splitlines()[-1] == "DIFFERENT"
+
+
+# A world whose programs compile quickly.
+SWING = """<mujoco><option integrator="implicitfast" timestep=".004"/><worldbody><body name="a"><joint name="a"/>
+<geom size=".05" pos=".2 0 0"/><site name="s" pos=".1 0 0"/><body name="b" pos=".3 0 0"><joint name="b" range="-50 60"
+ actuatorfrcrange="-2 2"/><geom size=".05" pos=".1 0 0"/></body></body></worldbody>
+<equality><joint joint1="a" joint2="b" active="false"/></equality>
+<actuator><motor joint="a" ctrlrange="-1 1"/><velocity name="v" joint="b" kv="2" forcerange="-3 3"/></actuator>
+<sensor><gyro name="turn" site="s"/><actuatorfrc actuator="v"/></sensor></mujoco>"""
+OF_SWING = {
+    "control range": ('ctrlrange="-1 1"', 'ctrlrange="-1 1.1"', "the forces of actuators"),
+    "force range": ('forcerange="-3 3"', 'forcerange="-3 90"', "the values of sensors"),
+    "equality": ('joint2="b"', 'joint2="b" polycoef="0 1 .1"', "the Jacobian of rows of equalities"),
+    "integrator": ("implicitfast", "Euler", "velocities after a time step"),
+    "sensor": ('pos=".1 0 0"/><body', 'pos=".1 0 0" euler="30 0 0"/><body', "the values of sensors"),
+}
+
+
+@pytest.mark.parametrize("what", OF_SWING)
+def test_differences_that_show_at_limits_in_steps_or_in_sensors_are_found(what):
+    old, new, quantity = OF_SWING[what]
+    assert old in SWING
+    found = programs.compare_world(SWING, load_world(SWING.replace(old, new)), states=8, steps=0)
+    different = {kind: x.different for kind, x in found.accelerations.items()}
+    assert different["at limits"]
+    if what in ("control range", "equality"):
+        assert different["random"] == different["in motion"] == 0
+    assert found.first is not None
+    assert found.first.quantity.startswith(quantity)
+    if quantity == "the values of sensors":
+        assert found.first.where == ("sensor 'turn'" if what == "sensor" else "sensor 'sensor_1'")
+
+
+def test_a_world_is_equal_in_all_states():
+    found = programs.compare_world(SWING, states=8, steps=20)
+    assert found.equal
+    assert found.rollout is not None
+    assert all(max(x.step_error, x.sensor_error) < 1e-12 for x in found.accelerations.values())
+
+
+@pytest.mark.slow
+def test_states_that_hang_on_rounding_are_set_apart():
+    text = """<mujoco><worldbody><geom type="plane" size="1 1 1"/>
+    <body pos="0 0 .1"><freejoint/><geom size=".1"/></body></worldbody></mujoco>"""
+    found = programs.compare_world(text, states=2, steps=20)
+    start = found.accelerations["initial"]
+    assert (start.states, start.on_switches, start.different) == (1, 1, 0)
+    assert start.own_change > 0.1
+    assert (found.comparable, found.equal) == (True, True)
+
+
+@pytest.mark.slow
+def test_a_world_that_only_ever_just_touches_is_compared_with_other_margins():
+    text = """<mujoco><worldbody><body euler="30 20 10"><geom type="plane" size="1 1 1" friction="{0}"/>
+    <body pos="0 0 .1"><joint type="slide" axis="1 0 0"/><joint type="slide" axis="0 1 0"/>
+    <geom size=".1" friction="{0}"/></body>
+    </body></worldbody></mujoco>"""
+    found = programs.compare_world(text.format(1), states=2, steps=20)
+    assert (found.margin_change, found.comparable, found.equal) == (1e-6, True, True)
+    assert [x.states for x in found.accelerations.values()] == [2, 4, 4, 4]
+    assert all(x.on_switches == 0 for x in found.accelerations.values())
+    other = programs.compare_world(text.format(1), load_world(text.format(0.5)), states=2, steps=20)
+    assert (other.comparable, other.equal) == (True, False)
+    assert other.first is not None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("package", "name"), LOCOMOTION)
+def test_rollouts_of_1000_steps_agree_up_to_their_horizon(package, name):
+    """The horizon is how long MuJoCo's own roll-outs, shifted by 1e-12, stay together."""
+    found = programs.compare_world(path_of(package, name), states=2, steps=1000)
+    assert found.rollout is not None
+    print(f"{package} {name}: {found.rollout}")
+    assert found.rollout.steps == 1000
+    assert found.equal
+
+
+def test_what_is_refused_is_told(tmp_path, capsys):
+    path = tmp_path / "world.xml"
+    path.write_text(
+        '<mujoco><option><flag sleep="enable"/></option>'
+        '<worldbody><body><freejoint/><geom size=".1"/></body></worldbody></mujoco>'
+    )
+    assert main(["check", str(path), "--against", "mujoco"]) == 2
+    assert "sleep" in capsys.readouterr().err
+    with pytest.raises(Exception, match="sleep") as caught:
+        programs.compare_world(path)
+    assert programs.why_refused(caught.value) == ["the flag 'sleep' in <option>"]
+
+
+def test_mistakes(tmp_path, capsys):
+    path = tmp_path / "arm.urdf"
+    path.write_text('<robot name="r"><link name="a"/></robot>')
+    assert main(["check", str(path), "--against", "mujoco"]) == 2
+    assert "--against mujoco compares scenes of MJCF files" in capsys.readouterr().err
+    path = tmp_path / "world.xml"
+    path.write_text(TEXT)
+    assert main(["check", str(path), "--against", "mujoco", "--steps", "-1"]) == 2
+    assert "steps is -1" in capsys.readouterr().err
+    path.write_text("<mujoco/>")
+    assert programs.why_no_world(path) == "nothing moves"
+    assert programs.why_no_world(tmp_path / "nowhere.xml")

@@ -1,0 +1,388 @@
+"""Contacts of two geoms, compared with those that MuJoCo reports."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import mujoco
+import numpy as np
+import pytest
+from world_contacts import OnArrays, difference, evaluate
+
+from jaxdyn._batched_functions import Plain
+from jaxdyn._batching import call
+from jaxdyn._errors import ModelError
+from jaxdyn.io.mjcf import GeomType
+from jaxdyn.worlds._collisions import (
+    FAR,
+    candidate_count,
+    is_built,
+    may_be_deep,
+    shallow_depth,
+    shape_of,
+)
+
+SIZES = {"plane": 3, "sphere": 1, "capsule": 2, "ellipsoid": 3, "cylinder": 2, "box": 3}
+_ANGLES = 2 * np.pi * np.arange(6) / 6
+MESHES = {
+    "cube": np.array(np.meshgrid([-0.1, 0.1], [-0.15, 0.15], [-0.2, 0.2])).reshape(3, 8).T,
+    "prism": np.array([[0.2 * np.cos(a), 0.15 * np.sin(a) + 0.02 * z, z] for a in _ANGLES for z in (-0.1, 0.1)]),
+    "rock": 0.2 * np.random.default_rng(5).normal(size=(12, 3)),
+}
+"""Vertices. Meshes have no other sizes."""
+SCENES = 8
+"""Pairs of geoms in one model, with sizes and margins of their own."""
+TOLERANCE = 1e-10
+
+
+def number(name: str) -> GeomType:
+    return GeomType["MESH" if name in MESHES else name.upper()]
+
+
+def model_of(kind1: str, kind2: str, rng, count: int = SCENES):
+    """A model with pairs of geoms: both can move, but for planes."""
+    bodies, pairs = [], []
+    asset = "".join(f'<mesh name="{n}" vertex="{" ".join(str(x) for x in v.ravel())}"/>' for n, v in MESHES.items())
+    for i in range(count):
+        for k, kind in enumerate((kind1, kind2)):
+            shape = f'type="mesh" mesh="{kind}"'
+            if kind in SIZES:
+                shape = f'type="{kind}" size="{" ".join(str(x) for x in rng.uniform(0.05, 0.3, SIZES[kind]))}"'
+            geom = f'<geom name="g{k}{i}" {shape} contype="0" conaffinity="0"'
+            if kind == "plane":
+                quat = " ".join(str(x) for x in (rng.normal(size=4) if i % 2 else (1, 0, 0, 0)))
+                bodies.append(f'{geom} pos="0.1 -0.2 {0.1 * i}" quat="{quat}"/>')
+            else:
+                bodies.append(f"<body><freejoint/>{geom}/></body>")
+        margin, gap = rng.choice([0, 0.02, 0.1]), rng.choice([0, 0.01])
+        pairs.append(f'<pair geom1="g0{i}" geom2="g1{i}" margin="{margin}" gap="{gap}"/>')
+    parts = {"asset": asset, "worldbody": "".join(bodies), "contact": "".join(pairs)}
+    text = "".join(f"<{name}>{content}</{name}>" for name, content in parts.items())
+    return mujoco.MjModel.from_xml_string(f"<mujoco>{text}</mujoco>")
+
+
+def quaternions(count: int, rng) -> np.ndarray:
+    """Random ones, turns by quarters of a circle, and what lies close to those."""
+    general = rng.normal(size=(count, 4))
+    half = np.sqrt(0.5)
+    quarters = np.array([[1, 0, 0, 0], [half, half, 0, 0], [half, 0, half, 0], [half, 0, 0, half], [0, 1, 0, 0]])
+    aligned = quarters[rng.integers(len(quarters), size=count)]
+    yaw = rng.uniform(-np.pi, np.pi, count)
+    turned = np.stack([np.cos(yaw), 0 * yaw, 0 * yaw, np.sin(yaw)], axis=-1)
+    near = aligned + 1e-3 * rng.normal(size=(count, 4))
+    kind = rng.integers(4, size=count)
+    return np.choose(kind[:, None], [general, aligned, turned, near])
+
+
+def random_pose(m, d, rng, scale: float = 0.4) -> None:
+    """Places close to each other, with equal and with different orientations."""
+    count = m.nq // 7
+    base = rng.uniform(-1, 1, 3)
+    quats = quaternions(count, rng)
+    if rng.random() < 0.4:
+        quats[:] = quats[0]
+    for i in range(count):
+        offset = rng.uniform(-1, 1, 3) * scale
+        if rng.random() < 0.3:
+            offset = np.round(offset * 10) / 10 * (rng.random(3) < 0.5)
+        d.qpos[7 * i : 7 * i + 3] = base * rng.choice([0, 0, 1]) + offset
+        d.qpos[7 * i + 3 : 7 * i + 7] = quats[i]
+    mujoco.mj_kinematics(m, d)
+    mujoco.mj_collision(m, d)
+
+
+def reported(m, d) -> list[list[np.ndarray]]:
+    """For each pair the contacts, as distance, position and the nine numbers of the frame."""
+    found = [[] for _ in range(m.npair)]
+    which = {int(g): i for i in range(m.npair) for g in (m.pair_geom1[i], m.pair_geom2[i])}
+    for i in range(d.ncon):
+        con = d.contact[i]
+        found[which[int(con.geom[0])]].append(np.concatenate([[con.dist], con.pos, con.frame]))
+    return found
+
+
+class Comparison(NamedTuple):
+    """The candidates of many poses and what MuJoCo reports."""
+
+    model: mujoco.MjModel
+    qpos: list
+    got: np.ndarray
+    wanted: list
+
+    def errors(self) -> np.ndarray:
+        """`[poses, pairs]`: the largest differences; infinite where the numbers of contacts differ."""
+        pairs = range(self.model.npair)
+        return np.array([[difference(got[j], wanted[j]) for j in pairs] for got, wanted in zip(*self[2:], strict=True)])
+
+
+def compare(kind1: str, kind2: str, trials: int, seed: int = 0, worlds: int = SCENES) -> Comparison:
+    """Candidates at random poses of random geoms; MuJoCo's general routine goes on to the end."""
+    rng = np.random.default_rng(seed)
+    m = model_of(kind1, kind2, rng, worlds)
+    m.opt.ccd_tolerance, m.opt.ccd_iterations = 1e-12, 200
+    d = mujoco.MjData(m)
+    qpos, states, wanted = [], [], []
+    for _ in range(trials):
+        random_pose(m, d, rng)
+        qpos.append(d.qpos.copy())
+        states.append(np.concatenate([d.geom_xpos, d.geom_xmat], axis=1))
+        wanted.append(reported(m, d))
+    return Comparison(m, qpos, at_states(m, np.array(states)), wanted)
+
+
+def at_states(m, states, dtype=float) -> np.ndarray:
+    """`[*batch, pairs, count, 13]`: the candidates at places and rotations `[*batch, ngeom, 12]`."""
+    one, two = m.pair_geom1, m.pair_geom2
+    if m.geom_type[one[0]] > m.geom_type[two[0]]:
+        one, two = two, one
+    shapes = [[shape_of(m, g) for g in geoms] for geoms in (one, two)]
+    structures = tuple(of[0][0] for of in shapes)
+    sizes = [np.array([s for _, s in of]) for of in shapes]
+    types = [GeomType(int(m.geom_type[g[0]])) for g in (one, two)]
+    margin = m.pair_margin + m.pair_gap
+    arrays = (sizes[0], states[..., one, :], sizes[1], states[..., two, :], margin)
+    return evaluate(*types, *(np.asarray(x, dtype) for x in arrays), structures)
+
+
+def is_moot(found: Comparison, i: int, j: int) -> bool:
+    """Whether MuJoCo reports other contacts, among them the ones that were found, at poses that differ by rounding."""
+    rng = np.random.default_rng(0)
+    m, d = found.model, mujoco.MjData(found.model)
+    for _ in range(200):
+        d.qpos[:] = found.qpos[i] + 1e-13 * rng.normal(size=m.nq)
+        mujoco.mj_kinematics(m, d)
+        mujoco.mj_collision(m, d)
+        if difference(found.got[i, j], reported(m, d)[j]) < 1e-8:
+            return True
+    return False
+
+
+PAIRS = [
+    ("plane", "sphere"),
+    ("plane", "capsule"),
+    ("plane", "ellipsoid"),
+    ("plane", "cylinder"),
+    ("plane", "box"),
+    ("plane", "cube"),
+    ("plane", "prism"),
+    ("plane", "rock"),
+    ("sphere", "sphere"),
+    ("sphere", "capsule"),
+    ("sphere", "cylinder"),
+    ("sphere", "box"),
+    ("capsule", "capsule"),
+    ("capsule", "box"),
+    ("box", "box"),
+]
+
+
+def check(found: Comparison) -> None:
+    errors = found.errors()
+    assert sum(len(x) > 0 for w in found.wanted for x in w) > 0.1 * errors.size
+    for i, j in np.argwhere(errors > TOLERANCE):
+        assert is_moot(found, i, j), (errors[i, j], found.qpos[i], found.got[i, j], found.wanted[i][j])
+
+
+@pytest.mark.parametrize(("kind1", "kind2"), PAIRS)
+def test_contacts_are_those_of_mujoco(kind1, kind2):
+    """Distances, positions, frames and numbers, apart, within the margin and overlapping, aligned and at random."""
+    check(compare(kind1, kind2, 40))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind1", "kind2"), PAIRS)
+def test_contacts_are_those_of_mujoco_at_many_poses(kind1, kind2):
+    check(compare(kind1, kind2, 2000, seed=1))
+
+
+ROUTINE = [("sphere", "ellipsoid"), ("capsule", "ellipsoid"), ("capsule", "cylinder"), ("ellipsoid", "ellipsoid")]
+"""Pairs for which MuJoCo has its general routine, which ends at a tolerance."""
+BOXES = [("ellipsoid", "cylinder"), ("ellipsoid", "box"), ("cylinder", "cylinder"), ("cylinder", "box")]
+"""Those of them with flat sides on both or with edges."""
+
+
+def check_nearly(found: Comparison) -> None:
+    """Compare contacts, of little depth where only these are MuJoCo's, but for those whose place is not unique."""
+    m, d = found.model, mujoco.MjData(found.model)
+    compared = 0
+    for i, qpos in enumerate(found.qpos):
+        d.qpos[:] = qpos
+        mujoco.mj_kinematics(m, d)
+        for j, wanted in enumerate(found.wanted[i]):
+            geoms = sorted((m.pair_geom1[j], m.pair_geom2[j]), key=lambda g: m.geom_type[g])
+            types = [m.geom_type[g] for g in geoms]
+            depth = shallow_depth(types[0], m.geom_size[geoms[:1]], types[1], m.geom_size[geoms[1:]])
+            if may_be_deep(*types) and any(x[0] < -0.9 * depth[0] for x in wanted):
+                continue
+            compared += len(wanted)
+            # MuJoCo's distances are much closer than its normals, on which the places of edges depend.
+            distance, place = (1e5, 5e3) if types[0] == GeomType.CYLINDER else (1e8, 5e4)
+            scale = np.array([distance, *[place] * 3, *[1e3] * 9])
+            got = [x for x in found.got[i, j] if x[0] < FAR / 2]
+            if difference([x * scale for x in got], [x * scale for x in wanted]) < 1:
+                continue
+            axes = d.geom_xmat[geoms].reshape(2, 3, 3)
+            assert is_any(types, axes, got, wanted) or is_moot(found, i, j), (qpos, got, wanted)
+    assert compared > 0.05 * len(found.qpos) * m.npair
+
+
+def is_any(types, axes, got, wanted) -> bool:
+    """Whether MuJoCo may report another place: for a single contact of a cylinder along a line; and where the end of a
+    cylinder is touched by what is perpendicular to its axis up to a small tilt."""
+    if GeomType.CYLINDER not in types:
+        return False
+    own = [axes[k][:, 2:] if types[k] != GeomType.BOX else axes[k] for k in (0, 1)]
+    parallel = np.abs(own[0].T @ own[1]).max() > 1 - 1e-4
+    same = len(got) == len(wanted) == 1 and abs(got[0][0] - wanted[0][0]) < 1e-6
+    if parallel and same:
+        return np.abs(got[0][4:7] - wanted[0][4:7]).max() < 1e-3
+    if types[0] == GeomType.CAPSULE:
+        return parallel
+    normals = [x[4:7] for x in (*got, *wanted)]
+    ends = [abs(n @ axes[k][:, 2]) > 1 - 1e-6 for k in (0, 1) for n in normals if types[k] == GeomType.CYLINDER]
+    return any(ends) and np.abs(own[0].T @ own[1]).min() < 0.0888
+
+
+@pytest.mark.parametrize(("kind1", "kind2"), [pytest.param(*ROUTINE[2], marks=pytest.mark.slow), ROUTINE[3]])
+def test_contacts_are_nearly_those_of_the_general_routine(kind1, kind2):
+    check_nearly(compare(kind1, kind2, 40))
+
+
+@pytest.mark.parametrize(
+    ("kind1", "kind2"), [("ellipsoid", "box"), pytest.param("cylinder", "box", marks=pytest.mark.slow)]
+)
+def test_contacts_with_flat_sides_are_nearly_those_of_the_general_routine(kind1, kind2):
+    check_nearly(compare(kind1, kind2, 200, worlds=1))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind1", "kind2"), ROUTINE + BOXES)
+def test_contacts_are_nearly_those_of_the_general_routine_at_many_poses(kind1, kind2):
+    check_nearly(compare(kind1, kind2, 1000, seed=1))
+
+
+SINGULAR = {
+    "nowhere apart": (0, 0, 0),
+    "surfaces touching": (0, 0, 0.2),
+    "beside": (0.1, 0, 0),
+    "at an edge": (0.1, 0.1, 0),
+    "at a corner": (0.1, 0.1, 0.1),
+    "farther": (0, 0.2, 0.1),
+}
+QUARTER = np.array([[1, 0, 0], [0, 0, -1], [0, 1, 0]])
+EIGHTH = np.array([[np.sqrt(0.5), -np.sqrt(0.5), 0], [np.sqrt(0.5), np.sqrt(0.5), 0], [0, 0, 1]])
+
+
+SIMPLE = [p for p in PAIRS + ROUTINE if p[1] not in MESHES]
+LONG = [("capsule", "cylinder"), ("capsule", "box"), ("box", "box"), *ROUTINE[1:], *BOXES]
+PLACED = [p for p in SIMPLE if p not in LONG] + [pytest.param(*p, marks=pytest.mark.slow) for p in LONG]
+
+
+@pytest.mark.parametrize(("kind1", "kind2"), PLACED)
+def test_derivatives_are_finite_where_directions_are_not_unique(kind1, kind2):
+    types = number(kind1), number(kind2)
+    places = [np.concatenate([x, r.ravel()]) for x in SINGULAR.values() for r in (np.eye(3), QUARTER, EIGHTH)]
+    two = jnp.asarray(places)[:, None]
+    one = jnp.asarray(np.concatenate([np.zeros(3), np.eye(3).ravel()]))[None]
+    sizes = jnp.broadcast_to(jnp.array([0.1, 0.1, 0.1]), (len(places), 1, 3))
+
+    def function(sizes1, sizes2, placed):
+        plain = Plain(OnArrays(*types, (None, None)), (2, 2, 2, 2, 1), ((candidate_count(*types), 13),))
+        return call(plain, sizes1, one, sizes2, placed, jnp.array([0.02]))[0]
+
+    out, pullback = jax.vjp(function, sizes, sizes, two)
+    rng = np.random.default_rng(0)
+    for _ in range(3):
+        for gradient in (out, *pullback(jnp.asarray(rng.normal(size=out.shape)))):
+            assert np.all(np.isfinite(gradient))
+
+
+@pytest.mark.parametrize(
+    ("kind1", "kind2"), [BOXES[-1], *(pytest.param(*p, marks=pytest.mark.slow) for p in BOXES[:-1] + SIMPLE)]
+)
+def test_any_geom_may_have_the_batch_axes(kind1, kind2):
+    """Where XLA compiles a world, only what moves has them."""
+    types = number(kind1), number(kind2)
+    moves, stays, sizes = jnp.zeros((5, 1, 12)), jnp.zeros((1, 12)), jnp.ones((1, 3))
+    for first, second in ((stays, moves), (moves, stays)):
+        out = jax.eval_shape(OnArrays(*types, (None, None)), sizes, first, sizes, second, jnp.zeros(1))
+        assert out.shape == (5, candidate_count(*types), 13)
+
+
+@pytest.mark.parametrize(
+    ("kind1", "kind2", "tilt", "place"),
+    [
+        ("capsule", "box", None, (0.03, 0.05, 0.21)),
+        pytest.param("ellipsoid", "box", None, (0.03, 0.05, 0.19), marks=pytest.mark.slow),
+        pytest.param("ellipsoid", "cylinder", None, (0.21, 0.05, 0.02), marks=pytest.mark.slow),
+        pytest.param("cylinder", "cylinder", None, (0.2, 0.05, 0.05), marks=pytest.mark.slow),
+        pytest.param("cylinder", "cylinder", 0.03, (0.03, -0.02, -0.345), marks=pytest.mark.slow),
+        pytest.param("cylinder", "box", 0.02, (0.03, -0.02, -0.295), marks=pytest.mark.slow),
+    ],
+)
+def test_derivatives_are_those_of_differences(kind1, kind2, tilt, place):
+    """For pairs with a choice of parts, away from where the choice changes; also of faces that nearly lie flat."""
+    types = number(kind1), number(kind2)
+    rng = np.random.default_rng(3)
+    plain = Plain(OnArrays(*types, (None, None)), (2, 2, 2, 2, 1), ((candidate_count(*types), 13),))
+    turn = np.linalg.qr(rng.normal(size=(3, 3)))[0]
+    if tilt is not None:
+        turn = np.array([[1, 0, 0], [0, np.cos(tilt), -np.sin(tilt)], [0, np.sin(tilt), np.cos(tilt)]])
+    arguments = [
+        np.array([[0.1, 0.2, 0.15]]),
+        np.concatenate([place, turn.ravel()])[None],
+        np.array([[0.2, 0.15, 0.1]]),
+        np.concatenate([np.zeros(3), np.eye(3).ravel()])[None],
+        np.array([0.1]),
+    ]
+    tangents = [rng.normal(size=x.shape) for x in arguments]
+
+    def function(*args):
+        return call(plain, *args)[0]
+
+    out, forward = jax.jvp(function, [jnp.asarray(x) for x in arguments], [jnp.asarray(x) for x in tangents])
+    step = 1e-6
+    ends = [
+        function(*(jnp.asarray(x + s * t) for x, t in zip(arguments, tangents, strict=True))) for s in (step, -step)
+    ]
+    assert np.sum(np.asarray(out)[:, 0] < FAR / 2) > (0 if tilt is None else 3)
+    np.testing.assert_allclose(forward, (ends[0] - ends[1]) / (2 * step), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_a_rim_is_found_where_axes_are_almost_parallel():
+    """A cylinder beside a capsule, tilted by a few microradians, touches it with the rim of its lower end."""
+    tilt, radius, own, half, offset = 3e-6, 0.025, 0.0275, 0.01, 0.05
+    s, c = np.sin(tilt), np.cos(tilt)
+    sizes = [[radius, 0.24, 0]], [[own, half, 0]]
+    poses = np.eye(3), np.array([[1, 0, 0], [0, c, s], [0, -s, c]])
+    placed = [np.concatenate([[0, y, 0], R.ravel()])[None] for y, R in zip((0, offset), poses, strict=True)]
+    got = evaluate(GeomType.CAPSULE, GeomType.CYLINDER, sizes[0], placed[0], sizes[1], placed[1], [0.0])[0]
+    (contact,) = [x for x in got if x[0] < FAR / 2]
+    np.testing.assert_allclose(contact[0], offset - radius - own * c - half * s, atol=1e-12)
+    np.testing.assert_allclose(contact[3], own * s - half * c, atol=1e-8)
+    np.testing.assert_allclose(contact[4:7], [0, 1, 0], atol=1e-9)
+
+
+@pytest.mark.slow
+def test_single_precision():
+    """The contacts that both precisions have agree."""
+    found = compare("capsule", "box", 20)
+    m, d = found.model, mujoco.MjData(found.model)
+    states = []
+    for qpos in found.qpos:
+        d.qpos[:] = qpos
+        mujoco.mj_kinematics(m, d)
+        states.append(np.concatenate([d.geom_xpos, d.geom_xmat], axis=1))
+    single = at_states(m, np.array(states, np.float32), np.float32)
+    assert single.dtype == np.float32
+    errors = np.array(
+        [[difference(g, w) for g, w in zip(*row, strict=True)] for row in zip(single, found.wanted, strict=True)]
+    )
+    assert np.mean(errors < 1e-4) > 0.95
+
+
+def test_types_that_are_not_built_are_refused():
+    with pytest.raises(ModelError, match="contacts of ellipsoid and mesh are not built"):
+        candidate_count(GeomType.ELLIPSOID, GeomType.MESH)
+    assert not is_built(GeomType.ELLIPSOID, GeomType.MESH)

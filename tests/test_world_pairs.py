@@ -1,0 +1,170 @@
+"""Which geoms can touch, and the parameters of their contacts, compared with the contacts that MuJoCo reports."""
+
+from pathlib import Path
+
+import mujoco
+import numpy as np
+import pytest
+from world_contacts import difference, evaluate
+
+from jaxdyn.io.mjcf import GeomType, geom_pairs
+from jaxdyn.worlds._collisions import is_built, what_is_missing
+
+
+def random_geom(rng) -> str:
+    """A geom with random parameters of contact; all are so large that they touch everything."""
+    numbers = {
+        "contype": rng.integers(4),
+        "conaffinity": rng.integers(4),
+        "condim": rng.choice([1, 3, 4, 6]),
+        "friction": " ".join(str(x) for x in rng.uniform(0, 1, 3) * rng.choice([0, 1], 3)),
+        "priority": rng.choice([0, 0, 0, 1]),
+        "solmix": rng.choice([0, 1, 2.5]),
+        "margin": rng.choice([0, 0.1]),
+        "gap": rng.choice([0, 0.03]),
+        "solref": rng.choice(["0.02 1", "0.05 0.7", "-1000 -20"]),
+        "solimp": f"0.5 {rng.uniform(0.6, 0.99)} 0.01 0.5 {rng.integers(1, 4)}",
+        "adhesion": rng.choice([0, 2, 3]),
+        "pos": f"{rng.uniform(-0.1, 0.1)} {rng.uniform(-0.1, 0.1)} 0",
+    }
+    kind = rng.choice(["sphere", "box", "capsule", "ellipsoid", "cylinder"])
+    return f'<geom type="{kind}" size="1 1 1" ' + " ".join(f'{k}="{v}"' for k, v in numbers.items()) + "/>"
+
+
+def random_body(rng, names: list[str], depth: int = 0) -> str:
+    names.append(f"b{len(names)}")
+    name = names[-1]
+    mocap = depth == 0 and rng.random() < 0.2
+    joint = "" if mocap else rng.choice(["", "", '<joint type="hinge"/>', '<joint type="slide" axis="0 1 0"/>'])
+    geoms = "".join(random_geom(rng) for _ in range(rng.integers(1, 3)))
+    children = "".join(random_body(rng, names, depth + 1) for _ in range(rng.integers(0, 3))) if depth < 3 else ""
+    inertia = '<inertial pos="0 0 0" mass="1" diaginertia="1 1 1"/>'
+    return f'<body name="{name}" mocap="{str(mocap).lower()}">{joint}{inertia}{geoms}{children}</body>'
+
+
+def random_world(rng) -> mujoco.MjModel:
+    """Bodies in one another, with named pairs, excluded bodies and flags."""
+    names: list[str] = []
+    planes = '<geom type="plane" size="1 1 1" pos="0 0 -0.1"/><geom type="plane" size="1 1 1" contype="2"/>'
+    first, *rest = (planes + random_geom(rng) + "".join(random_body(rng, names) for _ in range(3))).split("<geom ")
+    world = first + "".join(f'<geom name="g{i}" {text}' for i, text in enumerate(rest))
+    bodies = mujoco.MjModel.from_xml_string(f"<mujoco><worldbody>{world}</worldbody></mujoco>").geom_bodyid
+    contact, used = "", set()
+    own = 'condim="4" friction="1 2 3 4 5" adhesion="3" margin="0.01" solreffriction="0.03 1"'
+    for _ in range(3):
+        a, b = sorted(rng.choice(len(rest), 2, replace=False))
+        if bodies[a] != bodies[b] and (a, b) not in used:
+            used.add((a, b))
+            contact += f'<pair geom1="g{a}" geom2="g{b}" {rng.choice(["", own])}/>'
+    excluded = {tuple(sorted(rng.choice(len(names), 2, replace=False))) for _ in range(3)}
+    contact += "".join(f'<exclude body1="b{a}" body2="b{b}"/>' for a, b in excluded)
+    switches = [rng.choice(["enable", "disable"]), rng.choice(["enable", "disable", "disable"])]
+    flags = '<flag filterparent="{}" override="{}"/>'.format(*switches)
+    option = f'<option o_margin="0.3" o_friction="1 2 0 4 5">{flags}</option>'
+    return mujoco.MjModel.from_xml_string(
+        f"<mujoco>{option}<worldbody>{world}</worldbody><contact>{contact}</contact></mujoco>"
+    )
+
+
+def check_pairs(seed: int) -> int:
+    """Compare the pairs of a random world with those whose contacts MuJoCo reports; return their number."""
+    rng = np.random.default_rng(seed)
+    m = random_world(rng)
+    if m.nv == 0:
+        return 0
+    d = mujoco.MjData(m)
+    d.qpos[:] = rng.uniform(-0.1, 0.1, m.nq)
+    mujoco.mj_forward(m, d)
+    # 3: the contact moves no degree of freedom.
+    wanted = {tuple(int(g) for g in con.geom): con for con in d.contact if con.exclude != 3}
+    found = {(pair.geom1, pair.geom2): pair for pair in geom_pairs(m)}
+    assert set(wanted) <= set(found)
+    for geoms in set(found) - set(wanted):
+        # The convex routine of MuJoCo sometimes finds nothing between geoms that share their center.
+        assert min(found[geoms].type1, found[geoms].type2) > GeomType.PLANE
+        assert not is_built(found[geoms].type1, found[geoms].type2), geoms
+    for geoms, con in wanted.items():
+        pair = found[geoms]
+        assert pair.condim == con.dim
+        for mine, theirs in (
+            (pair.margin, con.includemargin),
+            (pair.solref, con.solref),
+            (pair.solreffriction, con.solreffriction),
+            (pair.solimp, con.solimp),
+            (pair.friction, con.friction),
+            (pair.adhesion, con.adhesion),
+        ):
+            np.testing.assert_allclose(mine, theirs, rtol=1e-14, atol=1e-15)
+    return len(wanted)
+
+
+def test_pairs_and_their_parameters_are_those_of_mujoco():
+    assert sum(check_pairs(seed) for seed in range(8)) > 500
+
+
+@pytest.mark.slow
+def test_pairs_and_their_parameters_are_those_of_mujoco_in_many_scenes():
+    assert sum(check_pairs(seed) for seed in range(8, 200)) > 10_000
+
+
+@pytest.mark.parametrize(
+    ("flag", "kind", "missing"),
+    [
+        ("", "capsule", None),
+        ("", "cylinder", None),
+        ("", "mesh", "capsule and mesh"),
+        ('multiccd="disable"', "capsule", None),
+        ('multiccd="disable"', "ellipsoid", None),
+        ('nativeccd="disable"', "ellipsoid", 'capsule and ellipsoid, with <flag nativeccd="disable"/>,'),
+        ('multiccd="disable"', "cylinder", 'capsule and cylinder, with <flag multiccd="disable"/>,'),
+    ],
+)
+def test_what_is_missing_of_pairs(flag, kind, missing):
+    shape = 'mesh="rock"' if kind == "mesh" else 'size="0.1 0.2 0.1"'
+    m = mujoco.MjModel.from_xml_string(
+        f"""<mujoco><option><flag {flag}/></option>
+        <asset><mesh name="rock" vertex="0 0 0  1 0 0  0 1 0  0 0 1"/></asset>
+        <worldbody><geom type="{kind}" {shape}/>
+        <body><freejoint/><geom type="capsule" size="0.1 0.2"/></body></worldbody></mujoco>"""
+    )
+    (pair,) = geom_pairs(m)
+    assert what_is_missing(m, pair) == missing
+
+
+def contacts_of(d, geoms: set) -> dict:
+    """The contacts that MuJoCo reports for pairs of geoms, as distance, position and frame."""
+    found: dict = {pair: [] for pair in geoms}
+    for con in d.contact:
+        found[tuple(int(g) for g in con.geom)].append(np.concatenate([[con.dist], con.pos, con.frame]))
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["ant", "half_cheetah", "hopper", "humanoid", "humanoidstandup", "walker2d", "point"])
+def test_contacts_in_scenes_are_those_of_mujoco(name):
+    """All contacts of all pairs, at states near those that files begin with and lower."""
+    gymnasium = pytest.importorskip("gymnasium")
+    path = Path(gymnasium.__file__).parent / "envs/mujoco/assets" / f"{name}.xml"
+    m = mujoco.MjModel.from_xml_path(str(path))
+    d, rng = mujoco.MjData(m), np.random.default_rng(0)
+    pairs = geom_pairs(m)
+    states, wanted = [], []
+    for k in range(20):
+        mujoco.mj_resetData(m, d)
+        d.qpos += rng.normal(size=m.nq) * (0.03, 0.1, 0.3)[k % 3]
+        if m.jnt_type[0] == mujoco.mjtJoint.mjJNT_FREE:
+            d.qpos[2] -= rng.uniform(0, 0.7)
+        mujoco.mj_forward(m, d)
+        states.append(np.concatenate([d.geom_xpos, d.geom_xmat], axis=1))
+        wanted.append(contacts_of(d, {(pair.geom1, pair.geom2) for pair in pairs}))
+    states = np.array(states)
+    for types in {(pair.type1, pair.type2) for pair in pairs}:
+        members = [pair for pair in pairs if (pair.type1, pair.type2) == types]
+        first, second = ([getattr(pair, side) for pair in members] for side in ("geom1", "geom2"))
+        margin = np.array([[pair.margin + pair.gap] for pair in members])
+        sizes = m.geom_size[first][:, None], m.geom_size[second][:, None]
+        got = evaluate(*types, sizes[0], states[:, first, None], sizes[1], states[:, second, None], margin)
+        for k, at_state in enumerate(wanted):
+            for j, pair in enumerate(members):
+                assert difference(got[k, j, 0], at_state[pair.geom1, pair.geom2]) < 1e-10
+    assert sum(len(x) for at_state in wanted for x in at_state.values()) > 0
