@@ -38,15 +38,15 @@ FLOORS = {
     "contact": 8,
     "simulate": 9,
     "worlds": 10,
-    "sysid": 11,
-    "trajopt": 11,
     "viz": 11,
+    "sysid": 12,
+    "trajopt": 12,
     # `__init__` re-exports the public names.
-    "samples": 12,
-    "__init__": 13,
-    "programs": 14,
-    "cli": 15,
-    "__main__": 16,
+    "samples": 13,
+    "__init__": 14,
+    "programs": 15,
+    "cli": 16,
+    "__main__": 17,
 }
 
 
@@ -103,7 +103,7 @@ def circle(graph: dict[str, set[str]]) -> list[str]:
     return []
 
 
-ANNOTATED = {("jaxdyn.worlds._states", "jaxdyn.worlds._world"), ("jaxdyn.worlds._steps", "jaxdyn.worlds._scene")}
+ANNOTATED = {("jaxdyn.worlds._states", "jaxdyn.worlds._world"), ("jaxdyn.worlds._steps", "jaxdyn.worlds._world")}
 """Imports for annotations against the layers, a list that may only shrink."""
 
 
