@@ -14,8 +14,8 @@ import numpy as np
 from jaxdyn import _printing as printing
 from jaxdyn import joints
 from jaxdyn._compile import compiled
-from jaxdyn._errors import naming_arguments, require_floating, warn
-from jaxdyn._types import Array, Configuration, Float, Torque, Velocity, float_leaf
+from jaxdyn._errors import naming_arguments, require_floating, require_time_step, warn
+from jaxdyn._types import Array, ArrayLike, Configuration, Float, Torque, Velocity, float_leaf
 from jaxdyn.algorithms.recursions import Robot, RobotAndParts
 from jaxdyn.contact import ContactReport
 from jaxdyn.io import LeftOutWarning
@@ -284,6 +284,20 @@ class World(AbstractWorld):
         """
         scheme = steps, policy_state, substeps, sensors
         return roll_out_world(self, state, controls, *scheme, torques=torques, wrenches=wrenches, options=options)
+
+    @property
+    def control_bounds(self) -> tuple[Float[Array, "*batch nu"], Float[Array, "*batch nu"]]:
+        """The least and the greatest controls; infinite where the file has no range."""
+        lower, upper = jnp.moveaxis(self.parts.actuators.control_range, -1, 0)
+        return jnp.where(lower <= -_ENDLESS, -jnp.inf, lower), jnp.where(upper >= _ENDLESS, jnp.inf, upper)
+
+    @naming_arguments
+    def with_timestep(self, dt: ArrayLike) -> Self:
+        """Return the world with another time step `dt`, s. Time constants of contacts stay at least two time steps
+        where the file says so. **Raises** `ModelError` for one that is known and not positive."""
+        require_time_step(dt)
+        parts = dataclasses.replace(self.parts, timestep=jnp.asarray(dt, self.parts.timestep.dtype))
+        return dataclasses.replace(self, parts=parts)
 
     def axes(self) -> list[int]:
         """For each array, in the order of the leaves, the number of axes that are not batch axes."""
