@@ -359,7 +359,34 @@ def test_a_joint_that_turns_one_way_or_never_or_whose_torque_is_clipped():
     still = identified(q * [1, 0] + [0, 0.3] + 2e-5 * rng.normal(size=q.shape))
     assert still.plan.joint_effects.coulomb == still.plan.joint_effects.armature == ("joint2",)
     assert any("armature and friction of joint4 were not fitted" in y for y in still.verdict())
-    assert any("stay at their largest values: joint4" in y for y in identified(q, clip=15.0).verdict())
+    assert any("largest values or limits" in y and "joint4 (" in y for y in identified(q, clip=15.0).verdict())
+
+
+@pytest.mark.parametrize("limited", [False, True])
+def test_clipped_torques_are_left_out(limited):
+    """Values that repeat show a limit, and so does the model's limit, with noise after it."""
+    truth, rng = _arm().with_joint_friction(0.8, 1.5, 0.05), np.random.default_rng(0)
+    exact = _recording(truth, noise=0.0, offset=np.array([0.3, -0.2]))
+    limit = 0.6 * np.abs(exact.tau).max(axis=0)
+    noise = 0.05 * rng.normal(size=exact.tau.shape)
+    tau = np.clip(exact.tau, -limit, limit) + noise if limited else np.clip(exact.tau + noise, -limit, limit)
+    start = truth.scaled(mass=0.8)
+    if limited:
+        start = dataclasses.replace(start, effort_limit=jnp.asarray(limit))
+    recording = sysid.Recording(exact.t, exact.q, tau=tau)
+    found = sysid.identify(start, recording, friction_velocity=0.05, prior_weight=1.0, force=True)
+    assert not any(x.taken for x in found.plan.choices)
+    assert not any(x.evident for x in found.causes)
+    assert np.mean(_covered(found.fit, truth, np.array([0.3, -0.2]))) > 0.9
+    np.testing.assert_allclose(found.fit.model.friction, 1.5, rtol=0.1)
+    # Other things than the torque at these samples stay: the other joint's torque, and the motion.
+    clipped, left_out = recording.clipped_torques(start), found.plan.recordings[0].clipped_torques()
+    assert clipped.mean(axis=0).min() > 0.1
+    assert (left_out.mean(axis=0) < 1.3 * clipped.mean(axis=0)).all()
+    (sentence,) = (x for x in found.verdict() if "largest values or limits" in x)
+    assert f"joint2 ({clipped[:, 0].sum()} of {len(clipped)} samples)" in sentence
+    # The errors of held-out torques do not count clipped ones, which the model cannot predict.
+    assert found.evaluate(recording).relative < 0.02
 
 
 def test_wrong_lengths_are_found():

@@ -32,10 +32,11 @@ from jaxdyn.sysid.torques._fit_result import Evaluation, InverseDynamicsFit
 from jaxdyn.sysid.torques._layout import require_one_robot
 from jaxdyn.sysid.torques._lengths import with_lengths_of
 from jaxdyn.sysid.torques._physical_fit import Physical
+from jaxdyn.sysid.torques._recorded_motions import driven_joints
 from jaxdyn.sysid.torques._residual_causes import Cause, horizontal_axes, residual_causes, what_explains_most
 from jaxdyn.sysid.torques._reweighting import Loss, first_noise
 from jaxdyn.sysid.torques._torque_fit import Step, fit_inverse_dynamics, ordinary_least_squares
-from jaxdyn.sysid.torques._torque_model import EffectShape, Samples, driven_joints
+from jaxdyn.sysid.torques._torque_model import EffectShape, Samples
 from jaxdyn.sysid.torques._verdict import verdict
 
 # The prior is a statement about the start, that its inertias are right within a factor of about 1.6: to second order,

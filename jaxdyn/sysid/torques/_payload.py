@@ -420,7 +420,8 @@ def _model(samples: Samples, parameters: np.ndarray) -> Model:
 
 
 def _root_mean_square(x: np.ndarray) -> np.ndarray:
-    return np.sqrt(np.mean(x**2, axis=0))
+    """The root mean squares `[nv]` of residuals `[n, nv]`, of which those that are zero were not recorded."""
+    return np.sqrt(np.sum(x**2, axis=0) / np.maximum(np.count_nonzero(x, axis=0), 1))
 
 
 def _prior(prior: BodyInertia | ArrayLike | None, linear: np.ndarray, frame: str) -> np.ndarray:

@@ -96,7 +96,8 @@ def residual_causes(fit: InverseDynamicsFit, recordings: Recordings) -> tuple[Ca
     rest = rest.ravel() - known @ (known.T @ rest.ravel())
     total = float(rest @ rest)
     shape = residual.shape
-    count = len(residual) * float(np.sum([independent_share(x) for x in residual.T[samples.driven]]))
+    shares = [independent_share(x) for x in residual.T[samples.driven]]
+    count = float(samples.valid.sum(axis=0)[samples.driven] @ shares)
     out, scores, explained = [], [], []
     for name, columns in _columns(fit, samples):
         Z = samples.low_passed(columns) * samples.valid[..., None] / scale[:, None]
@@ -143,7 +144,8 @@ def _structures(
     their scores."""
     rest = rest.reshape(-1, fit.model.nv)
     total, names = np.sum(rest**2, axis=0), fit.model.topology.dof_names
-    counts = [len(rest) * independent_share(x) - known.shape[1] / fit.model.nv for x in rest.T]
+    recorded = samples.valid.sum(axis=0).tolist()
+    counts = [n * independent_share(x) - known.shape[1] / fit.model.nv for n, x in zip(recorded, rest.T, strict=True)]
     found: dict[str, list[tuple[float, ...]]] = {}
     for x in structures(samples, rest, scale, known.reshape(*rest.shape, -1)):
         count, part = counts[x.joint], x.part

@@ -1,0 +1,77 @@
+"""Recorded motions and torques as a fit takes them: which joints, which samples, and the low pass between them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from jaxdyn._errors import DataError
+from jaxdyn.model import Model
+from jaxdyn.sysid.recordings import MIXED, Recording, signals
+from jaxdyn.sysid.torques._layout import require_one_robot
+
+
+def driven_joints(model: Model, recordings: tuple[Recording, ...]) -> tuple[str, ...] | None:
+    """The joints that drive a robot with closed loops and were recorded; None for a tree. **Raises** `DataError`."""
+    if not model.topology.has_loops:
+        return None
+    first = recordings[0].joints
+    if any(x.joints != first for x in recordings):
+        raise DataError("the recordings are of different joints; fit those with the same joints together")
+    if first is None:
+        raise DataError(
+            "the model has closed loops, whose passive joints have no torque: give the columns of the driven joints "
+            "only, and name them by Recording(..., joints=('joint', ...), assembly=q); the others follow from the loops"
+        )
+    return first
+
+
+def motion_arrays(model: Model, recording: Recording, *, torques: bool = True) -> tuple[np.ndarray, ...]:
+    """Return `q, v, a` and, with `torques`, `tau` of all joints along a recording. **Raises** `DataError` where it does
+    not fit the model, `ModelError` for a model with batch axes."""
+    require_one_robot(model)
+    recording.require_columns(model)
+    names = ("q", "v", "a", *(("tau",) if torques else ()))
+    recording.require(*names)
+    return recording.completed(model).require(*names)
+
+
+def clipped_torques(model: Model, recording: Recording) -> np.ndarray:
+    """Return the part `[n, nv]` of each torque of a recording that comes from samples that a limit has clipped."""
+    clipped = recording.clipped
+    clipped = 1.0 * recording.clipped_torques(model) if clipped is None else np.abs(clipped)
+    if recording.joints is None:
+        return clipped
+    # Torques of drives that do the same work as others are known only together.
+    return np.tile(clipped.max(axis=1, keepdims=True), model.nv)
+
+
+def low_pass_of(recording: Recording) -> signals.Decimation:
+    """The filter that a recording wants between its samples and a fit. **Raises** `DataError` if it is too short."""
+    if recording.cutoff is None:
+        return signals.Decimation()
+    rate = recording.rate
+    if rate is None:
+        raise DataError(f"{recording.name}: a cutoff needs uniform samples; call prepared() on the measured recording")
+    out = signals.Decimation.below(recording.cutoff, rate)
+    if out.count(len(recording)) < 2:
+        raise DataError(
+            f"{recording.name}: {recording.duration:.3g} s are too short for a low pass at {recording.cutoff:g} Hz, "
+            f"which loses {out.half / rate:.3g} s at each end; use a longer part, or a higher cutoff"
+        )
+    return out
+
+
+def is_unclipped(clipped: np.ndarray, low_pass: signals.Decimation) -> np.ndarray:
+    """Return which equations `[m, nv]` of a low pass have hardly any clipped torque, whose parts in the samples are
+    `clipped` `[n, nv]`."""
+    return signals.Decimation(np.abs(low_pass.taps), low_pass.step).apply(clipped) <= MIXED
+
+
+def consecutive_blocks(lengths: np.ndarray, count: int) -> np.ndarray:
+    """The block number of each row of recordings with `lengths` rows: about `count` blocks of about equal length."""
+    out, first = [], 0
+    for n in lengths:
+        blocks = max(1, round(count * n / lengths.sum()))
+        out.append(first + np.arange(n) * blocks // n)
+        first = out[-1][-1] + 1
+    return np.concatenate(out)
