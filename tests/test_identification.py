@@ -172,6 +172,55 @@ def test_residuals_of_a_block_without_leverage_have_the_covariance_of_the_noise(
     np.testing.assert_allclose(enlarged @ left @ enlarged.T, np.eye(10), atol=1e-12)
 
 
+def _periodic(truth, seed, *, degrees=0.0, gain=0.0, spring=0.0):
+    """A recording of two periods of an arm, with an error that no effect of the joints describes, or with springs."""
+    rng, t, w = np.random.default_rng(seed), np.arange(0.0, 12.0, 0.004), 2 * np.pi / 6
+    size, k = rng.normal(size=(5, 2, truth.nv)) * 0.25 / np.arange(1, 6)[:, None, None] ** 0.7, w * np.arange(1, 6)
+    s, c = np.sin(k[:, None] * t), np.cos(k[:, None] * t)
+    q = np.einsum("hj,ht->tj", size[:, 0], s) + np.einsum("hj,ht->tj", size[:, 1], c)
+    v, a = (np.einsum("hj,h,ht->tj", size[:, 0], k**n, x) for n, x in ((1, c), (2, -s)))
+    v, a = (x + np.einsum("hj,h,ht->tj", size[:, 1], -(k**n), y) for x, n, y in ((v, 1, s), (a, 2, c)))
+    tilted = np.array([np.sin(np.radians(degrees)), 0, -np.cos(np.radians(degrees))]) * 9.81
+    robot = dataclasses.replace(truth, gravity=jnp.asarray(tilted))
+    middle = np.asarray(truth.position_lower + truth.position_upper) / 2
+    tau = np.asarray(jaxdyn.rnea(robot, *(jnp.asarray(x) for x in (q + middle, v, a)))) + spring * q
+    tau = tau * (1 + gain * rng.choice([-1, 1], truth.nv))
+    return sysid.Recording(t, q + middle, tau=tau + 0.015 * tau.std(axis=0) * rng.normal(size=tau.shape))
+
+
+def test_parts_that_are_held_out_have_other_motions():
+    """A periodic motion repeats itself: parts in time would be predicted as well as those of the fit, whatever the
+    model lacks."""
+    truth = _arm().with_joint_friction(**FRICTION)
+    recording = _periodic(truth, 0, spring=2.0).prepared(10.0)
+    found = sysid.cross_validate(truth, recording, friction_velocity=0.05, prior_weights=(1.0,))
+    assert found.errors.shape == (5, 1)
+    # The noise by which errors are divided is what least squares leave of the fit's own data. Parts in time have twice
+    # as much, since the ends of the recording differ.
+    assert found.errors.mean() > 2.5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("cause", "change"),
+    [
+        ("gain", {"gain": 0.1}),
+        ("tilt", {"degrees": 3.0}),
+        ("length", {}),
+        ("spring", {"spring": 4.0}),
+    ],
+)
+def test_effects_that_do_not_exist_do_not_make_up_for_other_errors(cause, change):
+    """Of an arm of seven joints, with errors of other kinds, and with springs that exist."""
+    truth = jaxdyn.samples.arm().with_joint_friction(0.5, 0.4, 0.02).with_armature(0.1)
+    start = truth.scaled(mass=1.2)
+    if cause == "length":
+        start = dataclasses.replace(start, joint_placement=start.joint_placement.at[1:, :3].multiply(1.03))
+    for seed in range(3):
+        effects = sysid.plan_identification(start, _periodic(truth, seed, **change)).joint_effects
+        assert effects == sysid.JointEffects(spring=cause == "spring")
+
+
 @pytest.mark.slow
 def test_identify_finds_what_is_there_and_nothing_else():
     truth = _arm().with_joint_friction(**FRICTION)

@@ -273,7 +273,7 @@ class _JointTorque:
 
     def _low_passed(self, x: np.ndarray) -> np.ndarray:
         """The values `[rows]` of the search for a signal `[n]`, zero where torques are not compared."""
-        return (self.samples.low_passed(x)[self.rows].T * self.compared).T
+        return self.samples.low_passed(x)[self.rows] * self.compared.reshape(-1, *[1] * (x.ndim - 1))
 
     def _whiten(self, x: np.ndarray) -> np.ndarray:
         return x - self.factor @ (self.middle @ (self.factor.T @ x))

@@ -9,6 +9,9 @@ from jaxdyn.model import Model
 from jaxdyn.sysid.recordings import MIXED, Recording, signals
 from jaxdyn.sysid.torques._layout import require_one_robot
 
+# The number of pieces, consecutive in time, for each block of alike motions.
+_PIECES = 8
+
 
 def driven_joints(model: Model, recordings: tuple[Recording, ...]) -> tuple[str, ...] | None:
     """The joints that drive a robot with closed loops and were recorded; None for a tree. **Raises** `DataError`."""
@@ -75,3 +78,31 @@ def consecutive_blocks(lengths: np.ndarray, count: int) -> np.ndarray:
         out.append(first + np.arange(n) * blocks // n)
         first = out[-1][-1] + 1
     return np.concatenate(out)
+
+
+def alike_blocks(lengths: np.ndarray, q: np.ndarray, v: np.ndarray, count: int) -> np.ndarray:
+    """Return the block number of each row of recordings with `lengths` rows: `count` blocks whose motions are alike.
+
+    Short pieces belong to one block if they have similar positions, directions and speeds, whose means along the rows
+    `q` `[n, nq]` and `v` `[n, nv]` are halved along the direction in which they scatter most, and again. So each block
+    has motions that the others do not have: parts of a periodic motion that are consecutive in time would all be alike,
+    and could not show whether a fit predicts other motions. As many recordings as blocks are a block each.
+    """
+    if len(lengths) >= count:
+        return np.repeat(np.arange(len(lengths)), lengths)
+    pieces = consecutive_blocks(lengths, _PIECES * count)
+    rows = np.concatenate([q, v, np.abs(v)], axis=1)
+    rows = (rows - rows.mean(axis=0)) / np.maximum(rows.std(axis=0), 1e-300)
+    number = int(pieces[-1]) + 1
+    means = np.stack([np.bincount(pieces, x, number) for x in rows.T], axis=-1) / np.bincount(pieces)[:, None]
+    block, left = np.zeros(number, int), [(np.arange(number), 0, min(count, number))]
+    while left:
+        chosen, first, blocks = left.pop()
+        block[chosen] = first
+        if blocks > 1:
+            x = means[chosen] - means[chosen].mean(axis=0)
+            ordered = chosen[np.argsort(x @ np.linalg.svd(x, full_matrices=False)[2][0], kind="stable")]
+            half = blocks // 2
+            middle = max(1, round(len(ordered) * half / blocks))
+            left += [(ordered[:middle], first, half), (ordered[middle:], first + half, blocks - half)]
+    return block[pieces]

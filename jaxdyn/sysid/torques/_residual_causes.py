@@ -4,7 +4,7 @@ structure without a name."""
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -12,7 +12,6 @@ from scipy.signal import butter, sosfiltfilt
 from scipy.stats import f as f_distribution
 
 from jaxdyn._printing import percent
-from jaxdyn._types import ArrayLike
 from jaxdyn.friction import LoadProportional, Stribeck
 from jaxdyn.model import Model
 from jaxdyn.sysid.recordings import Recordings
@@ -21,7 +20,6 @@ from jaxdyn.sysid.torques._effects import frictionless_torque
 from jaxdyn.sysid.torques._fit_result import InverseDynamicsFit
 from jaxdyn.sysid.torques._residual_noise import independent_share
 from jaxdyn.sysid.torques._structure import STRUCTURES, structures
-from jaxdyn.sysid.torques._torque_fit import fit_inverse_dynamics
 from jaxdyn.sysid.torques._torque_model import Samples
 
 LEAST_PART = 0.1
@@ -32,8 +30,10 @@ _CHANCE = 1e-4
 # A cause with a name comes before structure if it has at least this part of its evidence: to first order a cause
 # explains less than it does when it is fitted.
 _NAMELESS = 0.5
-# A cause of which there is no doubt explains this part of what is left. The causes that choices of effects try.
+# A cause of which there is no doubt explains this part of what is left. The causes that choices of effects try, and
+# the structure that these effects leave where they are not fitted.
 _MOST, _EFFECTS = 0.5, ("load friction", "Stribeck friction", "springs", "torque delay", "velocity", "position")
+_TRIED = ("load friction", "Stribeck friction", "springs")
 # The part of the cutoff below which deflections of flexible joints are looked for.
 _SLOW = 0.25
 # Columns of residuals smaller than this part of the torque are rounding.
@@ -165,13 +165,17 @@ def _structures(
     return out
 
 
-def what_explains_most(
-    model: Model, recordings: Recordings, friction_velocity: ArrayLike | None, prior_weight: float
-) -> str | None:
+def best_rival(causes: Sequence[Cause]) -> Cause | None:
+    """Return the cause that explains most of what is left, of those with a name that choices of effects do not try, and
+    that chance hardly explains: an effect that explains less may only make up for it."""
+    rivals = [x for x in causes if not x.structure and x.name not in _TRIED and x.statistic > _STATISTIC]
+    return max(rivals, key=lambda x: x.part, default=None)
+
+
+def what_explains_most(causes: Sequence[Cause]) -> str | None:
     """Return a sentence if one cause that is no effect of friction or a spring explains most of what a fit with the
     usual effects leaves: effects that are chosen beside such a cause would make up for it."""
-    fit = fit_inverse_dynamics(model, recordings, friction_velocity=friction_velocity, prior_weight=prior_weight)
-    first = next(iter(residual_causes(fit, recordings)), None)
+    first = next(iter(causes), None)
     if first is None or not (first.evident and first.part > _MOST) or first.name in _EFFECTS:
         return None
     what = f"a dependence on {first.name}" if first.structure else first.name

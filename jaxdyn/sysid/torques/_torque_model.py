@@ -29,13 +29,14 @@ from jaxdyn.sysid.torques._effects import (
 )
 from jaxdyn.sysid.torques._layout import DELAYS, POSITIVE, VELOCITIES, Layout
 from jaxdyn.sysid.torques._recorded_motions import (
+    alike_blocks,
     clipped_torques,
-    consecutive_blocks,
     driven_joints,
     is_unclipped,
     low_pass_of,
     motion_arrays,
 )
+from jaxdyn.sysid.torques._recorded_motions import consecutive_blocks as consecutive_blocks
 from jaxdyn.sysid.torques._torque_data import TorqueData, triangular_factors
 
 _CHUNK = 4096
@@ -297,13 +298,20 @@ class Samples:
                 yield slice(first + k, first + min(k + f.count(size), length)), samples, f
             first += length
 
-    def compressed(self, weights: np.ndarray | None = None, blocks: int | None = None) -> list[TorqueData]:
-        """The samples as triangular factors, one `TorqueData` for each of about `blocks` blocks, or one for all.
+    def alike_blocks(self, count: int) -> np.ndarray:
+        """The block number `[len(self)]` of each equation: `count` blocks with alike motions (`alike_blocks`)."""
+        ends = list(zip(self.filters, self.starts, self.starts[1:], strict=False))
+        # The motion at the middle of the filter.
+        q, v = (np.concatenate([x[a + f.half : b - f.half : f.step] for f, a, b in ends]) for x in (self.q, self.v))
+        return alike_blocks(self.lengths, q, v, count)
+
+    def compressed(self, weights: np.ndarray | None = None, groups: np.ndarray | None = None) -> list[TorqueData]:
+        """The samples as triangular factors, one `TorqueData` for each of the `groups` `[len(self)]`, or one for all.
 
         `|Y_j p + known_j - tau_j|^2 = |R_j [p, 1, -1]|^2` holds exactly for every `p`, so no step of a fit touches the
         samples again. `weights` `[n, nv]` multiply the squares.
         """
-        groups = np.zeros(len(self), int) if blocks is None else consecutive_blocks(self.lengths, blocks)
+        groups = np.zeros(len(self), int) if groups is None else groups
         counts = self.valid * (1.0 if weights is None else weights)
         out = []
         for group in range(int(groups.max()) + 1):
