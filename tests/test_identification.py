@@ -357,6 +357,18 @@ def test_structure_without_a_name_is_something_else(kind):
     assert "Nor do they show" not in text
 
 
+def test_lengths_that_leave_no_residuals_are_named():
+    """Joint 3 slides along its own axis, which changes no torque; joint 4 stands beside its axis."""
+    arm = jaxdyn.samples.arm().with_locked_joints({f"joint{i}": 0.0 for i in (5, 6, 7)} | {"joint4": -1.0})
+    truth = arm.with_joint_friction(**FRICTION)
+    start = dataclasses.replace(truth, joint_placement=truth.joint_placement.at[1:, :3].multiply(1.08))
+    found = sysid.identify(start, _periodic(truth, 0), joint_effects=sysid.JointEffects(), prior_weight=1.0)
+    (lengths,) = (x for x in found.causes if x.name == "lengths")
+    assert not lengths.evident
+    assert "joint3" in lengths.hidden
+    assert any("would not show, even by a tenth" in x and "joint3" in x for x in found.verdict())
+
+
 def test_flexible_joints_and_gravity_upside_down_are_named():
     truth = _arm().with_joint_friction(**FRICTION)
     r = _recording(truth, noise=0.02, rate=100.0)

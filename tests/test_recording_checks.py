@@ -307,7 +307,7 @@ def test_true_torques_of_a_light_wrist_are_not_refused(friction):
 
 
 def test_torques_of_a_rotor_that_hides_a_light_link_are_not_refused():
-    """About a vertical axis the torque follows the acceleration, whether the inertia is a rotor's or a heavier link's."""
+    """About a vertical axis the torque follows the acceleration, whether the inertia is a rotor's or a link's."""
     builder = jaxdyn.ModelBuilder()
     light = jaxdyn.BodyInertia.box(0.5, (0.05, 0.05, 0.1))
     builder.add_body("wrist", "world", jaxdyn.Joint(name="turn", axis=(0, 0, 1)), (0, 0, 0), light)

@@ -32,7 +32,8 @@ _CONFIDENCE = 0.95
 _WORTHWHILE = 0.02
 _USUAL = JointEffects()
 BESIDE = ", beside the others"
-"""Ends the name of an effect that was compared again beside those that came later."""
+"""Ends the name of an effect that was compared again beside those that came later, and Stribeck friction if it is
+    significantly better than another width of the sign."""
 
 
 class Choice(NamedTuple):
@@ -167,7 +168,6 @@ def _without_needless(
         trial = dataclasses.replace(effects, stribeck=False)
         errors = [trials.errors(x, finely=True) for x in (trial, effects)]
         beside = _compare("stribeck" + BESIDE, *errors)
-        beside = beside._replace(taken=beside.improvement > _WORTHWHILE)
         choices.append(beside)
         effects = effects if beside.taken else trial
     return effects, choices
