@@ -85,7 +85,7 @@ class Trials:
         return samples
 
     def causes(self, effects: JointEffects) -> tuple[Cause, ...]:
-        """What the residuals of a fit with the effects may come from."""
+        """The causes that the residuals of a fit with the effects may have."""
         if effects not in self._causes:
             self.say("searching for causes of the residuals that no effect describes")
             options = {"joint_effects": effects, "friction_velocity": self.friction_velocity}
