@@ -48,7 +48,8 @@ class Choice(NamedTuple):
     """Its standard error, from these parts."""
     taken: bool
     """Whether the improvement is worthwhile, at least 2 %, and significant, by Student's one-sided test at a level of
-    5 %. An effect that was taken stays if it is worthwhile beside those that came later."""
+    5 % for all effects that are tried together. An effect that was taken stays if it is worthwhile beside those that
+    came later, and Stribeck friction if it is significantly better than another width of the sign."""
 
 
 class Trials:
@@ -125,7 +126,9 @@ def choose_effects(trials: Trials) -> tuple[JointEffects, list[Choice], list[str
     while groups:
         candidates = [dataclasses.replace(effects, **group) for group in groups]
         errors = trials.errors(effects)
-        refused = [_compare(_named(x), errors, trials.errors(y)) for x, y in zip(groups, candidates, strict=True)]
+        refused = [
+            _compare(_named(x), errors, trials.errors(y), len(groups)) for x, y in zip(groups, candidates, strict=True)
+        ]
         taken = [i for i, x in enumerate(refused) if x.taken]
         if not taken:
             break
@@ -201,13 +204,14 @@ def choose_prior_weight(trials: Trials, effects: JointEffects) -> tuple[float, l
     return tried[best], [choice], [edge] if at_edge else []
 
 
-def _compare(name: str, old: np.ndarray, new: np.ndarray) -> Choice:
-    """Whether the held-out errors `new` `[folds]` are lower than `old`: by enough, and by Student's test."""
+def _compare(name: str, old: np.ndarray, new: np.ndarray, candidates: int = 1) -> Choice:
+    """Whether the held-out errors `new` `[folds]` are lower than `old`: by enough, and by Student's test, whose level is
+    shared by so many candidates (Bonferroni's correction)."""
     # Parts of other motions have errors of other sizes, and an effect decreases each by a part of it.
     decrease = _logarithms(old) - _logarithms(new)
     error = float(decrease.std(ddof=1) / np.sqrt(len(decrease)))
     mean, left = float(decrease.mean()), float(np.exp(-decrease.mean()))
-    significant = mean > student_t.ppf(_CONFIDENCE, len(decrease) - 1) * error
+    significant = mean > student_t.ppf(1 - (1 - _CONFIDENCE) / candidates, len(decrease) - 1) * error
     return Choice(name, 1 - left, left * error, bool(1 - left > _WORTHWHILE and significant))
 
 
