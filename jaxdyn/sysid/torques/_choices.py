@@ -32,8 +32,7 @@ _CONFIDENCE = 0.95
 _WORTHWHILE = 0.02
 _USUAL = JointEffects()
 BESIDE = ", beside the others"
-"""Ends the name of an effect that was compared again beside those that came later, and Stribeck friction if it is
-    significantly better than another width of the sign."""
+"""Ends the name of an effect that was compared again beside those that came later."""
 
 
 class Choice(NamedTuple):
@@ -205,8 +204,8 @@ def choose_prior_weight(trials: Trials, effects: JointEffects) -> tuple[float, l
 
 
 def _compare(name: str, old: np.ndarray, new: np.ndarray, candidates: int = 1) -> Choice:
-    """Whether the held-out errors `new` `[folds]` are lower than `old`: by enough, and by Student's test, whose level is
-    shared by so many candidates (Bonferroni's correction)."""
+    """Whether the held-out errors `new` `[folds]` are lower than `old`: by enough, and by Student's test, whose level
+    is shared by so many candidates (Bonferroni's correction)."""
     # Parts of other motions have errors of other sizes, and an effect decreases each by a part of it.
     decrease = _logarithms(old) - _logarithms(new)
     error = float(decrease.std(ddof=1) / np.sqrt(len(decrease)))

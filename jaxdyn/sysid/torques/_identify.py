@@ -224,9 +224,8 @@ def plan_identification(
        of its standard error (errors in variables).
     2. The effects of the joints are armature, viscous and Coulomb friction and offsets. Of load friction, Stribeck
        friction with a searched width of the sign, delayed friction, and springs, the best one is added, as long as it
-       lowers the mean square on held-out parts by at least 2 %, and significantly: by Student's test at a level of 5 % for
-       all that are tried together.
-       Of these, one that lowers it by less beside those that came later is taken away again, and so is Stribeck
+       lowers the mean square on held-out parts by at least 2 %, and significantly: by Student's test at a level of 5 %
+       for all that are tried together. Of these, one that lowers it by less beside those that came later is taken away again, and so is Stribeck
        friction if another width of the sign does without it, where both are searched for finely. There are five parts,
        each of motions that the others do not have (other positions, directions and speeds), or one for each recording.
        (An improvement by one standard error, a common rule, comes too often by chance: there are several candidates,
