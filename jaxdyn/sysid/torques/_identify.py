@@ -225,12 +225,13 @@ def plan_identification(
     2. The effects of the joints are armature, viscous and Coulomb friction and offsets. Of load friction, Stribeck
        friction with a searched width of the sign, delayed friction, and springs, the best one is added, as long as it
        lowers the mean square on held-out parts by at least 2 %, and significantly: by Student's test at a level of 5 %
-       for all that are tried together. Of these, one that lowers it by less beside those that came later is taken away again, and so is Stribeck
-       friction if another width of the sign does without it, where both are searched for finely. There are five parts,
-       each of motions that the others do not have (other positions, directions and speeds), or one for each recording.
-       (An improvement by one standard error, a common rule, comes too often by chance: there are several candidates,
-       and an effect that is not there makes statements false.) None is tried where another cause explains most of what
-       a fit without them leaves (`residual_causes`), and none is taken that explains less than another cause would.
+       for all that are tried together. One that lowers it by less beside those that came later is taken away again, and
+       so is Stribeck friction unless it is significantly better than another width of the sign alone, where both are
+       searched for finely. There are five parts, each of motions that the others do not have (other positions,
+       directions and speeds), or one for each recording. (An improvement by one standard error, a common rule, comes
+       too often by chance: there are several candidates, and an effect that is not there makes statements false.) None
+       is tried where another cause explains most of what a fit without them leaves (`residual_causes`), and none is
+       taken that explains less than another cause would.
     3. The weight of the prior is 1, which says that a link's inertia, its shape kept, is known within a factor of about
        1.6, unless 0.1 predicts significantly better. A larger weight may predict better as well, but would claim
        to know the start.
