@@ -62,11 +62,11 @@ class Cause(NamedTuple):
     placement, and of the first and the second frame of each closed loop, in m, of gravity along the two axes of
     `horizontal_axes` in m/s^2, or one for each degree of freedom (of flexibility the compliance, rad/(N m)); of a
     structure NaN."""
-    hidden: tuple[str, ...] = ()
-    """Of lengths, the joints and loops whose distance from the joint before may be wrong by a tenth without evidence:
-    the fit takes it for inertias."""
     chance: float = 0.0
     """The probability of such a statistic by chance, at the joint where that is largest; only for a structure."""
+    hidden: tuple[str, ...] = ()
+    """The joints and loops whose distance from the joint before may be wrong by a tenth without evidence, since the fit
+    takes that for inertias; only for lengths."""
 
     @property
     def structure(self) -> bool:
@@ -129,7 +129,7 @@ def residual_causes(fit: InverseDynamicsFit, recordings: Recordings) -> tuple[Ca
         hidden = ()
         if name == "lengths":
             hidden = _hidden_lengths(fit.model, free * np.where(np.isfinite(length), length, 0.0), count / rest.size)
-        out.append(Cause(name, decrease / total, decrease / k / left, _most(fit, by_joint), values, hidden))
+        out.append(Cause(name, decrease / total, decrease / k / left, _most(fit, by_joint), values, hidden=hidden))
         scores.append(_score(decrease / total, len(values), count))
         explained.append(U[:, kept])
     first = int(np.argmax(scores)) if out else 0
