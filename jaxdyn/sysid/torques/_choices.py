@@ -168,8 +168,8 @@ def _without_needless(
     if effects.stribeck:
         # Another width of the sign may do as well: a coarse search takes one for the other.
         trial = dataclasses.replace(effects, stribeck=False)
-        errors = [trials.errors(x, finely=True) for x in (trial, effects)]
-        beside = _compare("stribeck" + BESIDE, *errors)
+        old, new = (trials.errors(x, finely=True) for x in (trial, effects))
+        beside = _compare("stribeck" + BESIDE, old, new)
         choices.append(beside)
         effects = effects if beside.taken else trial
     return effects, choices
