@@ -57,7 +57,7 @@ are open by `d`, the rows differ by about `d` of their sizes from those of the c
 values."""
 
 
-class Filter(NamedTuple):
+class OpeningFilter(NamedTuple):
     """The linear function of right sides `b` of scaled equations `A l = b` that takes from them what belongs to
     eigenvalues of `A` that may be zero once loops are closed that are open: redundant equations become independent on
     open loops, and would lock the mechanism.
@@ -73,7 +73,7 @@ class Filter(NamedTuple):
     """Whether there is anything to take, `[*batch, 1, 1]`."""
 
     @classmethod
-    def of(cls, A, opening) -> Filter:
+    def of(cls, A, opening) -> OpeningFilter:
         """Return the filter for loops that are open by `opening` `[*batch]`."""
         # Rounding errors of `A` are below the floors, and those of closed loops below what is negligible.
         floor, negligible = (2e-13, 1e-12) if A.dtype == jnp.float64 else (2e-6, 1e-5)
@@ -94,8 +94,8 @@ class Filter(NamedTuple):
                 y, left = carry
                 G = self.nu * jax.scipy.linalg.cho_solve((factor, True), y)
                 # Three rounds of Horner's method for the series, and eight for the power.
-                sum = jnp.where(left > 10, 36.0 * b + 120.0 * G, jnp.where(left > 9, 8.0, 1.0) * b + G)
-                return jnp.where(left > 8, sum, y - G), left - 1
+                series = jnp.where(left > 10, 36.0 * b + 120.0 * G, jnp.where(left > 9, 8.0, 1.0) * b + G)
+                return jnp.where(left > 8, series, y - G), left - 1
 
             y, left = lax.while_loop(lambda carry: carry[1] > 0, further, (b, 11.0 * needed))
             return jnp.where(self.open, y, b), left
@@ -126,7 +126,7 @@ class ProximalFactors(NamedTuple):
     """The Cholesky factor of the scaled matrix, with `mu` added to its diagonal."""
     longest: float
     """The greatest factor by which a step is lengthened."""
-    filter: Filter | None
+    filter: OpeningFilter | None
 
     @classmethod
     def of(cls, A, sizes=None, opening=None, single: float = ACCELERATIONS) -> ProximalFactors:
@@ -143,7 +143,7 @@ class ProximalFactors(NamedTuple):
             scale = jnp.where(scale > 0, lax.rsqrt(jnp.maximum(sizes, jnp.finfo(A.dtype).tiny)), 0.0)
         scale = scale[..., None]
         scaled = A * scale * jnp.swapaxes(scale, -1, -2)
-        filter = None if opening is None else Filter.of(scaled, opening)
+        filter = None if opening is None else OpeningFilter.of(scaled, opening)
         return cls(A, scale, lax.linalg.cholesky(scaled + mu * eye, symmetrize_input=False), longest, filter)
 
     def steps(self, B, product=None):
