@@ -169,10 +169,9 @@ class HeldFactors(NamedTuple):
         J, sizes = rows.J, rows.sizes
         many, of_many = jax.tree.map(lambda x: x[:, None], (S, factors))
         u = _substitute_up(tree, many, of_many, jnp.swapaxes(jnp.concatenate([J, sizes.others]), 0, 1))
-        by_D = u * of_many.Dinv
-        squares = sizes.of(jnp.moveaxis((u * by_D).sum(axis=0), 0, -1))
-        u, by_D = u[:, : len(J)], by_D[:, : len(J)]
-        left, right = jnp.moveaxis(u, (0, 1), (-1, -2)), jnp.moveaxis(by_D, (0, 1), (-2, -1))
+        squares = sizes.of(jnp.moveaxis((u * u * of_many.Dinv).sum(axis=0), 0, -1))
+        u = u[:, : len(J)]
+        left, right = jnp.moveaxis(u, (0, 1), (-1, -2)), jnp.moveaxis(u * of_many.Dinv, (0, 1), (-2, -1))
         return cls(factors, u, left, right, ProximalFactors.of(_matmul(left, right), squares, rows.opening, single))
 
 
