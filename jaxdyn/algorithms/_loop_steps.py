@@ -30,7 +30,7 @@ ITERATIONS = 5
 less."""
 NEGLIGIBLE = 1e-13
 """The error of a displacement at which the steps end in double precision, relative to its size. In single precision it
-is the precision itself. With 1e-13 a step of 1 ms at 1 rad/s takes four."""
+is the precision itself. Where a step multiplies the error by 1e-3, four steps leave 1e-15."""
 
 
 @algorithm(motion_axes=((-1,),))
