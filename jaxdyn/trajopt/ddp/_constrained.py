@@ -339,7 +339,11 @@ def _iterate(
     mean_step_length = MEMORY * s.mean_step_length + (1 - MEMORY) * length
     blocked = (alpha == 0) & (grown > options.max_regularization * s.scale.cost)
     blocked, last = blocked & ~exact, s.iterations + 1 >= options.max_iterations
-    proof = contradict(problem, s.us, e, rows, multipliers) & (errors.violation > options.constraint_tolerance) & ~exact
+    # The multipliers of before balance the slopes of the cost, and how they change shows a contradiction however small
+    # (Banjac et al., Infeasibility detection in the alternating direction method of multipliers, JOTA 2019).
+    before = jnp.where(rows.lower == rows.upper, s.rows.equality, s.rows.shift.upper - s.rows.shift.lower)
+    proof = contradict(problem, s.us, e, rows, multipliers - before)
+    proof = proof & (errors.violation > options.constraint_tolerance) & ~exact
     contradiction = s.contradiction.after(proof, relative_violation(rows, s.scale.rows))
     hopeless = contradiction.iterations >= HOPELESS
     endless = falls_endlessly(s.scale.first_cost, s.scale.cost, cost, cost_scale(problem, s, e))

@@ -47,9 +47,11 @@ class DDPOptions(eqx.Module):
     """Decrease that the next step may still promise at a solution of a problem without constraints, relative to the
     cost's scale. By default 1e-9 in double and 1e-6 in single precision."""
     regularization: Any = 1e-9
-    """Regularization at the start, and its lower bound, of problems without constraints."""
+    """Regularization at the start, and its lower bound, of problems without constraints; relative to the curvatures of
+    the costs."""
     max_regularization: Any = 1e9
-    """Regularization beyond which a solve is stalled; of problems with constraints relative to the cost's scale."""
+    """Regularization beyond which a solve is stalled, relative to the same curvatures; of problems with constraints
+    relative to the cost's scale."""
     regularize_below: Any = None
     """Step length up to which regularization grows tenfold, in problems without constraints. By default 0.3. With
     `"finishing"` and `"gauss_newton"` it is 0.01, as in Crocoddyl, while gaps are open."""

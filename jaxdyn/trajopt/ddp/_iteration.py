@@ -23,7 +23,7 @@ from jaxdyn.trajopt.ddp._endings import all_finite, falls_endlessly, status_afte
 from jaxdyn.trajopt.ddp._expansion import Expansion, Stationarity, cost_spread, costates, expand, second_order_costs
 from jaxdyn.trajopt.ddp._line_search import Iterate, linear_step, no_step, search
 from jaxdyn.trajopt.ddp._minimality import ATTEMPTS, curvature_tolerance, free_controls, leaving_policy
-from jaxdyn.trajopt.ddp._riccati import HeldControls, Policy, backward, backward_associative, backward_in_box
+from jaxdyn.trajopt.ddp._riccati import Damping, HeldControls, Policy, backward, backward_associative, backward_in_box
 from jaxdyn.trajopt.problem import Problem, bound_excess
 
 SMALL = 0.25
@@ -32,6 +32,10 @@ without a trial of the linear model, whose step would leave their squares."""
 
 WITH_GAPS = 0.01
 """Step length up to which regularization grows while gaps are open, as in Crocoddyl."""
+
+REACH = 2
+"""Number of steps over which the cost's curvature by the next states gives a unit to components of the state that have
+none: forces move velocities, which move positions."""
 
 LEAST_SCALE = 1e-6
 """The least scale of the cost, as a part of that at the guess, because the cost may be zero at a solution."""
@@ -56,6 +60,8 @@ class DDPState(NamedTuple):
     first_scale: Array
     """Scale of the cost at the guess."""
     first_cost: Array
+    units: Damping
+    """The units of the regularization, from the guess."""
     stationarity: Array
     checks: Array
     """Number of the check whether the iterate is a minimum; zero where none is due."""
@@ -88,6 +94,7 @@ def _initial_state(problem: Problem, options: DDPOptions, us, xs, near: bool) ->
         first_size=jnp.zeros(problem.dynamics.nu, dtype),
         first_scale=infinity,
         first_cost=infinity,
+        units=Damping(infinity, infinity),
         stationarity=infinity,
         checks=zero,
         status=zero,
@@ -98,7 +105,7 @@ def _initial_state(problem: Problem, options: DDPOptions, us, xs, near: bool) ->
 
 def _within(share, gaps, xs):
     """Whether all gaps are at most this share of the size of the states."""
-    return jnp.abs(gaps).max() <= share * (1 + jnp.abs(xs).max())
+    return jnp.abs(gaps).max() <= share * jnp.abs(xs).max()
 
 
 def _is_rounding(gaps, xs):
@@ -116,6 +123,8 @@ def _iterate(problem: Problem, options: DDPOptions, guess: DDPState, s: DDPState
     # A constant in the cost, and its unit, change nothing.
     first_scale = jnp.where(s.iterations == 0, cost_spread(problem, e, xs, us, 1.0), s.first_scale)
     scale = jnp.maximum(cost_spread(problem, e, xs, us), LEAST_SCALE * first_scale)
+    units = _units_of_regularization(e, first_scale)
+    s = s._replace(units=jax.tree.map(lambda a, b: jnp.where(s.iterations == 0, a, b), units, s.units))
     free = free_controls(problem.control_box, us, station, options.tolerance)
     policy, regularization, minimal = _regularized_policy(problem, options, s, e, scale, free)
     here = s.iterate._replace(cost=value)
@@ -162,6 +171,7 @@ def _iterate(problem: Problem, options: DDPOptions, guess: DDPState, s: DDPState
         first_size=first_size,
         first_scale=first_scale,
         first_cost=first_cost,
+        units=s.units,
         stationarity=stationarity,
         checks=jnp.where(verdict.checked, s.checks + 1, 0),
         status=status,
@@ -173,6 +183,7 @@ def _iterate(problem: Problem, options: DDPOptions, guess: DDPState, s: DDPState
         first_size=first_size,
         first_scale=first_scale,
         first_cost=first_cost,
+        units=s.units,
         iterations=after.iterations,
         history=after.history,
     )
@@ -256,12 +267,13 @@ def _regularized_policy(
         _, regularization, second, _ = state
         stage, terminal = jax.tree.map(lambda a, b: jnp.where(second, a, b), full, costs)
         chosen = e._replace(stage=stage._replace(uu=stage.uu + zero), terminal=terminal)
+        damping = Damping(*(regularization * unit for unit in s.units))
         if options.backward == "associative":
-            usual = functools.partial(backward_associative, chosen, regularization)
+            usual = functools.partial(backward_associative, chosen, damping)
         elif problem.bounded:
-            usual = functools.partial(backward_in_box, chosen, regularization, *step_box)
+            usual = functools.partial(backward_in_box, chosen, damping, *step_box)
         else:
-            usual = functools.partial(backward, chosen, regularization)
+            usual = functools.partial(backward, chosen, damping)
         held = HeldControls(free, jnp.zeros_like(us)) if problem.bounded else None
         policy = lax.cond(checks, lambda: backward(chosen, 0.0, held), usual)
         drop = second & adaptive
@@ -274,10 +286,32 @@ def _regularized_policy(
     start = jax.tree.map(jnp.zeros_like, s.policy), s.regularization, second, second
     policy, regularization, _, exact = lax.while_loop(goes_on, attempt, start)
     regularization = jnp.where(checks, 0.0, regularization)
-    settled = regularization <= curvature_tolerance(policy, e.B).min(initial=jnp.inf)
+    settled = (regularization * s.units.u <= curvature_tolerance(policy, e.B)).all()
     # Controls that nothing presses against their bounds are held by a backward pass in a box.
     idle = (free > 0) & ((us <= low) | (us >= high))
     return policy, regularization, policy.ok & exact & settled & ~idle.any()
+
+
+def _units_of_regularization(e: Expansion, scale) -> Damping:
+    """The units of a regularization of states and of controls, so that it means the same in all units of the problem:
+    geometric means, over the components, of the largest curvature of the costs by each, or by what it moves."""
+
+    def curvature(matrices):
+        return jnp.abs(jnp.diagonal(matrices, axis1=-2, axis2=-1))
+
+    def unit(curvatures, otherwise):
+        has = curvatures > 0
+        total = jnp.log10(jnp.where(has, curvatures, 1.0)).sum()
+        # Orders of magnitude, as the steps by which a regularization changes.
+        return jnp.where(has.any(), 10 ** jnp.round(total / jnp.maximum(has.sum(), 1)), otherwise)
+
+    x = jnp.maximum(curvature(e.stage.xx).max(axis=0), curvature(e.terminal.xx))
+    for _ in range(REACH):
+        x = jnp.where(x > 0, x, (x @ e.A**2).max(axis=0))
+    u = curvature(e.stage.uu).max(axis=0)
+    u = jnp.where(u > 0, u, (x @ e.B**2).max(axis=0))
+    # A cost without curvature has its own scale.
+    return Damping(unit(x, 0.0), unit(u, jnp.where(scale > 0, scale, 1.0)))
 
 
 def _next_regularization(options: DDPOptions, regularization, trial, feasible) -> tuple[Array, Array]:

@@ -132,13 +132,14 @@ def newton_policy(problem: Problem, options: DDPOptions, s, e: Expansion, rows: 
 
 def _proximal_curvature(problem: Problem, s: ConstrainedState, e: Expansion, rows: Rows) -> Array:
     """The curvature of a proximal term, `[horizon, nu]`, for controls on which there is no cost: without any curvature,
-    a step to a distant point is as good as one to a near point. Like the barrier, with which it vanishes, the term
-    counts little against the cost; a control that moves by its range pays as much as all barriers together. It changes
-    steps, and not where they lead to."""
+    a step to a distant point is as good as one to a near point. A control that moves by its range pays as much as all
+    barriers together, or as the decrease that the last step promised if that is less. So the term counts little against
+    the cost, and vanishes at a solution. It changes steps, and not where they lead to."""
     width = _free_width(problem, s) ** 2
     own = (jnp.abs(jnp.diagonal(e.stage.uu, axis1=1, axis2=2)) * width).max(axis=0)
-    proximal = s.barrier * number_of_bounds(problem, rows) / width
-    return jnp.where((own < COSTLESS * s.scale.cost) & ~s.by_active_set, proximal, 0.0)
+    # Near a solution the last step promised little, and so Newton's steps converge as fast as without the term.
+    weight = jnp.minimum(s.barrier * number_of_bounds(problem, rows), s.promised)
+    return jnp.where((own < COSTLESS * s.scale.cost) & ~s.by_active_set, weight / width, 0.0)
 
 
 def _zero_curvature(problem: Problem, s: ConstrainedState, e: Expansion) -> Array:
