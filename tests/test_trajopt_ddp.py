@@ -1077,7 +1077,7 @@ def test_a_minimum_without_curvature_is_one_and_derivatives_say_that_it_is_not_t
         assert np.isfinite(ended(0.1)).all()
 
 
-def crane() -> Problem:
+def crane(limit=2.0) -> Problem:
     """Return a load on a rope that a trolley moves by 3 m; swinging costs, and controls do not."""
 
     def rate(x, u, t, _):
@@ -1090,9 +1090,13 @@ def crane() -> Problem:
         40,
         stage_costs=[QuadraticCost(Selected(StateResidual(), [2, 3]))],
         terminal_constraints=[Constraint(StateResidual(np.array([3.0, 0.0, 0.0, 0.0])))],
-        control_lower=-2.0,
-        control_upper=2.0,
+        control_lower=None if limit is None else -limit,
+        control_upper=limit,
     )
+
+
+def crane_without_bounds() -> Problem:
+    return crane(None)
 
 
 def past_obstacles() -> Problem:
@@ -1118,7 +1122,7 @@ def past_obstacles() -> Problem:
     )
 
 
-@pytest.mark.parametrize(("make", "guess"), [(crane, 0.0), (past_obstacles, 0.5)])
+@pytest.mark.parametrize(("make", "guess"), [(crane, 0.0), (crane_without_bounds, 0.0), (past_obstacles, 0.5)])
 def test_controls_without_a_cost(make, guess):
     problem = make()
     s = ddp(problem, guess)

@@ -30,7 +30,8 @@ class DDPOptions(eqx.Module):
     """Number of backward passes, over all updates of the multipliers."""
     time_limit: Any = None
     """Time of a solve in s, by the clock of the host. No iteration but the first begins that would end later if it took
-    as long as the longest so far; the status is then `OUT_OF_TIME`. None for no limit."""
+    as long as the longest so far, and none tries another regularization when the time is up; the status is then
+    `OUT_OF_TIME`. None for no limit."""
     tolerance: Any = None
     """Largest derivative of the Lagrangian by a control at a solution, relative to the size of the terms that cancel in
     it. By default 1e-6 in double and 1e-3 in single precision; at least 1000 roundings. Without constraints,

@@ -6,6 +6,7 @@ the guess, with roll-outs only.
 """
 
 import functools
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -113,9 +114,10 @@ def _is_rounding(gaps, xs):
     return _within(100 * jnp.finfo(gaps.dtype).eps, gaps, xs)
 
 
-def _iterate(problem: Problem, options: DDPOptions, guess: DDPState, s: DDPState) -> DDPState:
-    """One backward pass and one line search; `guess` is the first state. Where the last iteration has found the iterate
-    stationary, the pass checks whether it is a minimum, and the search tries to leave it if it is none."""
+def _iterate(problem: Problem, options: DDPOptions, guess: DDPState, s: DDPState, late: Callable) -> DDPState:
+    """One backward pass and one line search; `guess` is the first state, `late` as in `iterated`. Where the last
+    iteration has found the iterate stationary, the pass checks whether it is a minimum, and the search tries to leave
+    it if it is none."""
     xs, us, gaps, _ = s.iterate
     e, _ = expand(problem, xs, us, gaps)
     station, toward = Stationarity.of(e, e.stage.x, (e.stage.u,), e.terminal.x)
@@ -126,7 +128,7 @@ def _iterate(problem: Problem, options: DDPOptions, guess: DDPState, s: DDPState
     units = _units_of_regularization(e, first_scale)
     s = s._replace(units=jax.tree.map(lambda a, b: jnp.where(s.iterations == 0, a, b), units, s.units))
     free = free_controls(problem.control_box, us, station, options.tolerance)
-    policy, regularization, minimal = _regularized_policy(problem, options, s, e, scale, free)
+    policy, regularization, minimal = _regularized_policy(problem, options, s, e, scale, free, late)
     here = s.iterate._replace(cost=value)
     size = jnp.maximum(jnp.maximum(scale, first_scale), jnp.abs(value))
     trial, linear_steps = _search(problem, options, s, e, here, policy, free, jnp.where(size > 0, size, 1.0))
@@ -247,7 +249,7 @@ def _free_slopes(problem: Problem, us, slopes):
 
 
 def _regularized_policy(
-    problem: Problem, options: DDPOptions, s: DDPState, e: Expansion, scale, free
+    problem: Problem, options: DDPOptions, s: DDPState, e: Expansion, scale, free, late: Callable
 ) -> tuple[Policy, Array, Array]:
     """The policy by a backward pass, the regularization that it took, and whether the pass shows that a stationary
     iterate is a minimum. If the last step promised little, `"adaptive"` and `"finishing"` try all second derivatives,
@@ -264,7 +266,7 @@ def _regularized_policy(
     zero = jnp.diag(jnp.where(checks, curvature_tolerance(s.policy, e.B), 0.0))
 
     def attempt(state):
-        _, regularization, second, _ = state
+        _, regularization, second, *_ = state
         stage, terminal = jax.tree.map(lambda a, b: jnp.where(second, a, b), full, costs)
         chosen = e._replace(stage=stage._replace(uu=stage.uu + zero), terminal=terminal)
         damping = Damping(*(regularization * unit for unit in s.units))
@@ -278,13 +280,14 @@ def _regularized_policy(
         policy = lax.cond(checks, lambda: backward(chosen, 0.0, held), usual)
         drop = second & adaptive
         more = jnp.where(checks, jnp.inf, jnp.maximum(10 * regularization, options.regularization))
-        return policy, jnp.where(policy.ok | drop, regularization, more), second & ~drop | policy.ok, second
+        regularization = jnp.where(policy.ok | drop, regularization, more)
+        return policy, regularization, second & ~drop | policy.ok, second, late(policy.slope)
 
     def goes_on(state):
-        return ~state[0].ok & (state[1] <= options.max_regularization)
+        return ~state[0].ok & (state[1] <= options.max_regularization) & ~state[-1]
 
-    start = jax.tree.map(jnp.zeros_like, s.policy), s.regularization, second, second
-    policy, regularization, _, exact = lax.while_loop(goes_on, attempt, start)
+    start = jax.tree.map(jnp.zeros_like, s.policy), s.regularization, second, second, jnp.array(False)
+    policy, regularization, _, exact, _ = lax.while_loop(goes_on, attempt, start)
     regularization = jnp.where(checks, 0.0, regularization)
     settled = (regularization * s.units.u <= curvature_tolerance(policy, e.B)).all()
     # Controls that nothing presses against their bounds are held by a backward pass in a box.
