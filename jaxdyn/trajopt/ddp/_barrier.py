@@ -69,6 +69,10 @@ class RowState(NamedTuple):
     softened: Array
     """Whether equalities are a part of the objective instead of the infeasibility."""
 
+    def known_multipliers(self, equal) -> Float[Array, "rows"]:
+        """The multipliers of all components before a step: of inequalities those of the last update."""
+        return jnp.where(equal, self.equality, self.shift.upper - self.shift.lower)
+
 
 def row_barrier(value, lower, upper, mu, rows: RowState) -> RowBarrier:
     """The barrier of components with the values `value`."""

@@ -343,9 +343,8 @@ def _iterate(
     blocked, last = blocked & ~exact, s.iterations + 1 >= options.max_iterations
     # The multipliers of before balance the slopes of the cost, and how they change shows a contradiction however small
     # (Banjac et al., Infeasibility detection in the alternating direction method of multipliers, JOTA 2019).
-    before = jnp.where(rows.lower == rows.upper, s.rows.equality, s.rows.shift.upper - s.rows.shift.lower)
-    proof = contradict(problem, s.us, e, rows, multipliers - before)
-    proof = proof & (errors.violation > options.constraint_tolerance) & ~exact
+    change = multipliers - s.rows.known_multipliers(rows.lower == rows.upper)
+    proof = contradict(problem, s.us, e, rows, change) & (errors.violation > options.constraint_tolerance) & ~exact
     contradiction = s.contradiction.after(proof, relative_violation(rows, s.scale.rows))
     hopeless = contradiction.iterations >= HOPELESS
     endless = falls_endlessly(s.scale.first_cost, s.scale.cost, cost, cost_scale(problem, s, e))
