@@ -341,8 +341,6 @@ def _iterate(
     mean_step_length = MEMORY * s.mean_step_length + (1 - MEMORY) * length
     blocked = (alpha == 0) & (grown > options.max_regularization * s.scale.cost)
     blocked, last = blocked & ~exact, s.iterations + 1 >= options.max_iterations
-    # The multipliers of before balance the slopes of the cost, and how they change shows a contradiction however small
-    # (Banjac et al., Infeasibility detection in the alternating direction method of multipliers, JOTA 2019).
     change = multipliers - s.rows.known_multipliers(rows.lower == rows.upper)
     proof = contradict(problem, s.us, e, rows, change) & (errors.violation > options.constraint_tolerance) & ~exact
     contradiction = s.contradiction.after(proof, relative_violation(rows, s.scale.rows))

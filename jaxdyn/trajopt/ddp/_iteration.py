@@ -24,7 +24,14 @@ from jaxdyn.trajopt.ddp._endings import all_finite, falls_endlessly, status_afte
 from jaxdyn.trajopt.ddp._expansion import Expansion, Stationarity, cost_spread, costates, expand, second_order_costs
 from jaxdyn.trajopt.ddp._line_search import Iterate, linear_step, no_step, search
 from jaxdyn.trajopt.ddp._minimality import ATTEMPTS, curvature_tolerance, free_controls, leaving_policy
-from jaxdyn.trajopt.ddp._riccati import Damping, HeldControls, Policy, backward, backward_associative, backward_in_box
+from jaxdyn.trajopt.ddp._riccati import (
+    CurvatureShift,
+    HeldControls,
+    Policy,
+    backward,
+    backward_associative,
+    backward_in_box,
+)
 from jaxdyn.trajopt.problem import Problem, bound_excess
 
 SMALL = 0.25
@@ -61,7 +68,7 @@ class DDPState(NamedTuple):
     first_scale: Array
     """Scale of the cost at the guess."""
     first_cost: Array
-    units: Damping
+    units: CurvatureShift
     """The units of the regularization, from the guess."""
     stationarity: Array
     checks: Array
@@ -95,7 +102,7 @@ def _initial_state(problem: Problem, options: DDPOptions, us, xs, near: bool) ->
         first_size=jnp.zeros(problem.dynamics.nu, dtype),
         first_scale=infinity,
         first_cost=infinity,
-        units=Damping(infinity, infinity),
+        units=CurvatureShift(infinity, infinity),
         stationarity=infinity,
         checks=zero,
         status=zero,
@@ -269,7 +276,7 @@ def _regularized_policy(
         _, regularization, second, *_ = state
         stage, terminal = jax.tree.map(lambda a, b: jnp.where(second, a, b), full, costs)
         chosen = e._replace(stage=stage._replace(uu=stage.uu + zero), terminal=terminal)
-        damping = Damping(*(regularization * unit for unit in s.units))
+        damping = CurvatureShift(*(regularization * unit for unit in s.units))
         if options.backward == "associative":
             usual = functools.partial(backward_associative, chosen, damping)
         elif problem.bounded:
@@ -295,7 +302,7 @@ def _regularized_policy(
     return policy, regularization, policy.ok & exact & settled & ~idle.any()
 
 
-def _units_of_regularization(e: Expansion, scale) -> Damping:
+def _units_of_regularization(e: Expansion, scale) -> CurvatureShift:
     """The units of a regularization of states and of controls, so that it means the same in all units of the problem:
     geometric means, over the components, of the largest curvature of the costs by each, or by what it moves."""
 
@@ -314,7 +321,7 @@ def _units_of_regularization(e: Expansion, scale) -> Damping:
     u = curvature(e.stage.uu).max(axis=0)
     u = jnp.where(u > 0, u, (x @ e.B**2).max(axis=0))
     # A cost without curvature has its own scale.
-    return Damping(unit(x, 0.0), unit(u, jnp.where(scale > 0, scale, 1.0)))
+    return CurvatureShift(unit(x, 0.0), unit(u, jnp.where(scale > 0, scale, 1.0)))
 
 
 def _next_regularization(options: DDPOptions, regularization, trial, feasible) -> tuple[Array, Array]:

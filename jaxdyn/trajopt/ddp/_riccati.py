@@ -52,7 +52,7 @@ class Policy(NamedTuple):
         return Policy(*(jnp.zeros(shape, dtype) for shape in shapes), ok=jnp.array(False))
 
 
-class Damping(NamedTuple):
+class CurvatureShift(NamedTuple):
     """A regularization with units of its own for states and controls: what is added to the diagonals of the value
     functions and of the curvature in the controls."""
 
@@ -146,10 +146,12 @@ _AXES = 3, 3, 2, 3, 3, 3, 2, 2, 1, 2, 2, 2
 """The number of axes of each operand of `RiccatiProgram`."""
 
 
-def _damped(e: Expansion, regularization) -> tuple[Expansion, Damping]:
-    """The expansion with a regularization, a `Damping` or one number for states and controls, and what it has added."""
+def _damped(e: Expansion, regularization) -> tuple[Expansion, CurvatureShift]:
+    """The expansion with a regularization, a `CurvatureShift` or one number for states and controls, and what it has added."""
     (_, n, m), dtype, l = e.B.shape, e.A.dtype, e.stage
-    damping = regularization if isinstance(regularization, Damping) else Damping(regularization, regularization)
+    damping = (
+        regularization if isinstance(regularization, CurvatureShift) else CurvatureShift(regularization, regularization)
+    )
     xx, uu = (d * jnp.eye(size, dtype=dtype) for d, size in zip(damping, (n, m), strict=True))
     e = e._replace(stage=l._replace(xx=l.xx + xx, uu=l.uu + uu), terminal=e.terminal._replace(xx=e.terminal.xx + xx))
     return e, damping
@@ -158,7 +160,7 @@ def _damped(e: Expansion, regularization) -> tuple[Expansion, Damping]:
 def backward(e: Expansion, regularization, held: HeldControls | None = None) -> Policy:
     """The policy by the Riccati recursion with gaps.
 
-    `regularization` is added to the diagonals of the value function and of the curvature in the controls: a `Damping`,
+    `regularization` is added to the diagonals of the value function and of the curvature in the controls: a `CurvatureShift`,
     or one number for both."""
     e, damping = _damped(e, regularization)
     (horizon, n, m), dtype = e.B.shape, e.A.dtype
@@ -200,7 +202,7 @@ def _scan_stages(A, B, gaps, xx, ux, uu, x, u, end_x, end_xx, *held) -> StagePol
     return factors.policies(end_x, end_xx, held)
 
 
-def _policy(e: Expansion, s: StagePolicies, damping: Damping, held: HeldControls | None = None) -> Policy:
+def _policy(e: Expansion, s: StagePolicies, damping: CurvatureShift, held: HeldControls | None = None) -> Policy:
     """The policy of all stages, with the sums over them."""
     diagonal = jnp.diagonal(s.Quu, axis1=1, axis2=2)
     undamped = (diagonal - damping.u) / diagonal
