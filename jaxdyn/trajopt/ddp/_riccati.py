@@ -147,7 +147,7 @@ _AXES = 3, 3, 2, 3, 3, 3, 2, 2, 1, 2, 2, 2
 
 
 def _damped(e: Expansion, regularization) -> tuple[Expansion, CurvatureShift]:
-    """The expansion with a regularization, a `CurvatureShift` or one number for states and controls, and what it has added."""
+    """The expansion with a regularization, a `CurvatureShift` or one number for both of its parts, and what it adds."""
     (_, n, m), dtype, l = e.B.shape, e.A.dtype, e.stage
     damping = (
         regularization if isinstance(regularization, CurvatureShift) else CurvatureShift(regularization, regularization)
@@ -160,8 +160,8 @@ def _damped(e: Expansion, regularization) -> tuple[Expansion, CurvatureShift]:
 def backward(e: Expansion, regularization, held: HeldControls | None = None) -> Policy:
     """The policy by the Riccati recursion with gaps.
 
-    `regularization` is added to the diagonals of the value function and of the curvature in the controls: a `CurvatureShift`,
-    or one number for both."""
+    `regularization` is added to the diagonals of the value function and of the curvature in the controls: a
+    `CurvatureShift`, or one number for both."""
     e, damping = _damped(e, regularization)
     (horizon, n, m), dtype = e.B.shape, e.A.dtype
     l, end = e.stage, e.terminal
