@@ -12,6 +12,7 @@ from jaxdyn._errors import ShapeError, broadcast_batches
 from jaxdyn.contact import straight_motion
 from jaxdyn.simulate import State
 from jaxdyn.worlds import _equations as rows
+from jaxdyn.worlds._model_steps import sensed_as_model, solved_as_model, stepped_as_model
 from jaxdyn.worlds._no_slip import without_slip
 from jaxdyn.worlds._sensed import sensor_rows
 from jaxdyn.worlds._solver import Solved, solve
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 
 def solved(given: Given) -> Solved:
+    if not given.world.parts.as_mujoco:
+        return solved_as_model(given)
     bound, operands = given.bound()
     parts, arguments = given.world.parts, given.arguments.named()
     found = solve(bound, operands, arguments, given.world.options)
@@ -34,6 +37,8 @@ def solved(given: Given) -> Solved:
 
 def sensed(given: Given, found: Solved) -> Any:
     """Return the values of all sensors at a solved state, `[*batch, n]`, one after the other."""
+    if not given.world.parts.as_mujoco:
+        return sensed_as_model(given)
     bound, operands = given.bound()
     time = jnp.broadcast_to(given.state.time, given.arguments.q.shape[:-1])[..., None]
     named = given.arguments.named() | ({} if given.wrenches is None else {"wrenches": given.wrenches})
@@ -67,11 +72,13 @@ def rolled_out(world: World, state: State, controls: Any, torques: Any, wrenches
 
 def stepped(world: World, state: State, control: Any, torque: Any, wrenches: Any) -> State:
     given = given_of(world, state, control, torque, wrenches)
-    return step_from(given, solved(given).a)
+    return step_from(given, solved(given).a) if world.parts.as_mujoco else stepped_as_model(given)
 
 
 def step_from(given: Given, a: Any) -> State:
     """Return the state after a time step from one with the accelerations `a`, those of `solved`."""
+    if not given.world.parts.as_mujoco:
+        return stepped_as_model(given)
     world, state, arguments = given.world, given.state, given.arguments
     if world.parts.integrator == "rk4":
         q, v, activation = _runge_kutta(given, a)
