@@ -42,7 +42,7 @@ class Attached:
     options: Any
 
 
-def parts_of_model(model: Model, given: Attached) -> tuple[WorldParts, SolverOptions]:
+def parts_of_model(model: Model, given: Attached) -> tuple[WorldParts, SolverOptions | ContactOptions]:
     """Return the parts of the world of a model, and how its constraints are solved. **Raises** as `World`."""
     require_time_step(given.timestep, "timestep")
     as_mujoco = isinstance(given.law, MujocoLaw)
@@ -59,7 +59,7 @@ def parts_of_model(model: Model, given: Attached) -> tuple[WorldParts, SolverOpt
     )
     if as_mujoco:
         return _with_mujocos_law(model, parts, given), _options(given, SolverOptions)
-    return _with_contacts(model, parts, given), SolverOptions()
+    return _with_contacts(model, parts, given), _options(given, ContactOptions)
 
 
 def _options(given: Attached, kind: type) -> Any:

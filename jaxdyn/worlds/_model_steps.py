@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -13,7 +13,7 @@ import numpy as np
 from jaxdyn._errors import ModelError
 from jaxdyn.algorithms import aba
 from jaxdyn.algorithms.recursions import Robot, RobotAndParts
-from jaxdyn.contact import ContactReport, contact_forces, contact_wrenches, in_axes_of_start, turning_rate
+from jaxdyn.contact import contact_forces, contact_wrenches, in_axes_of_start, turning_rate
 from jaxdyn.model import Model, independent_forces, spanning_coordinates
 from jaxdyn.simulate import State
 from jaxdyn.simulate.integrators import advance, common_form
@@ -25,9 +25,7 @@ from jaxdyn.worlds._parts import Loads, PartRows, instant, sums
 from jaxdyn.worlds._readings import ContactLoads, Readings
 from jaxdyn.worlds._sensors import sensor_values
 from jaxdyn.worlds._solver import Solved
-
-if TYPE_CHECKING:
-    from jaxdyn.worlds._states import Given
+from jaxdyn.worlds._states import Given, with_batch
 
 
 class _Driven(eqx.Module):
@@ -86,39 +84,25 @@ def _implicit(given: Given, driven: _Driven) -> tuple[Model, Any]:
     return damped, driven.torque + driven.damping * given.arguments.v
 
 
-def _advanced(given: Given, driven: _Driven) -> tuple[State, ContactReport | None]:
-    """Return the configuration and velocity after a time step, and how its contacts were solved."""
-    parts, arguments = given.world.parts, given.arguments
+def advanced_as_model(given: Given, *, sensed: bool) -> tuple[State, Solved, Any]:
+    """Return the state after a time step, the accelerations, with contacts those of the step, and how well these were
+    solved; and if asked for, the values of all sensors at its start, `[*batch, n]`, or None."""
+    parts, arguments, state = given.world.parts, given.arguments, given.state
+    driven = _driven(given)
     model, torque = _implicit(given, driven)
     start, (torque,) = common_form(model, State(arguments.q, arguments.v), {"tau": (torque, (model.nv,))})
     dt = parts.timestep.astype(start.v.dtype)
-    return advance(model, start, torque, dt, None, parts.integrator, 1, None, parts.touching)
-
-
-def stepped_as_model(given: Given) -> State:
-    """Return the state after a time step."""
-    state, driven = given.state, _driven(given)
-    end, _ = _advanced(given, driven)
-    time = jnp.broadcast_to(state.time + given.world.timestep.astype(state.time.dtype), end.q.shape[:-1])
-    return State(end.q, end.v, driven.activation, time, state.mocap, state.active)
-
-
-def solved_as_model(given: Given) -> Solved:
-    """Return the accelerations, with contacts those of a step, and how well these were solved."""
-    return _solved(given)[0]
-
-
-def _solved(given: Given) -> tuple[Solved, Any]:
-    """Return the same, and the velocity at the end of the step; None without contacts."""
-    world, arguments, driven = given.world, given.arguments, _driven(given)
-    if world.parts.touching is None:
-        a = aba(world.model, arguments.q, arguments.v, driven.torque)
-        return Solved(a, jnp.zeros_like(a[..., 0]), jnp.zeros_like(a[..., 0])), None
-    end, report = _advanced(given, driven)
-    assert report is not None
-    dt = world.timestep.astype(end.v.dtype)
-    a = (in_axes_of_start(world.model, end.v, dt) - arguments.v) / dt - turning_rate(world.model, arguments.v)
-    return Solved(a, report.error, report.iterations), end.v
+    end, report = advance(model, start, torque, dt, None, parts.integrator, 1, None, parts.touching)
+    if report is None:
+        a = aba(given.world.model, arguments.q, arguments.v, driven.torque)
+        found = Solved(a, jnp.zeros_like(a[..., 0]), jnp.zeros_like(a[..., 0]))
+    else:
+        a = (in_axes_of_start(model, end.v, dt) - start.v) / dt - turning_rate(model, start.v)
+        found = Solved(a, report.error, report.iterations)
+    values = _sensed(given, found.a, end.v) if sensed else None
+    time = jnp.broadcast_to(state.time + dt.astype(state.time.dtype), end.q.shape[:-1])
+    after = State(end.q, end.v, driven.activation, time, state.mocap, state.active)
+    return with_batch(after, end.q.shape[:-1]), found, values
 
 
 def accelerations_as_model(given: Given) -> tuple[Any, Any]:
@@ -132,17 +116,16 @@ def accelerations_as_model(given: Given) -> tuple[Any, Any]:
     return aba(world.model, arguments.q, arguments.v, driven.torque, wrenches), driven.rate
 
 
-def sensed_as_model(given: Given) -> Any:
-    """Return the values of all sensors at a state, `[*batch, n]`; forces of contacts are those of a step."""
+def _sensed(given: Given, a: Any, after: Any) -> Any:
+    """Return the values of all sensors at a state with the accelerations `a`, and the velocity `after` a step."""
     world, arguments = given.world, given.arguments
     model, contacts, sensors = world.model, world.parts.touching, world.parts.sensors
     if model.topology.has_loops and (of_loads := {"force", "torque"} & set(sensors.types)):
         raise ModelError(f"sensors of the kinds {', '.join(sorted(of_loads))} leave out the forces of closed loops")
-    solved, after = _solved(given)
     bound, operands, named = _bound(given)
     bodies = np.zeros((0, 2), int)
     if contacts is not None:
-        dt = world.timestep.astype(after.dtype)
+        dt = world.parts.timestep.astype(after.dtype)
         found = contact_forces(model, contacts, arguments.q, arguments.v, after=after, dt=dt)
         for name in ("point", "normal", "force"):
             x = getattr(found, name)
@@ -151,7 +134,7 @@ def sensed_as_model(given: Given) -> Any:
     if given.wrenches is not None:
         named["wrenches"] = given.wrenches
     named["time"] = jnp.broadcast_to(given.state.time, arguments.q.shape[:-1])[..., None]
-    named["a"] = spanning_coordinates(model, solved.a, velocity=True)
+    named["a"] = spanning_coordinates(model, a, velocity=True)
     return bound.call(_Values(tuple(map(tuple, bodies.tolist()))), operands, **named)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, Self
 
 import equinox as eqx
@@ -13,23 +13,23 @@ import numpy as np
 from jaxdyn import _printing as printing
 from jaxdyn import joints
 from jaxdyn._compile import compiled
-from jaxdyn._errors import ModelError, checking_arguments, naming_arguments, require_floating
-from jaxdyn._types import Array, Configuration, Float, Torque, Velocity, float_leaf
-from jaxdyn.contact import ContactLaw, ContactOptions, ContactPair, ContactShape, MujocoLaw
+from jaxdyn._errors import ModelError, checking_arguments, naming_arguments, require_floating, require_time_step
+from jaxdyn._types import Array, ArrayLike, Configuration, Float, Torque, Velocity, float_leaf
+from jaxdyn.contact import ContactLaw, ContactOptions, ContactPair, ContactReport, ContactShape, MujocoLaw
 from jaxdyn.geometry import AbstractSurface
-from jaxdyn.model import Actuator, Model
-from jaxdyn.simulate import State
+from jaxdyn.model import LEAVES, Actuator, Model
+from jaxdyn.simulate import AbstractWorld, Advance, RolloutOptions, State, Trajectory, roll_out_world
 from jaxdyn.simulate.integrators import require_closed
 from jaxdyn.worlds import _equations as rows
 from jaxdyn.worlds._contact_rows import deep_contacts
 from jaxdyn.worlds._from_model import Attached, parts_of_model
 from jaxdyn.worlds._model_constraints import Touching
 from jaxdyn.worlds._model_sensors import Sensor
-from jaxdyn.worlds._model_steps import accelerations_as_model, sensed_as_model
+from jaxdyn.worlds._model_steps import accelerations_as_model
 from jaxdyn.worlds._newton import SolverOptions
-from jaxdyn.worlds._states import BodyWrenches, Controls, Keyframe, given_of, make_state
-from jaxdyn.worlds._steps import rolled_out, sensed, solved, stepped
-from jaxdyn.worlds._world_parts import WorldParts
+from jaxdyn.worlds._states import KEY_AXES, BodyWrenches, Controls, Keyframe, given_of, make_state, start_of
+from jaxdyn.worlds._steps import advanced, by_name, sensed, solved, stepped
+from jaxdyn.worlds._world_parts import ENDLESS, WorldParts
 from jaxdyn.worlds._world_velocities import body_velocity, world_velocity
 
 
@@ -54,7 +54,7 @@ class SolverReport(eqx.Module):
         return self.error <= self.tolerance
 
 
-class World(eqx.Module):
+class World(AbstractWorld):
     """A model and what is attached to it: contacts, limits, actuators and sensors, each with its law. `load_world`
     makes one of a file.
 
@@ -73,7 +73,7 @@ class World(eqx.Module):
     keys: Keyframe
     """All keyframes."""
     key_names: tuple[str, ...] = eqx.field(static=True)
-    options: SolverOptions = eqx.field(static=True)
+    options: SolverOptions | ContactOptions = eqx.field(static=True)
 
     @checking_arguments
     def __init__(
@@ -282,20 +282,73 @@ class World(eqx.Module):
         """
         return stepped(self, state, control, torque, wrenches)
 
-    @compiled()
+    @naming_arguments
     def rollout(
         self,
         state: State,
-        controls: Float[Array | np.ndarray, "*#batch steps nu"],
+        controls: Float[Array | np.ndarray, "*#batch steps nu"]
+        | Callable[[Any, State, Any], tuple[Any, Any]]
+        | None = None,
+        *,
+        steps: int | None = None,
+        policy_state: Any = None,
+        substeps: int = 1,
+        sensors: bool | Callable[[World, State, Any], Any] = False,
         torques: Float[Array | np.ndarray, "*#batch steps nv"] | None = None,
         wrenches: Float[Array | np.ndarray, "*#batch steps nbody 6"] | None = None,
-    ) -> State:
-        """The states `[*batch, steps + 1, ...]` at the start and after each step.
+        options: RolloutOptions | None = None,
+    ) -> Trajectory:
+        """The trajectory from `state`, `steps + 1` samples with the first of them: one compiled loop, differentiable in
+        the state, the controls or the arrays of a policy, and every array of the world.
 
-        `controls` `[*batch, steps, nu]`, and `torques` `[*batch, steps, nv]` and `wrenches` `[*batch, steps, nbody,
-        6]`, zero by default, are held in each step. Errors as for `accelerations`.
+        - `controls`: the inputs of the actuators, `[*batch, steps, nu]`, one row a step; or a policy, a function
+          `(carry, state, t) -> (carry, control)` of the whole batch, as in `jaxdyn.rollout`; zero by default.
+        - `steps`: their number; needed without an array of controls. `policy_state`: the carry of a policy's first
+          call.
+        - `substeps`: the time steps of the world for which a control is held; a sample is taken after them.
+        - `sensors`: True for those of the world: `Trajectory.sensors` then has their values by name,
+          `[*batch, samples, n]`. They are read at the start of the step that follows a sample, with its control and
+          from the same solution of the constraints; the last sample has the control of the last step. Or a function
+          `(world, state, t)` that returns a pytree of arrays.
+        - `torques` `[*batch, steps, nv]` and `wrenches` `[*batch, steps, nbody, 6]`, zero by default, are held like
+          controls: see `accelerations`.
+        - `options`: memory of the reverse pass, checks, devices, samples, as in `jaxdyn.rollout`.
+
+        Errors as for `accelerations` and `jaxdyn.rollout`.
         """
-        return rolled_out(self, state, controls, torques, wrenches)
+        scheme = steps, policy_state, substeps, sensors
+        return roll_out_world(self, state, controls, *scheme, torques=torques, wrenches=wrenches, options=options)
+
+    @property
+    def control_bounds(self) -> tuple[Float[Array, "*batch nu"], Float[Array, "*batch nu"]]:
+        """The least and the greatest controls; infinite where the file has no range."""
+        lower, upper = jnp.moveaxis(self.parts.actuators.control_range, -1, 0)
+        return jnp.where(lower <= -ENDLESS, -jnp.inf, lower), jnp.where(upper >= ENDLESS, jnp.inf, upper)
+
+    @naming_arguments
+    def with_timestep(self, dt: ArrayLike) -> Self:
+        """Return the world with another time step `dt`, s. Time constants of contacts stay at least two time steps
+        where the file says so. **Raises** `ModelError` for one that is known and not positive."""
+        require_time_step(dt)
+        return eqx.tree_at(lambda w: w.parts.timestep, self, jnp.asarray(dt, self.parts.timestep.dtype))
+
+    def axes(self) -> list[int]:
+        """For each array, in the order of the leaves, the number of axes that are not batch axes."""
+        model = [LEAVES[name].axes for name in LEAVES if getattr(self.model, name) is not None]
+        return [*model, *self.parts.axes(), 1, *(n + 1 for n in KEY_AXES)]
+
+    def start_of(self, state: State, arrays: dict[str, tuple[Any, int]]) -> State:
+        """See `AbstractWorld`."""
+        return start_of(self, state, arrays)
+
+    def advance(self, state: State, control: Any, torque: Any, wrenches: Any, *, sensed: bool = False) -> Advance:
+        """See `AbstractWorld`."""
+        return advanced(self, state, control, torque, wrenches, sensed)
+
+    def no_report(self, state: State) -> ContactReport:
+        """See `AbstractWorld`."""
+        zero = jnp.zeros(state.v.shape[:-1], state.v.dtype)
+        return ContactReport(zero, zero.astype(jnp.int32), self.options.tolerance_of(zero.dtype))
 
     @compiled()
     def sensors(
@@ -310,12 +363,7 @@ class World(eqx.Module):
         if not self.parts.sensors.names:
             return {}
         given = given_of(self, state, control, torque, wrenches)
-        as_mujoco, sensors = self.parts.as_mujoco, self.parts.sensors
-        values = sensed(given, solved(given)) if as_mujoco else sensed_as_model(given)
-        ends = np.cumsum(sensors.sizes)
-        return {
-            name: values[..., end - n : end] for name, n, end in zip(sensors.names, sensors.sizes, ends, strict=True)
-        }
+        return by_name(self.parts.sensors, sensed(given, solved(given)))
 
     @compiled()
     def report(
@@ -327,13 +375,10 @@ class World(eqx.Module):
     ) -> SolverReport:
         """How well the constraints are solved in a state. Arguments and errors as for `accelerations`."""
         given = given_of(self, state, control, torque, wrenches)
-        found = solved(given)
-        if not self.parts.as_mujoco:
-            contacts = self.parts.touching
-            tolerance = (ContactOptions() if contacts is None else contacts.options).tolerance_of(found.a.dtype)
-            return SolverReport(found.error, found.iterations.astype(jnp.int32), found.error * 0, tolerance)
-        bound, operands = given.bound()
-        deep = bound.call(deep_contacts, operands, given.arguments.q)[..., 0]
+        found, deep = solved(given), jnp.zeros(given.arguments.q.shape[:-1], given.arguments.q.dtype)
+        if self.parts.as_mujoco:
+            bound, operands = given.bound()
+            deep = bound.call(deep_contacts, operands, given.arguments.q)[..., 0]
         tolerance = self.options.tolerance_of(given.arguments.q.dtype)
         return SolverReport(found.error, found.iterations.astype(jnp.int32), deep, tolerance)
 
