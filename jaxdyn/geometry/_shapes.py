@@ -14,7 +14,7 @@ from jax.core import Tracer
 
 from jaxdyn._errors import ModelError, broadcast_batches, require_finite, require_last_axes, require_positive
 from jaxdyn._types import Array, Float, leaf_of
-from jaxdyn.geometry._witness import length_and_direction
+from jaxdyn.geometry._componentwise import along_candidates, length_and_direction
 from jaxdyn.spatial import Vec3
 
 
@@ -259,8 +259,3 @@ class Ellipsoid(AbstractShape):
         stretched = Vec3(a.x * direction.x, a.y * direction.y, a.z * direction.z)
         unit = length_and_direction(stretched)[1]
         return Vec3(a.x * unit.x, a.y * unit.y, a.z * unit.z)
-
-
-def along_candidates(values, like: Array) -> Array:
-    """Constants as `[1, count, 1, ...]`, with the rank and the dtype of an array `[n, k, *batch]`."""
-    return jnp.asarray(values, like.dtype).reshape((1, len(values)) + (1,) * (like.ndim - 2))

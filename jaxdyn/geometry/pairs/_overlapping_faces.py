@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxdyn.geometry import select, side_by_side
+from jaxdyn.geometry._componentwise import SHORTEST, roundoff, select, side_by_side
+from jaxdyn.geometry._witness import FAR, Witness, inactive_unless
+from jaxdyn.geometry.pairs._faces import Face, disk_corners
 from jaxdyn.spatial import Vec3
-from jaxdyn.worlds._collisions._candidates import FAR, SHORTEST, Found, inactive_unless, roundoff
-from jaxdyn.worlds._collisions._faces import Face, disk_corners
 
 CORNERS = 4
 """The most contacts."""
@@ -98,7 +98,7 @@ class _Corner(NamedTuple):
     after: Any
 
 
-def faces_overlap(face: Face, outline: Outline, margin, needed) -> tuple[Any, list[Found]]:
+def faces_overlap(face: Face, outline: Outline, margin, needed) -> tuple[Any, list[Witness]]:
     """Whether a disk, which is `face`, and another face share a part within the margin, and up to four contacts.
 
     Nothing is found where it is not `needed`.
@@ -121,7 +121,7 @@ def faces_overlap(face: Face, outline: Outline, margin, needed) -> tuple[Any, li
         x, y = lines.meeting(before, after)
         distance = -height(x, y) * slope.z
         place = face.axes.apply(Vec3(x, y, 0.0)) + face.origin - outline.normal * (0.5 * distance)
-        found.append(inactive_unless(kept > k, Found(distance, place, -outline.normal)))
+        found.append(inactive_unless(kept > k, Witness(distance, -outline.normal, place)))
     return kept > 0, found
 
 
@@ -196,7 +196,7 @@ def _walk(lines: _Lines, start: _Corner, inside, bounds) -> tuple[Any, _Corner]:
     return kept, places
 
 
-class _Search(NamedTuple):
+class _Quadrangle(NamedTuple):
     """The search for four corners: those at hand, the best so far, and what is tried next."""
 
     going: Any
@@ -217,7 +217,7 @@ def _quadrangle(count, places: _Corner) -> tuple[Any, ...]:
     def following(number):
         return jnp.where(number + 1 >= count, 0.0, number + 1)
 
-    def step(at: _Search) -> _Search:
+    def step(at: _Quadrangle) -> _Quadrangle:
         tried = tuple(
             jnp.where(at.trying == mode, following(k), k) if mode is not None else k
             for mode, k in zip((None, 2, 1, 0), at.now, strict=True)
@@ -234,7 +234,7 @@ def _quadrangle(count, places: _Corner) -> tuple[Any, ...]:
         moved = one + 1, next_two, next_three, next_four
         ends = ~better & (at.trying == 0)
         trying = jnp.where(at.trying == 0, jnp.where(better, 1.0, 0.0), jnp.where(better, at.trying, at.trying + 1))
-        after = _Search(
+        after = _Quadrangle(
             jnp.where(ends & (one + 1 >= count), 0.0, at.going),
             jnp.where(trying > 2, 0.0, trying),
             select(better, tried, select(ends, moved, at.now)),
@@ -245,5 +245,5 @@ def _quadrangle(count, places: _Corner) -> tuple[Any, ...]:
 
     numbers = tuple(zero + k for k in range(CORNERS))
     first = area(*([values[:, k : k + 1] for k in range(CORNERS)] for values in (places.x, places.y)))
-    start = _Search(jnp.where(count > CORNERS, 1.0, 0.0) + zero, zero, numbers, numbers, first)
+    start = _Quadrangle(jnp.where(count > CORNERS, 1.0, 0.0) + zero, zero, numbers, numbers, first)
     return jax.lax.while_loop(lambda at: (at.going > 0).any(), step, start).best

@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdyn.geometry import select
+from jaxdyn.geometry._componentwise import select
+from jaxdyn.geometry._witness import Witness, inactive_unless
+from jaxdyn.geometry.pairs._candidates import Placed
 from jaxdyn.spatial import Mat3, Vec3
-from jaxdyn.worlds._collisions._candidates import Found, Geom, inactive_unless
 
 DISK_EDGES = 16
 """The number of edges that MuJoCo gives to a disk; one of its corners is on the cylinder's x-axis."""
@@ -41,7 +42,7 @@ class Face(NamedTuple):
         return self.axes.z
 
 
-def disk(cylinder: Geom, side) -> Face:
+def disk(cylinder: Placed, side) -> Face:
     """The disk of a cylinder at its upper (`side` 1) or lower (-1) end, with its edges in MuJoCo's order."""
     R = cylinder.pose.rotation
     normal, inner = R.z * side, cylinder.size(0) * math.cos(math.pi / DISK_EDGES)
@@ -65,7 +66,7 @@ def disk_corners(exaggerated: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
     return cosines, -np.roll(cosines, quarter)
 
 
-def edge_on_face(face: Face, ends: tuple[Vec3, Vec3], margin, shift: Any = 0.0) -> tuple[Any, tuple[Found, Found]]:
+def edge_on_face(face: Face, ends: tuple[Vec3, Vec3], margin, shift: Any = 0.0) -> tuple[Any, tuple[Witness, Witness]]:
     """Whether an edge has a part over a face within the margin, and its two contacts, with the face's normal.
 
     They are at the ends of that part. An end where the edge leaves the face counts twice while the other end is above
@@ -87,10 +88,10 @@ def edge_on_face(face: Face, ends: tuple[Vec3, Vec3], margin, shift: Any = 0.0) 
         point = flat[0] + (flat[1] - flat[0]) * share
         distance = point.z + shift
         place = face.axes.apply(Vec3(point.x, point.y, 0.5 * distance)) + face.origin
-        found.append(Found(distance, place, face.normal))
+        found.append(Witness(distance, face.normal, place))
     first, second = found
-    near1, near2 = first.distance <= margin, second.distance <= margin
-    twice = Found(*select(near2, tuple(second[:3]), tuple(first[:3])))
+    near1, near2 = first.gap <= margin, second.gap <= margin
+    twice = select(near2, second, first)
     twice = inactive_unless((near1 & near2) | (near1 & (low > 0)) | (near2 & (high < 1)), twice)
     lies = ~misses & (low <= high) & (near1 | near2)
-    return lies, (Found(*select(near1, tuple(first[:3]), tuple(second[:3]))), twice)
+    return lies, (select(near1, first, second), twice)
