@@ -140,7 +140,7 @@ def test_algorithms_keep_no_books():
 
 
 SHARED_CLASSES = {
-    "ActiveSet", "Capsule", "Columns", "Constant", "ConstraintRows", "Contacts", "Iterate", "Kind", "Linear", "Loop",
+    "ActiveSet", "Columns", "Constant", "ConstraintRows", "Contacts", "Iterate", "Kind", "Linear", "Loop",
     "Minimum", "Options", "Part", "Places", "Plan", "Point", "Points", "Problem", "Robot", "Rows", "Scale", "Search",
     "Solution", "Solved", "Transmission", "Trial", "_Equations", "_OnRows", "_Search",
     "_Static", "_Step", "_Table", "_Touching",

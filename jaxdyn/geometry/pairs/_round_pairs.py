@@ -86,6 +86,13 @@ def capsule_capsule(one: Placed, two: Placed, margin) -> list[Witness]:
     return [axes.touch(*nearest), inactive_unless(~crossing, axes.touch(*axes.from_one(one.size(1))))]
 
 
+def nearest_capsules(one: Placed, two: Placed, margin) -> list[Witness]:
+    """The nearest places of the axes; for parallel axes those beside the lower end of the first."""
+    # Below this sine, 4 roots of the roundoff, rounding errors decide where the lines cross.
+    axes = TwoAxes.of(one, two)
+    return [axes.touch(*axes.nearest(16 * float(jnp.finfo(jnp.result_type(axes.square)).eps))[1])]
+
+
 def sphere_cylinder(sphere: Placed, cylinder: Placed, margin) -> list[Witness]:
     """The contact with the side, with a disk, or with the edge between them."""
     radius, half, own = cylinder.size(0), cylinder.size(1), sphere.size(0)

@@ -19,6 +19,7 @@ from jaxdyn.geometry._witness import Witness
 from jaxdyn.geometry.pairs._candidates import Placed, half_sizes
 from jaxdyn.geometry.pairs._capsule_box import nearest_of_box, sphere_at_box
 from jaxdyn.geometry.pairs._round_pairs import TwoAxes
+from jaxdyn.spatial import Vec3
 
 BLEND = 0.01
 """The two places on a capsule may miss the deepest one by half of this times its radius."""
@@ -38,15 +39,7 @@ def smooth_capsules(one: Placed, two: Placed, margin) -> list[Witness]:
 
 
 def smooth_capsule_box(capsule: Placed, box: Placed, margin) -> list[Witness]:
-    at, half = box.pose.inverse().compose(capsule.pose), capsule.size(1)
-    columns = (jax.tree.leaves(v) for v in (at.translation, at.rotation.z, half_sizes(box)))
-    axes = list(zip(*columns, strict=True))
-    slabs = [slab(x, slope, side, half) for x, slope, side in axes]
-    nearest = _nearest_to_box(axes, slabs, half)
-
-    def center(s):
-        return at.translation + at.rotation.z * s
-
+    center, slabs, nearest = _over_box(capsule, box, ROUNDING)
     # The axis over the face that the normal belongs to is within the slabs of the two other directions.
     normal = nearest_of_box(box, center(nearest))[1]
     faces = [
@@ -58,7 +51,28 @@ def smooth_capsule_box(capsule: Placed, box: Placed, margin) -> list[Witness]:
     return _at_two_places(capsule, ends, nearest, lambda s: sphere_at_box(box, center(s), capsule.size(0)))
 
 
-def _nearest_to_box(axes, slabs, half) -> Array:
+def nearest_capsule_box(capsule: Placed, box: Placed, margin) -> list[Witness]:
+    """The sphere around the place of the capsule's axis that is nearest to the box; where the axis goes through the
+    box, around the middle of its part inside."""
+    # Larger than rounding errors of the slope, and so small that the place is the nearest one to 4e-11 (double).
+    rounding = float(jnp.finfo(jnp.result_type(capsule.sizes)).eps) ** (2 / 3)
+    center, _, nearest = _over_box(capsule, box, rounding)
+    return [sphere_at_box(box, center(nearest), capsule.size(0))]
+
+
+def _over_box(
+    capsule: Placed, box: Placed, rounding: float
+) -> tuple[Callable[[Any], Vec3], list[tuple[Any, Any]], Any]:
+    """The points of the capsule's axis in the box's axes, by their places; the parts of the axis in the slabs of the
+    box's three directions; and the place nearest to the box."""
+    at, half = box.pose.inverse().compose(capsule.pose), capsule.size(1)
+    columns = (jax.tree.leaves(v) for v in (at.translation, at.rotation.z, half_sizes(box)))
+    axes = list(zip(*columns, strict=True))
+    slabs = [slab(x, slope, side, half) for x, slope, side in axes]
+    return lambda s: at.translation + at.rotation.z * s, slabs, _nearest_to_box(axes, slabs, half, rounding)
+
+
+def _nearest_to_box(axes, slabs, half, rounding: float) -> Array:
     """The place of a capsule's axis that is nearest to a box: the root of the slope of the squared distance.
 
     The slope grows, and is linear between the places where the axis enters and leaves the slabs of the three
@@ -66,7 +80,7 @@ def _nearest_to_box(axes, slabs, half) -> Array:
     """
 
     def slope_at(s):
-        return sum(slope * (x + slope * s - clipped(x + slope * s, side)) for x, slope, side in axes) + ROUNDING * s
+        return sum(slope * (x + slope * s - clipped(x + slope * s, side)) for x, slope, side in axes) + rounding * s
 
     low, high = -half, half
     for place in (x for pair in slabs for x in pair):
@@ -76,7 +90,7 @@ def _nearest_to_box(axes, slabs, half) -> Array:
     low, high = jnp.minimum(low, high), jnp.maximum(low, high)
     at_low, at_high = slope_at(low), slope_at(high)
     rise = at_high - at_low
-    wide = rise > float(jnp.finfo(rise.dtype).eps) * ROUNDING
+    wide = rise > float(jnp.finfo(rise.dtype).eps) * rounding
     fraction = jnp.where(wide, -at_low / jnp.where(wide, rise, 1), 0.5)
     return low + (high - low) * jnp.clip(fraction, 0, 1)
 

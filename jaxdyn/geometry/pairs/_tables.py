@@ -38,8 +38,9 @@ type ShapeKind = type[AbstractShape] | type[AbstractSurface]
 field."""
 type Structures = tuple[Hashable, Hashable]
 """The parts of two shapes that are not numbers; None for most."""
-type PointChoice = Literal["smooth", "mujoco"]
-"""How the points of a pair are chosen: such that their places and gaps move smoothly, or as MuJoCo chooses them."""
+type PointChoice = Literal["smooth", "mujoco", "nearest"]
+"""How the points of a pair are chosen: such that their places and gaps move smoothly, or as MuJoCo chooses them; or
+only where both are nearest, for their distance."""
 
 
 class _Pair(NamedTuple):
@@ -83,6 +84,11 @@ _TABLES: dict[PointChoice, dict[tuple[ShapeKind, ShapeKind], _Pair]] = {
         (Capsule, Capsule): _Pair(2, _smooth_capsules.smooth_capsules),
         (Capsule, Box): _Pair(2, _smooth_capsules.smooth_capsule_box),
         (Box, Box): _Pair(_smooth_boxes.COUNT, _smooth_boxes.smooth_boxes),
+    },
+    "nearest": {
+        **_SPHERES,
+        (Capsule, Capsule): _Pair(1, _round_pairs.nearest_capsules),
+        (Capsule, Box): _Pair(1, _smooth_capsules.nearest_capsule_box),
     },
     "mujoco": {
         **_SPHERES,
@@ -149,7 +155,9 @@ def pair_witnesses(
 
     Sizes are rows `[n, k, *batch]` and poses rows `[n, *batch]`. The witnesses are rows `[n * count, *batch]`, ordered
     pair by pair, with `pair_witness_count` of them a pair. `points` says how they are chosen: `"smooth"`, in this
-    table, or `"mujoco"`, as `candidates` describes it, with a margin and structures.
+    table, or `"mujoco"`, as `candidates` describes it, with a margin and structures. With `"nearest"` there is one a
+    pair, whose gap is the exact distance; spheres and capsules have it with each other and with boxes, and spheres with
+    cylinders.
 
     | pair | count | gap |
     |---|---|---|
@@ -286,11 +294,7 @@ def _pair(kind1: ShapeKind, kind2: ShapeKind, points: PointChoice) -> tuple[_Pai
         advice = "give one of the shapes another class, or keep them apart by contype and conaffinity or <exclude>"
         raise ModelError(f"contacts of {kind1.__name__} and {kind2.__name__} are not built; {advice}")
     kinds = dict.fromkeys(kind for pair in table for kind in pair)
-    for kind in (kind1, kind2):
-        if kind not in kinds:
-            known = ", ".join(x.__name__ for x in kinds)
-            raise ModelError(f"{kind.__name__} touches surfaces only; pairs of shapes are built of {known}")
     known = {kind: [x.__name__ for x in kinds if {(kind, x), (x, kind)} & table.keys()] for kind in (kind1, kind2)}
     one, two = sorted((kind1, kind2), key=lambda kind: len(known[kind]))
-    others = ", ".join(known[one])
-    raise ModelError(f"{one.__name__} touches {others}, but not {two.__name__}; a Capsule touches all of these")
+    others = f"has pairs with {', '.join(known[one])} only" if known[one] else "touches surfaces only"
+    raise ModelError(f"{one.__name__} {others}, not with {two.__name__}; a Capsule has more")
