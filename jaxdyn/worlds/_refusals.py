@@ -7,7 +7,7 @@ import collections
 import numpy as np
 
 from jaxdyn._errors import RobotFileError, warn
-from jaxdyn.geometry import MOST_PRISMS, Grid, has_several_contacts, is_built, may_be_deep
+from jaxdyn.geometry import MOST_PRISMS, Grid, has_flat_disks, has_several_contacts, is_built, may_be_deep
 from jaxdyn.io import RobotFileWarning
 from jaxdyn.io.mjcf import (
     GeomPair,
@@ -47,10 +47,18 @@ def refuse_what_is_not_built(m, source: str) -> None:
 
 
 def warn_of_what_differs(m, source: str) -> None:
-    """Warn of pairs of geoms of an `mjModel` for which MuJoCo's contacts are off their geometry, and of those whose
-    contacts it sweeps in an order of its own."""
+    """Warn of pairs of geoms of an `mjModel` for which MuJoCo's contacts are off their geometry or depend on the last
+    digits of a search, and of those whose contacts it sweeps in an order of its own."""
     if m.opt.noslip_iterations > 0:
         _warn_of_orders(m, source)
+    flat = [pair for pair in geom_pairs(m) if has_flat_disks(*pair.kinds)]
+    if flat:
+        warn(
+            f"{source}: where an end of a cylinder lies flat on a box or on another cylinder, MuJoCo takes up to four "
+            f"corners of polygons, which ones by the last digits of their areas. The world takes up to four places of "
+            f"the same shared part, so forces differ within it: {_shown(m, flat)}",
+            RobotFileWarning,
+        )
     pairs = [pair for pair in geom_pairs(m) if (pair.type1, pair.type2) == (GeomType.HFIELD, GeomType.BOX)]
     geoms = {pair.geom2 for pair in pairs if not pair.margin + pair.gap > 0}
     if geoms:
@@ -66,14 +74,18 @@ def warn_of_what_differs(m, source: str) -> None:
 def _warn_of_orders(m, source: str) -> None:
     pairs = [pair for pair in geom_pairs(m) if pair.condim > 1 and has_several_contacts(*pair.kinds)]
     if pairs:
-        shown = [" and ".join(repr(object_name(m, "geom", g)) for g in (x.geom1, x.geom2)) for x in pairs[:_SHOWN]]
-        more = f" and {len(pairs) - _SHOWN} more" if len(pairs) > _SHOWN else ""
         warn(
             f"{source}: with noslip_iterations, accelerations depend on the order of contacts. MuJoCo's order of "
             f"several contacts of one pair follows its search where it has no formulas, so states with such contacts "
-            f"can differ from it: {'; '.join(shown)}{more}",
+            f"can differ from it: {_shown(m, pairs)}",
             RobotFileWarning,
         )
+
+
+def _shown(m, pairs: list[GeomPair]) -> str:
+    """Return the names of some pairs of geoms."""
+    shown = [" and ".join(repr(object_name(m, "geom", g)) for g in (x.geom1, x.geom2)) for x in pairs[:_SHOWN]]
+    return "; ".join(shown) + (f" and {len(pairs) - _SHOWN} more" if len(pairs) > _SHOWN else "")
 
 
 def _by_kind(m) -> dict[str, dict[str, str]]:

@@ -8,6 +8,7 @@ from jaxdyn.geometry.pairs._tables import (
     ShapeKind,
     candidate_count,
     candidates,
+    has_flat_disks,
     has_several_contacts,
     is_built,
     may_be_deep,

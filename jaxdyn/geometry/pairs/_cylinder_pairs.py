@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxdyn.geometry._componentwise import SHORTEST, length_and_direction, select, side_by_side, sign
+from jaxdyn.geometry._componentwise import SHORTEST, length_and_direction, select, sign
 from jaxdyn.geometry._witness import Witness, inactive_unless
 from jaxdyn.geometry.pairs._candidates import Placed
 from jaxdyn.geometry.pairs._convex_pairs import SIDEWAYS, contact_at
 from jaxdyn.geometry.pairs._faces import OPPOSITE, SLANT, Face, disk, edge_on_face
-from jaxdyn.geometry.pairs._overlapping_faces import CORNERS, Outline, disk_polygon, faces_overlap
+from jaxdyn.geometry.pairs._overlapping_faces import CORNERS, faces_overlap, shared_with_disk, shared_with_rectangle
 from jaxdyn.geometry.pairs._separation import box_shape, cylinder_shape, separation
 from jaxdyn.spatial import Mat3, Vec3
 
@@ -47,11 +47,12 @@ def cylinder_cylinder(one: Placed, two: Placed, margin) -> list[Witness]:
     cosine = first.disk.normal.dot(second.disk.normal)
     facing = (first.facing > SLANT) & (second.facing > SLANT)
     flat = first.at_disk & second.at_disk & facing & (cosine < -OPPOSITE)
-    outline = Outline(_disk_corners(two, second.disk), second.disk.normal, one.size(0))
     along1 = _lies_along(first, second, one.axis)
     along2 = _lies_along(second, first, two.axis)
     edges = [(along1, second.disk, first.line, -1.0), (along2, first.disk, second.line, 1.0)]
-    return _chosen(single, margin, (flat, first.disk, outline), edges)
+    shared = shared_with_disk(two.size(0))
+    overlap = faces_overlap(first.disk, one.size(0), second.disk, shared, margin, flat & (single.gap <= margin))
+    return _chosen(single, margin, flat, overlap, edges)
 
 
 def cylinder_box(one: Placed, two: Placed, margin) -> list[Witness]:
@@ -64,9 +65,9 @@ def cylinder_box(one: Placed, two: Placed, margin) -> list[Witness]:
     cosines = [first.disk.normal.dot(face.normal) for face in faces]
     fits = [fixed[i] & (facing[i] > SLANT) & (cosines[i] < -OPPOSITE) for i in range(3)]
     flat = first.at_disk & (first.facing > SLANT) & (fits[0] | fits[1] | fits[2])
-    choices = [(_box_corners(two, i, signs[i]), faces[i].normal) for i in range(3)]
-    corners, normal = select(fits[0], choices[0], select(fits[1], choices[1], choices[2]))
-    outline = Outline((corners, corners), normal, one.size(0))
+    face = select(fits[0], faces[0], select(fits[1], faces[1], faces[2]))
+    single, shared = contact_at(one, two, apart), shared_with_rectangle(face.lines[0][2], face.lines[1][2])
+    overlap = faces_overlap(first.disk, one.size(0), face, shared, margin, flat & (single.gap <= margin))
     # The first face along which the cylinder's side lies.
     edges, none = [], first.has_line
     for i in range(3):
@@ -81,7 +82,7 @@ def cylinder_box(one: Placed, two: Placed, margin) -> list[Witness]:
         lies = none & is_edge & (jnp.abs(first.disk.normal.dot(axes[i])) < SLANT)
         edges.append((lies, first.disk, _box_edge(two, i, signs), 1.0))
         none = none & ~lies
-    return _chosen(contact_at(one, two, apart), margin, (flat, first.disk, outline), edges)
+    return _chosen(single, margin, flat, overlap, edges)
 
 
 def _lies_along(cylinder: _Round, other: _Round, axis: Vec3) -> Any:
@@ -90,11 +91,10 @@ def _lies_along(cylinder: _Round, other: _Round, axis: Vec3) -> Any:
     return cylinder.has_line & other.at_disk & (other.facing > 0) & slanted
 
 
-def _chosen(single: Witness, margin, faces, edges) -> list[Witness]:
+def _chosen(single: Witness, margin, flat, overlap, edges) -> list[Witness]:
     """The contacts of two faces, of the first edge that lies along a face, or the single one."""
     near = single.gap <= margin
-    flat, face, outline = faces
-    use, found = faces_overlap(face, outline, margin, flat & near)
+    use, found = overlap
     others = [single, *[inactive_unless(False, single)] * (CORNERS - 1)]
     chosen = [select(use, a, b) for a, b in zip(found, others, strict=True)]
     free = ~flat
@@ -119,13 +119,6 @@ def _round(cylinder: Placed, towards: Vec3, height) -> _Round:
     return _Round(disk(cylinder, side), at_disk, jnp.abs(cosine), line, sideways > SIDEWAYS)
 
 
-def _disk_corners(cylinder: Placed, face: Face) -> tuple[Vec3, Vec3]:
-    """The corners of the polygon that MuJoCo takes for a disk, and the same with exaggerated errors."""
-    polygons = [disk_polygon(cylinder.size(0), exaggerated) for exaggerated in (False, True)]
-    first, second = (face.axes.apply(Vec3(x, y, jnp.zeros_like(x))) + face.origin for x, y in polygons)
-    return first, second
-
-
 def _box_sides(box: Placed, normal: Vec3, inner) -> tuple[list[Any], list[Any], list[Any]]:
     """For each axis of a box the side on which its nearest points are, whether they are on this side only, and the
     cosine of the angle between this side's normal and the direction to the other shape.
@@ -147,25 +140,6 @@ def _box_face(box: Placed, i: int, side) -> Face:
     normal = axes[i] * side
     lines = [(1.0, 0.0, box.size(j)), (0.0, 1.0, box.size(k)), (-1.0, 0.0, box.size(j)), (0.0, -1.0, box.size(k))]
     return Face(Mat3(axes[j], axes[k], normal), box.position + normal * box.size(i), lines)
-
-
-def _box_corners(box: Placed, i: int, side) -> Vec3:
-    """The corners of a face in MuJoCo's order (boxFace), `[n, 4, *batch]`."""
-    one = jnp.ones_like(side)
-    # The signs of the first corner, and which coordinate changes first.
-    first, order = (
-        ([side, one, side], (2, 1)),
-        ([-one, side, -side], (0, 2)),
-        ([-side, one, side], (0, 1)),
-    )[i]
-    R = box.pose.rotation
-    corner, out = list(first), []
-    for k in (None, order[0], order[1], order[0]):
-        if k is not None:
-            corner[k] = -corner[k]
-        local = Vec3(*(jnp.asarray(c * box.size(m)) for m, c in enumerate(corner)))
-        out.append(R.apply(local) + box.position)
-    return side_by_side(out)
 
 
 def _box_edge(box: Placed, i: int, signs) -> tuple[Vec3, Vec3]:

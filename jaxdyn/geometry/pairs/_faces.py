@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-from decimal import Decimal
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-import numpy as np
 
 from jaxdyn.geometry._componentwise import select
 from jaxdyn.geometry._witness import Witness, inactive_unless
@@ -16,11 +14,6 @@ from jaxdyn.spatial import Mat3, Vec3
 
 DISK_EDGES = 16
 """The number of edges that MuJoCo gives to a disk; one of its corners is on the cylinder's x-axis."""
-_COSINES = (
-    *(1.0, 0.923879532511287, 0.707106781186548, 0.38268343236509),
-    *(0.0, -0.38268343236509, -0.707106781186547, -0.923879532511287),
-)
-"""The cosines of the first eight sixteenths of a circle, with MuJoCo's digits."""
 SLANT = 0.0888
 """The cosine of the angle between an edge and a face's normal below which the edge lies along the face."""
 OPPOSITE = 0.99605
@@ -49,21 +42,6 @@ def disk(cylinder: Placed, side) -> Face:
     angles = [-(2 * k + 1) * math.pi / DISK_EDGES for k in range(DISK_EDGES)]
     lines = [(math.cos(angle), math.sin(angle), inner) for angle in angles]
     return Face(Mat3(R.x, R.y * side, normal), cylinder.position + normal * cylinder.size(1), lines)
-
-
-def disk_corners(exaggerated: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
-    """The corners of the polygon that MuJoCo takes for a disk with radius 1, in its order.
-
-    MuJoCo's digits make areas that would be equal for a regular polygon differ by rounding errors, always by the same
-    ones. Their errors, times a factor, are added.
-    """
-    root = Decimal(2).sqrt()
-    exact = [Decimal(1), (2 + root).sqrt() / 2, root / 2, (2 - root).sqrt() / 2, Decimal(0)]
-    exact += [-x for x in exact[3:0:-1]]
-    quarter = DISK_EDGES // 4
-    half = [float(x) + exaggerated * float(Decimal(y) - x) for x, y in zip(exact, _COSINES, strict=True)]
-    cosines = np.array([*half, *(-x for x in half)])
-    return cosines, -np.roll(cosines, quarter)
 
 
 def edge_on_face(face: Face, ends: tuple[Vec3, Vec3], margin, shift: Any = 0.0) -> tuple[Any, tuple[Witness, Witness]]:

@@ -239,8 +239,9 @@ def candidates(
 
     Of a cylinder that touches another cylinder or a box's edge along a line MuJoCo reports one contact, at any place of
     this line. Where an end of the other shape, tilted a little, looks at the side of a cylinder whose end is touched,
-    MuJoCo takes a line of that side that depends on its search. Of equally large sets of four corners of two faces it
-    takes any.
+    MuJoCo takes a line of that side that depends on its search. Where an end of a cylinder lies flat on a face, MuJoCo
+    takes four corners of polygons by the last digits of their areas; here they are four places of the shared part, one
+    of which is its deepest one.
 
     With height fields there is a candidate for each prism below the triangles of the grid that the shape can reach. If
     its size is changed so that it reaches more of them, the contacts are NaN. Where a face or an edge lies flat on a
@@ -254,19 +255,32 @@ def candidates(
     return Candidates(flat.gap, flat.point, complete_frame(flat.normal, flat.tangent))
 
 
-def is_built(kind1: ShapeKind, kind2: ShapeKind) -> bool:
+def is_built(kind1: ShapeKind | None, kind2: ShapeKind | None) -> bool:
     """Return whether contacts of two classes as MuJoCo chooses them are built."""
-    return bool({(kind1, kind2), (kind2, kind1)} & _TABLES["mujoco"].keys())
+    return _built(kind1, kind2) is not None
 
 
-def may_be_deep(kind1: ShapeKind, kind2: ShapeKind) -> bool:
+def _built(kind1: ShapeKind | None, kind2: ShapeKind | None) -> _Pair | None:
+    table: dict[Any, _Pair] = _TABLES["mujoco"]
+    return table.get((kind1, kind2)) or table.get((kind2, kind1))
+
+
+def may_be_deep(kind1: ShapeKind | None, kind2: ShapeKind | None) -> bool:
     """Return whether contacts of two classes are MuJoCo's only while the overlap is shallow."""
-    return is_built(kind1, kind2) and _pair(kind1, kind2, "mujoco")[0].shallow is not None
+    pair = _built(kind1, kind2)
+    return pair is not None and pair.shallow is not None
 
 
-def has_several_contacts(kind1: ShapeKind, kind2: ShapeKind) -> bool:
+def has_several_contacts(kind1: ShapeKind | None, kind2: ShapeKind | None) -> bool:
     """Return whether two classes can have several contacts that MuJoCo finds by its general routine."""
-    return is_built(kind1, kind2) and _pair(kind1, kind2, "mujoco")[0].several
+    pair = _built(kind1, kind2)
+    return pair is not None and pair.several
+
+
+def has_flat_disks(kind1: ShapeKind | None, kind2: ShapeKind | None) -> bool:
+    """Return whether an end of a cylinder can lie flat on the other shape, where MuJoCo's choice of places depends on
+    the last digits of its search."""
+    return (kind1, kind2) in ((Cylinder, Cylinder), (Cylinder, Box), (Box, Cylinder))
 
 
 def shallow_depth(kind1: ShapeKind, sizes1: Any, kind2: ShapeKind, sizes2: Any) -> Any:

@@ -60,25 +60,22 @@ class ClearanceResidual(StateOnlyResidual):
     def linearize(self, dynamics, x, u, k):
         distances, normals, points, poses = self._distances(dynamics, x)
         model, q, _ = robot_state(dynamics, self, x)
-        pairs = np.array(self._pairs())
+        jacobians = {link: frame_jacobian(model, q, link) for link in poses}
 
         def slopes(side: int):
             """The derivatives of `normal @ point` by `q`, for points that are fixed in the links of one side."""
-            rows = []
-            for link in dict.fromkeys(self.links[i] for i in pairs[:, side]):
-                own = np.flatnonzero([self.links[i] == link for i in pairs[:, side]])
-                if link not in poses:
-                    rows.append((own, jnp.zeros((len(own), model.nv), x.dtype)))
-                    continue
-                J, arms = frame_jacobian(model, q, link), points[own] - poses[link].translation
-                rows.append((own, normals[own] @ J[:3] + jnp.cross(arms, normals[own]) @ J[3:]))
-            order = np.argsort(np.concatenate([own for own, _ in rows]))
-            return jnp.concatenate([slope for _, slope in rows])[order]
+            links = [self.links[pair[side]] for pair in self._pairs()]
+            if not jacobians.keys() & set(links):
+                return 0.0
+            fixed = jnp.zeros((6, model.nv), x.dtype)
+            J = jnp.stack([jacobians.get(link, fixed) for link in links])
+            origins = jnp.stack([poses[link].translation if link in poses else fixed[:3, 0] for link in links])
+            wrenches = jnp.concatenate([normals, jnp.cross(points - origins, normals)], axis=1)
+            return (wrenches[:, :, None] * J).sum(axis=1)
 
         # Moving a nearest point along its surface changes the distance in second order only. So the distance has the
         # derivative that it has for points fixed in their links, and any points of the line through both will do.
-        by_q = slopes(1) - slopes(0)
-        return Linear(distances, jacobian_by_state(dynamics, by_q), None)
+        return Linear(distances, jacobian_by_state(dynamics, slopes(1) - slopes(0)), None)
 
     def _pairs(self) -> list[tuple[int, int]]:
         return list(itertools.product(range(self.count), range(self.count, len(self.shapes))))
@@ -109,7 +106,8 @@ class ClearanceResidual(StateOnlyResidual):
         gap, normal, point, _ = jax.tree.map(lambda *rows: jnp.concatenate(rows), *found)
         pairs = [pair for members in groups.values() for pair in members]
         order = np.array(sorted(range(len(pairs)), key=pairs.__getitem__))
-        return gap[order], normal.to_array()[order], point.to_array()[order], poses
+        gap, normal, point = take_rows((gap, normal, point), order)
+        return gap, normal.to_array(), point.to_array(), poses
 
 
 def _pose(shape: ContactShape) -> Array:
