@@ -23,27 +23,21 @@ from jaxdyn.geometry import (
     Ellipsoid,
     Plane,
     Points,
+    ShapeKind,
     Sphere,
+    is_built,
 )
-from jaxdyn.io.mjcf import SMALLEST_FRICTION, GeomType
+from jaxdyn.io.mjcf import SMALLEST_FRICTION
 from jaxdyn.model import Model, pose_in_body
 from jaxdyn.spatial import IDENTITY_POSE, compose_poses, pose_array
-from jaxdyn.worlds._collisions import is_built
 from jaxdyn.worlds._constraints import Constraints
 from jaxdyn.worlds._contact_rows import Contacts, Pairs
 from jaxdyn.worlds._equalities import Equalities
 from jaxdyn.worlds._limits import FrictionLosses, Limits
 from jaxdyn.worlds._parts import PartRows, Places, instant, point_rows, stacked
 
-_TYPES = {
-    Sphere: GeomType.SPHERE,
-    Capsule: GeomType.CAPSULE,
-    Ellipsoid: GeomType.ELLIPSOID,
-    Cylinder: GeomType.CYLINDER,
-    Box: GeomType.BOX,
-    # Each point is a sphere without size.
-    Points: GeomType.SPHERE,
-}
+_ORDER: tuple[ShapeKind, ...] = (Plane, Sphere, Capsule, Ellipsoid, Cylinder, Box)
+"""The classes of shapes that have contacts, in the order in which a pair has them."""
 
 
 class Touching(NamedTuple):
@@ -66,7 +60,7 @@ class Weights(NamedTuple):
 class _Geom(NamedTuple):
     """A shape as MuJoCo has it; a plane, the surface, is fixed in the world."""
 
-    kind: GeomType
+    kind: ShapeKind
     body: int
     pose: Any
     sizes: Any
@@ -164,13 +158,13 @@ def _contacts(model: Model, touching: Touching, law: MujocoLaw, weights: Weights
     if idle := [m for m in members if m.index not in used]:
         kind, link = type(idle[0].shape.shape).__name__, idle[0].shape.link
         raise ModelError(f"the {kind} on {link!r} touches nothing: there is no surface for it, and no pair has it")
-    by_types: dict[tuple[GeomType, GeomType], list[tuple[int, int, MujocoLaw]]] = {}
+    by_types: dict[tuple[ShapeKind, ShapeKind], list[tuple[int, int, MujocoLaw]]] = {}
     for ones, twos, own in pairs:
         for one, two in ((i, j) for i in ones for j in twos):
-            first, second = sorted((one, two), key=lambda g: geoms[g].kind)
+            first, second = sorted((one, two), key=lambda g: _ORDER.index(geoms[g].kind))
             types = geoms[first].kind, geoms[second].kind
             if not is_built(*types):
-                raise ModelError(f"contacts of a {types[0].name.lower()} with a {types[1].name.lower()} are not built")
+                raise ModelError(f"contacts of a {types[0].__name__} with a {types[1].__name__} are not built")
             by_types.setdefault(types, []).append((first, second, _common(own, law)))
     bodies = [geom.body for geom in geoms]
     dofs = tuple(int(model.topology.body_dofs[body]) if body >= 0 else -1 for body in bodies)
@@ -202,17 +196,17 @@ def _common(own: Any, law: MujocoLaw) -> MujocoLaw:
 def _geoms(model: Model, shape: ContactShape) -> list[_Geom]:
     """Return a shape as MuJoCo has it, points as one sphere each."""
     kind = type(shape.shape)
-    if kind not in _TYPES:
+    if kind is not Points and kind not in _ORDER:
         raise ModelError(f"the {kind.__name__} on {shape.link!r} has no contacts with MuJoCo's law; use a ContactLaw")
     body, pose = pose_in_body(model, shape.link, shape.placement, f"placement of the {kind.__name__} on {shape.link!r}")
     sizes: Any = shape.shape.sizes
     if kind is Points:
         placed = [sizes[..., k : k + 3] for k in range(0, sizes.shape[-1], 3)]
         poses = [compose_poses(pose, pose_array(x, jnp.asarray(IDENTITY_POSE[3:], pose.dtype))) for x in placed]
-        return [_Geom(_TYPES[kind], body, p, np.zeros(3)) for p in poses]
+        return [_Geom(Sphere, body, p, np.zeros(3)) for p in poses]
     lib: Any = jnp if isinstance(sizes, Tracer) else np
     padding = lib.zeros((*sizes.shape[:-1], 3 - sizes.shape[-1]), sizes.dtype)
-    return [_Geom(_TYPES[kind], body, pose, lib.concatenate([lib.asarray(sizes), padding], axis=-1))]
+    return [_Geom(kind, body, pose, lib.concatenate([lib.asarray(sizes), padding], axis=-1))]
 
 
 def _plane(surface: AbstractSurface | str, dtype: Any) -> _Geom:
@@ -229,11 +223,11 @@ def _plane(surface: AbstractSurface | str, dtype: Any) -> _Geom:
     turn = jnp.stack([jnp.where(up, 1 + z, 0.0), jnp.where(up, -y, 1.0), jnp.where(up, x, 0.0), jnp.zeros_like(z)], -1)
     turn = turn / jnp.linalg.norm(turn, axis=-1, keepdims=True)
     position = n * jnp.asarray(plane.offset, dtype)[..., None]
-    return _Geom(GeomType.PLANE, -1, pose_array(position, turn), np.zeros(3))
+    return _Geom(Plane, -1, pose_array(position, turn), np.zeros(3))
 
 
 def _pairs(
-    types: tuple[GeomType, GeomType],
+    types: tuple[ShapeKind, ShapeKind],
     members: Sequence[tuple[int, int, MujocoLaw]],
     geoms: Sequence[_Geom],
     weights: Weights,
@@ -244,7 +238,7 @@ def _pairs(
     friction = jnp.maximum(stacked([law.friction for law in laws], (3,)), SMALLEST_FRICTION)
     bodies = np.array([[geoms[g].body + 1 for g in side] for side in (first, second)])
     return Pairs.without(
-        types=tuple(map(int, types)),
+        types=types,
         first=first,
         second=second,
         dims=tuple(law.condim for law in laws),

@@ -13,7 +13,8 @@ from jaxdyn.io.mjcf._compiled import (
     object_name,
     with_actuators,
 )
-from jaxdyn.io.mjcf._geom_pairs import SMALLEST_FRICTION, GeomPair, GeomType, geom_pairs, mixed_pair
+from jaxdyn.io.mjcf._geom_pairs import GEOM_SHAPES, SMALLEST_FRICTION, GeomPair, GeomType, geom_pairs, mixed_pair
+from jaxdyn.io.mjcf._geom_shapes import shape_of, shapes_of_pair
 from jaxdyn.io.mjcf._massless import compile_massless_mjcf
 from jaxdyn.io.mjcf._reader import left_out_of_mjcf, load_mjcf
 from jaxdyn.io.mjcf._writer import to_mjcf
