@@ -103,8 +103,10 @@ def _with_mujocos_law(model: Model, parts: WorldParts, given: Attached) -> World
     weights = weights_of(model, parts, model.neutral())
     constraints = constraints_of(model, given.touching, given.law, limits, weights)
     passive, topology = _passive(model), model.topology
-    carried = set(topology.parents)
-    free = [i for i, kind in enumerate(topology.joint_types) if kind == "free" and i not in carried]
+    carriers = set(topology.parents)
+    # The only joints of their trees.
+    alone = [i for i, parent in enumerate(topology.parents) if parent < 0 and i not in carriers]
+    free = [i for i in alone if topology.joint_types[i] == "free"]
     parts = dataclasses.replace(
         parts,
         constraints=constraints,

@@ -11,6 +11,7 @@ from jaxdyn.contact import ContactReport, straight_motion
 from jaxdyn.simulate import Advance, State
 from jaxdyn.worlds import _equations as rows
 from jaxdyn.worlds._model_steps import advanced_as_model
+from jaxdyn.worlds._newton import SolverOptions
 from jaxdyn.worlds._no_slip import without_slip
 from jaxdyn.worlds._sensed import sensor_rows
 from jaxdyn.worlds._solver import Solved, solve
@@ -26,7 +27,9 @@ def solved(given: Given) -> Solved:
         return advanced_as_model(given, sensed=False)[1]
     bound, operands = given.bound()
     parts, arguments = given.world.parts, given.arguments.named()
-    found = solve(bound, operands, arguments, given.world.options)
+    options = given.world.options
+    assert isinstance(options, SolverOptions)
+    found = solve(bound, operands, arguments, options)
     if parts.no_slip is None:
         return found
     a, pushes = without_slip(bound, operands, arguments, parts, found.a)

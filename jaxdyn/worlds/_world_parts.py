@@ -69,9 +69,8 @@ class WorldParts(Part):
 
 def with_numbers_of_model(found: PartRows, robot: Robot) -> PartRows:
     """Return the rows of the parts of a world that is made of a model, with the arrays that are the model's own:
-    damping, springs, dry friction, limits of positions and efforts, inertias, and placements and axes of joints.
-
-    So that each number stands in one place, where gradients and fits reach it."""
+    damping, springs, dry friction, limits of positions and efforts, inertias, and placements and axes of joints. Each
+    number then stands in one place, where gradients and fits reach it; the parts hold arrays without rows for them."""
     limits, passive, sensors = found.constraints.limits, found.passive, found.sensors
     coordinates, _ = np.array(limits.joints, int).reshape(-1, 2).T
     bounds = [take_rows(x, coordinates) for x in (robot.position_lower, robot.position_upper)]
@@ -103,7 +102,7 @@ def _inertias(robot: Robot, bodies: np.ndarray) -> tuple[Any, Vec3, Sym3]:
     return mass, center, Sym3(*about_origin) - offset * mass
 
 
-def _turn(turns: PartRows, robot: Robot) -> None:
+def _turn(turns: Any, robot: Robot) -> None:
     """Set the fixed rotations before joints, and their axes, of chains (`Turns`)."""
     joints, axes = np.array(turns.own, int).T
     placed = columns_of(take_rows(robot.joint_placement, joints))[3:]
