@@ -236,8 +236,8 @@ def check_nearly(found: Comparison) -> None:
 
 
 def lie_flat(kinds, axes, got, wanted) -> bool:
-    """Whether a cylinder's end lies on a face, where MuJoCo's places are corners of polygons: normals are the same, and
-    the deepest place of ours is not less deep, but for the tilt, because MuJoCo's shared part is seen along the axis."""
+    """Whether a cylinder's end lies on a face, where MuJoCo's places are corners of polygons: normals are the same,
+    and the deepest place of ours is not less deep, but for the tilt, as MuJoCo's shared part is seen along the axis."""
     if not has_flat_disks(*kinds) or min(len(got), len(wanted)) < 1 or max(len(got), len(wanted)) < 2:
         return False
     normals = np.array([x[4:7] for x in (*got, *wanted)])

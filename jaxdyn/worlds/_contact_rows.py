@@ -91,7 +91,9 @@ def _pairs(m, members: list[GeomPair], numbers: list[int]) -> Pairs:
     first, second = (tuple(place[getattr(pair, side)] for pair in members) for side in ("geom1", "geom2"))
     dims = tuple(pair.condim for pair in members)
     kind1, kind2 = members[0].kinds
-    assert kind1 is not None and kind2 is not None, "pairs without shapes are refused before"
+    # Pairs of other types are refused before.
+    assert kind1 is not None
+    assert kind2 is not None
     (grid, numbers_of_grid), (hull, _) = shapes_of_pair(m, members[0])
     heights = None if grid is None else float_leaf(numbers_of_grid)
     vertices = None
