@@ -90,7 +90,10 @@ def _pairs(m, members: list[GeomPair], numbers: list[int]) -> Pairs:
     arrays["solreffriction"] = coherent(arrays["solreffriction"], (0.0, 0.0))
     first, second = (tuple(place[getattr(pair, side)] for pair in members) for side in ("geom1", "geom2"))
     dims = tuple(pair.condim for pair in members)
-    types = members[0].kinds
+    kind1, kind2 = members[0].kinds
+    # Pairs of other types are refused before.
+    assert kind1 is not None
+    assert kind2 is not None
     (grid, numbers_of_grid), (hull, _) = shapes_of_pair(m, members[0])
     heights = None if grid is None else float_leaf(numbers_of_grid)
     vertices = None
@@ -98,7 +101,15 @@ def _pairs(m, members: list[GeomPair], numbers: list[int]) -> Pairs:
         vertices = float_leaf(np.array([shapes_of_pair(m, pair)[1][1] for pair in members]))
     numbers_of_law = {name: float_leaf(x) for name, x in arrays.items()}
     return Pairs(
-        types, first, second, dims, (grid, hull), heights, vertices, **numbers_of_law, weight=float_leaf(weight)
+        (kind1, kind2),
+        first,
+        second,
+        dims,
+        (grid, hull),
+        heights,
+        vertices,
+        **numbers_of_law,
+        weight=float_leaf(weight),
     )
 
 
