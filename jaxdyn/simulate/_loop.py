@@ -16,7 +16,7 @@ from jaxdyn import native
 from jaxdyn._compile import compiled
 from jaxdyn._errors import ModelError, ShapeError, require_last_axes
 from jaxdyn.algorithms import constraint_error
-from jaxdyn.contact import ContactReport, Contacts
+from jaxdyn.contact import Contacts
 from jaxdyn.model import Model
 from jaxdyn.simulate._checkpointed_scan import scan_in_segments
 from jaxdyn.simulate._divergence import Report
@@ -24,6 +24,7 @@ from jaxdyn.simulate._native_steps import INTEGRATORS_AT_ONCE, steps_at_once
 from jaxdyn.simulate._sharding import Split
 from jaxdyn.simulate._state import State, Trajectory
 from jaxdyn.simulate.integrators import advance, differentiated_as, worst
+from jaxdyn.solve import SolverReport
 
 
 class RolloutInputs(NamedTuple):
@@ -174,7 +175,7 @@ class _Simulation:
     def time(self, k):
         return k.astype(self.inputs.dt.dtype) * self.inputs.dt
 
-    def step(self, loop: _Loop, x) -> tuple[_Loop, Any, ContactReport | None]:
+    def step(self, loop: _Loop, x) -> tuple[_Loop, Any, SolverReport | None]:
         """The loop after a step, the step's torques, and how its contacts were solved."""
         inputs, plan = self.inputs, self.plan
         (k, tau, f_ext), memory, dtype = x, loop.memory, inputs.dt.dtype
@@ -211,13 +212,13 @@ class _Simulation:
         (loop, tau, contact), _ = scan_in_segments(step, carry, (jnp.arange(every), *xs), every, inner)
         return loop, (loop.state, tau, contact)
 
-    def no_contact(self) -> ContactReport | None:
+    def no_contact(self) -> SolverReport | None:
         """The report of no step; None without contacts."""
         contacts, start = self.inputs.contacts, self.inputs.start
         if contacts is None:
             return None
         zero = jnp.zeros(start.v.shape[:-1], start.v.dtype)
-        return ContactReport(zero, zero.astype(jnp.int32), contacts.options.tolerance_of(zero.dtype))
+        return SolverReport(zero, zero.astype(jnp.int32), contacts.options.tolerance_of(zero.dtype))
 
     def loop_error(self, q):
         """The largest error of the loops at configurations `[samples, *batch, nq]`, `[*batch, samples]`; None without

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any, Self
 
 import equinox as eqx
@@ -15,18 +14,15 @@ from jaxdyn import joints
 from jaxdyn._compile import compiled
 from jaxdyn._errors import naming_arguments, require_floating, warn
 from jaxdyn._types import Array, Configuration, Float, Torque, Velocity, float_leaf
-from jaxdyn.algorithms.recursions import Robot, RobotAndParts
 from jaxdyn.io import LeftOutWarning
 from jaxdyn.io.mjcf import compile_mjcf, enum_name, is_disabled, object_name
 from jaxdyn.model import Model
 from jaxdyn.simulate import State
-from jaxdyn.worlds import _equations as rows
+from jaxdyn.solve import SolverOptions, SolverReport
 from jaxdyn.worlds._actuators import Actuators
 from jaxdyn.worlds._bodies import Bodies
 from jaxdyn.worlds._constraints import Constraints
-from jaxdyn.worlds._contact_rows import deep_contacts
 from jaxdyn.worlds._free_bodies import free_bodies
-from jaxdyn.worlds._newton import Pattern, SolverOptions
 from jaxdyn.worlds._no_slip import NoSlip
 from jaxdyn.worlds._parts import Part
 from jaxdyn.worlds._passive import Passive
@@ -40,34 +36,13 @@ from jaxdyn.worlds._states import (
     keyframes_of,
     make_state,
 )
-from jaxdyn.worlds._steps import rolled_out, sensed, solved, stepped
+from jaxdyn.worlds._steps import rolled_out, solved, stepped
 from jaxdyn.worlds._tendons import Tendons
 from jaxdyn.worlds._tree_of_file import tree_of
 from jaxdyn.worlds._world_velocities import body_velocity, world_velocity
 
 _ENDLESS = 1e30
 """The bound that stands for infinite ranges, whose products with zero would be NaN."""
-
-
-class SolverReport(eqx.Module):
-    """How well the constraints of a state were solved, and what of it is not MuJoCo's."""
-
-    error: Float[Array, "*batch"]
-    """The relative error of the accelerations before the last step of Newton's method: their distance to the solution,
-    to first order, over the larger of the accelerations with and without constraints, in the metric of the mass
-    matrix; zero where that step was exact."""
-    iterations: Float[Array, "*batch"]
-    """The steps of Newton's method."""
-    deep: Float[Array, "*batch"]
-    """The number of contacts that overlap so deeply that their places and directions may not be those of MuJoCo, of
-    pairs of types for which it has only its general routine: by more than the smallest half size of their ellipsoids,
-    cylinders and boxes, or half of it for cylinders with ellipsoids, cylinders and boxes."""
-    tolerance: float = eqx.field(static=True)
-
-    @property
-    def converged(self) -> Any:
-        """Whether the error was at most the tolerance; false where it is not a number."""
-        return self.error <= self.tolerance
 
 
 class WorldParts(Part):
@@ -87,7 +62,6 @@ class WorldParts(Part):
     """Whether Euler steps take the damping of joints implicitly."""
     free_bodies: tuple[int, ...] = eqx.field(static=True)
     """The first degrees of freedom of free bodies that carry no joints."""
-    pattern: Pattern | None = eqx.field(static=True)
     no_slip: NoSlip | None = None
     """MuJoCo's sweeps against slip, if the file has them."""
 
@@ -210,8 +184,7 @@ class World(eqx.Module):
         carries joints is moved.
         """
         given = given_of(self, state, control, torque, wrenches)
-        bound, operands = given.bound()
-        return bound.call(rows.natural, operands, solved(given).a, given.arguments.v)
+        return solved(given, "acceleration").results["acceleration"]
 
     @compiled()
     def rate(self, t: Any, state: State, control: Controls | None = None) -> State:
@@ -223,12 +196,10 @@ class World(eqx.Module):
         """
         given = given_of(self, state, control, None, None)
         state, arguments = given.state, given.arguments
-        bound, operands = given.bound()
         turned = joints.apply_to_rows(joints.coordinate_rate, self.model.topology, arguments.q, arguments.v)
-        activation = bound.call(rows.rates, operands, **arguments.named())
-        a = self.accelerations(state, control)
+        found = solved(given, "acceleration", "rates").results
         held = (None if x is None else jnp.zeros_like(x) for x in (state.mocap, state.active))
-        return State(turned, a, activation, jnp.ones_like(state.time), *held)
+        return State(turned, found["acceleration"], found["rates"], jnp.ones_like(state.time), *held)
 
     @compiled()
     def step(
@@ -270,7 +241,7 @@ class World(eqx.Module):
         """The values of the file's sensors by their names, `[*batch, n]` each: MuJoCo's `sensordata`. Arguments and
         errors as for `accelerations`."""
         given = given_of(self, state, control, torque, wrenches)
-        values, sensors = sensed(given, solved(given)), self.parts.sensors
+        values, sensors = solved(given, "sensors").results["sensors"], self.parts.sensors
         ends = np.cumsum(sensors.sizes)
         return {
             name: values[..., end - n : end] for name, n, end in zip(sensors.names, sensors.sizes, ends, strict=True)
@@ -286,11 +257,9 @@ class World(eqx.Module):
     ) -> SolverReport:
         """How well the constraints are solved in a state. Arguments and errors as for `accelerations`."""
         given = given_of(self, state, control, torque, wrenches)
-        bound, operands = given.bound()
-        found = solved(given)
-        deep = bound.call(deep_contacts, operands, given.arguments.q)[..., 0]
+        found = solved(given, "deep")
         tolerance = self.options.tolerance_of(given.arguments.q.dtype)
-        return SolverReport(found.error, found.iterations.astype(jnp.int32), deep, tolerance)
+        return SolverReport(found.error, found.iterations.astype(jnp.int32), tolerance, found.results["deep"][..., 0])
 
     @compiled()
     def constraint_forces(
@@ -303,10 +272,7 @@ class World(eqx.Module):
         """The forces `[*batch, nv]` of all constraints on the degrees of freedom, N m and N: MuJoCo's
         `qfrc_constraint`, but for the axes of free joints. Arguments and errors as for `accelerations`."""
         given = given_of(self, state, control, torque, wrenches)
-        bound, operands = given.bound()
-        found = solved(given)
-        named = given.arguments.named() | found.given_pushes()
-        return bound.call(rows.constraint_torque, operands, found.a, **named)
+        return solved(given, "torque").results["torque"]
 
     @naming_arguments
     def from_qvel(self, q: Configuration, qvel: Velocity) -> Float[Array, "*batch nv"]:
@@ -358,11 +324,9 @@ def load_world(path_or_text: Any, *, options: SolverOptions | None = None) -> Wo
         integrator,
         passive.damped and not is_disabled(m, "eulerdamp"),
         free_bodies(m),
-        None,
         NoSlip.of(m, constraints.contacts),
     )
     parts = jax.tree.map(lambda x: jnp.clip(x, -_ENDLESS, _ENDLESS), parts)
-    parts = dataclasses.replace(parts, pattern=_pattern_of(model, parts))
     start, options = float_leaf(np.array(m.qpos0)), SolverOptions() if options is None else options
     names = tuple(object_name(m, "key", i) for i in range(m.nkey))
     return World(model, parts, start, keyframes_of(model, m), names, options)
@@ -376,21 +340,3 @@ def _sensors(m, source: str) -> Sensors:
         warn(f"{source}: the world leaves out sensors that are not built:\n{lines}", LeftOutWarning)
     names = [object_name(m, "sensor", i) for i in range(m.nsensor)]
     return Sensors.of(m, [name for name in names if name not in against], source)
-
-
-def _pattern_of(model: Model, parts: WorldParts) -> Pattern:
-    """Return the structure of the constraints' rows, which tracing finds."""
-    found: list[Pattern] = []
-
-    def look(robot: Robot, world, q, v, control, activation):
-        now = rows.acting(robot, world, q, v, control, activation, robot.zeros())
-        all_rows = rows.rows_at(robot, world, now)
-        found.append(Pattern.of(all_rows.kinds, all_rows.moves(robot), robot.topology.dof_ancestors))
-        return all_rows.aref
-
-    na = sum(x >= 0 for x in parts.actuators.states)
-    sizes = model.nq, model.nv, len(parts.actuators.names), na
-    dtype = model.dtype
-    bound, operands = RobotAndParts.of(model, parts, dtype, "load_world")
-    jax.eval_shape(lambda *x: bound.call(look, operands, *x), *(jax.ShapeDtypeStruct((n,), dtype) for n in sizes))
-    return found[0]
