@@ -176,3 +176,4 @@ from .worlds import SolverOptions as SolverOptions
 from .worlds import SolverReport as SolverReport
 from .worlds import World as World
 from .worlds import load_world as load_world
+from .worlds import save_world as save_world

@@ -18,10 +18,12 @@ from jaxdyn._types import Array, Configuration, Float, Torque, Velocity, float_l
 from jaxdyn.algorithms.recursions import Robot, RobotAndParts
 from jaxdyn.io import LeftOutWarning
 from jaxdyn.io.mjcf import compile_mjcf, enum_name, is_disabled, object_name
+from jaxdyn.io.robot_files import is_archive
 from jaxdyn.model import Model
 from jaxdyn.simulate import State
 from jaxdyn.worlds import _equations as rows
 from jaxdyn.worlds._actuators import Actuators
+from jaxdyn.worlds._appearance import Appearance
 from jaxdyn.worlds._bodies import Bodies
 from jaxdyn.worlds._constraints import Constraints
 from jaxdyn.worlds._contact_rows import deep_contacts
@@ -31,6 +33,7 @@ from jaxdyn.worlds._no_slip import NoSlip
 from jaxdyn.worlds._parts import Part
 from jaxdyn.worlds._passive import Passive
 from jaxdyn.worlds._refusals import refuse_what_is_not_built, warn_of_what_differs
+from jaxdyn.worlds._saved_values import read_world
 from jaxdyn.worlds._sensors import Sensors, reasons_against_sensors
 from jaxdyn.worlds._states import (
     BodyWrenches,
@@ -110,6 +113,8 @@ class World(eqx.Module):
     """All keyframes."""
     key_names: tuple[str, ...] = eqx.field(static=True)
     options: SolverOptions = eqx.field(static=True)
+    appearance: Appearance | None = None
+    """The geoms that pictures show of it; None where it is drawn as its model alone."""
 
     def printed(self) -> printing.Facts:
         """The facts that `print` shows."""
@@ -326,7 +331,7 @@ class World(eqx.Module):
 
 
 def load_world(path_or_text: Any, *, options: SolverOptions | None = None) -> World:
-    """Return the world that an MJCF file, the text of one, or a compiled `mujoco.MjModel` describes.
+    """Return the world that an MJCF file, the text of one, a compiled `mujoco.MjModel`, or a file of `save_world` has.
 
     It moves as in MuJoCo: contacts, limits, friction losses and equality constraints are MuJoCo's soft constraints, and
     `step` is the integrator of the file (Euler, implicit, implicitfast or RK4) with its time step. `options` say how
@@ -337,9 +342,12 @@ def load_world(path_or_text: Any, *, options: SolverOptions | None = None) -> Wo
     **Warns** `LeftOutWarning` of sensors that are not built, and `RobotFileWarning` of boxes that touch height fields
     without a margin, for which MuJoCo's contacts are off the geometry.
 
-    **Raises** `RobotFileError` for what it refuses and for a file that cannot be read; `ModelError` for a model without
-    a moving body; `ImportError` without MuJoCo.
+    **Raises** `RobotFileError` for what it refuses and for a file that cannot be read or is damaged; `ModelError` for a
+    model without a moving body; `ImportError` without MuJoCo, which files of `save_world` do not need.
     """
+    if is_archive(path_or_text):
+        world = read_world(path_or_text, World)
+        return world if options is None else dataclasses.replace(world, options=options)
     m, source = compile_mjcf(path_or_text)
     refuse_what_is_not_built(m, source)
     warn_of_what_differs(m, source)
@@ -365,7 +373,7 @@ def load_world(path_or_text: Any, *, options: SolverOptions | None = None) -> Wo
     parts = dataclasses.replace(parts, pattern=_pattern_of(model, parts))
     start, options = float_leaf(np.array(m.qpos0)), SolverOptions() if options is None else options
     names = tuple(object_name(m, "key", i) for i in range(m.nkey))
-    return World(model, parts, start, keyframes_of(model, m), names, options)
+    return World(model, parts, start, keyframes_of(model, m), names, options, Appearance.of(m))
 
 
 def _sensors(m, source: str) -> Sensors:

@@ -13,6 +13,7 @@ from jaxdyn.io.mjcf._compiled import (
     object_name,
     with_actuators,
 )
+from jaxdyn.io.mjcf._drawn_geoms import DrawnGeom, drawn_geoms
 from jaxdyn.io.mjcf._geom_pairs import GeomPair, GeomType, geom_pairs, mixed_pair
 from jaxdyn.io.mjcf._massless import compile_massless_mjcf
 from jaxdyn.io.mjcf._reader import left_out_of_mjcf, load_mjcf
