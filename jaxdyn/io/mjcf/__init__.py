@@ -10,6 +10,7 @@ from jaxdyn.io.mjcf._compiled import (
     is_disabled,
     is_enabled,
     is_mjcf,
+    mujoco,
     object_name,
     with_actuators,
 )
@@ -17,4 +18,5 @@ from jaxdyn.io.mjcf._drawn_geoms import DrawnGeom, drawn_geoms
 from jaxdyn.io.mjcf._geom_pairs import GeomPair, GeomType, geom_pairs, mixed_pair
 from jaxdyn.io.mjcf._massless import compile_massless_mjcf
 from jaxdyn.io.mjcf._reader import left_out_of_mjcf, load_mjcf
-from jaxdyn.io.mjcf._writer import to_mjcf
+from jaxdyn.io.mjcf._spec_text import text_of_spec
+from jaxdyn.io.mjcf._writer import text_with_numbers, to_mjcf
