@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from world_contacts import difference, evaluate
 
+from jaxdyn.geometry import is_built
 from jaxdyn.io.mjcf import GeomType, geom_pairs
-from jaxdyn.worlds._collisions import is_built, what_is_missing
+from jaxdyn.worlds._refusals import what_is_missing
 
 
 def random_geom(rng) -> str:
@@ -82,7 +83,7 @@ def check_pairs(seed: int) -> int:
     for geoms in set(found) - set(wanted):
         # The convex routine of MuJoCo sometimes finds nothing between geoms that share their center.
         assert min(found[geoms].type1, found[geoms].type2) > GeomType.PLANE
-        assert not is_built(found[geoms].type1, found[geoms].type2), geoms
+        assert not is_built(*found[geoms].kinds), geoms
     for geoms, con in wanted.items():
         pair = found[geoms]
         assert pair.condim == con.dim
@@ -158,12 +159,12 @@ def test_contacts_in_scenes_are_those_of_mujoco(name):
         states.append(np.concatenate([d.geom_xpos, d.geom_xmat], axis=1))
         wanted.append(contacts_of(d, {(pair.geom1, pair.geom2) for pair in pairs}))
     states = np.array(states)
-    for types in {(pair.type1, pair.type2) for pair in pairs}:
-        members = [pair for pair in pairs if (pair.type1, pair.type2) == types]
+    for kinds in {pair.kinds for pair in pairs}:
+        members = [pair for pair in pairs if pair.kinds == kinds]
         first, second = ([getattr(pair, side) for pair in members] for side in ("geom1", "geom2"))
         margin = np.array([[pair.margin + pair.gap] for pair in members])
         sizes = m.geom_size[first][:, None], m.geom_size[second][:, None]
-        got = evaluate(*types, sizes[0], states[:, first, None], sizes[1], states[:, second, None], margin)
+        got = evaluate(*kinds, sizes[0], states[:, first, None], sizes[1], states[:, second, None], margin)
         for k, at_state in enumerate(wanted):
             for j, pair in enumerate(members):
                 assert difference(got[k, j, 0], at_state[pair.geom1, pair.geom2]) < 1e-10

@@ -125,3 +125,32 @@ def test_a_viewer_shows_states_and_plays_trajectories(tmp_path):
     assert [x.get_title() for x in figure.axes if x.get_title()] == ["coordinates", "velocities", "controls"]
     with pytest.raises(DataError, match="no coordinates"):
         plot_trajectory(world(), motion.t)
+
+
+URDF = """<robot name="r"><link name="base"/><link name="bob"><inertial><mass value="1"/>
+<inertia ixx=".1" iyy=".1" izz=".1" ixy="0" ixz="0" iyz="0"/></inertial>
+<visual><geometry><box size=".1 .2 .3"/></geometry></visual>
+<collision><geometry><sphere radius=".2"/></geometry></collision></link>
+<joint name="j" type="prismatic"><parent link="base"/><child link="bob"/><origin xyz="0 0 1"/><axis xyz="0 0 1"/>
+<limit lower="-2" upper="2" effort="9" velocity="9"/></joint></robot>"""
+
+
+@pytest.mark.parametrize("law", [jaxdyn.ContactLaw(), jaxdyn.MujocoLaw()])
+def test_worlds_of_urdf_files_and_models_show_what_they_have(tmp_path, law):
+    path = tmp_path / "r.urdf"
+    path.write_text(URDF)
+    save_world(tmp_path / "r.npz", load_world(path, ground=True, law=law))
+    world = load_world(tmp_path / "r.npz")
+    drawn = drawing(world)
+    box = next(x for x in drawn.surfaces if x.layer == MESHES and x.body == 0)
+    np.testing.assert_allclose(np.ptp(box.mesh.bounds, axis=0), [0.1, 0.2, 0.3])
+    assert drawn.ground(*drawn.bounds(drawn.poses(world.start)))[0] == 0
+    state = world.state(v=np.array([0.1]))
+    original = load_world(path, ground=True, law=law)
+    np.testing.assert_array_equal(world.step(state).q, original.step(state).q)
+    path.unlink()
+    with pytest.warns(jaxdyn.RobotFileWarning, match="without the meshes of .*r.urdf, which is not there"):
+        drawing(world)
+    ball = jaxdyn.ContactShape("bob", jaxdyn.Sphere(0.2))
+    layers = {x.layer for x in drawing(jaxdyn.World(original.model, [ball], law=law)).surfaces}
+    assert layers & {MESHES, "contacts"}

@@ -1,7 +1,7 @@
 """Worlds as roll-outs see them."""
 
 import abc
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import equinox as eqx
 
@@ -34,6 +34,16 @@ class AbstractWorld(eqx.Module):
 
     @property
     @abc.abstractmethod
+    def na(self) -> int:
+        """The number of activations."""
+
+    @property
+    @abc.abstractmethod
+    def control_bounds(self) -> tuple[Any, Any]:
+        """The least and the greatest controls `[*batch, nu]`; infinite where there is no bound."""
+
+    @property
+    @abc.abstractmethod
     def body_names(self) -> tuple[str, ...]:
         """The bodies on which wrenches act."""
 
@@ -41,6 +51,14 @@ class AbstractWorld(eqx.Module):
     @abc.abstractmethod
     def timestep(self) -> Any:
         """The time step, s."""
+
+    @abc.abstractmethod
+    def with_timestep(self, dt: Any) -> Self:
+        """The world with another time step, s."""
+
+    @abc.abstractmethod
+    def rate(self, t: Any, state: State, control: Any = None) -> State:
+        """The rate of a state, as a state."""
 
     @abc.abstractmethod
     def axes(self) -> list[int]:

@@ -81,7 +81,8 @@ def drawing_of(
         require_kind(visual, Visual, "an element of visuals", error=ModelError)
     unbatched_leaves(model)
     if isinstance(source, World) and by_itself:
-        drawing = draw_world(source)
+        drawing = draw_world(source, skip_missing=skip_missing)
+        contacts = source.parts.touching if contacts is None else contacts
     else:
         surfaces = [surface_of(model, visual, MESHES) for visual in visuals]
         drawing = draw(model, surfaces, _start_of(source, model, given), load_collisions=load_collisions)

@@ -36,6 +36,14 @@ class GeomSurface:
         return self is other or (isinstance(other, GeomSurface) and self._digest == other._digest)
 
 
+class VisualFile(eqx.Module):
+    """The URDF file of a world, whose visual geometry pictures read when they are drawn."""
+
+    source: str = eqx.field(static=True)
+    """Its path, or its text."""
+    package_dirs: tuple[str, ...] = eqx.field(static=True)
+
+
 class Appearance(Part):
     """The geoms of a world that are shown, or that can touch others. Numbers are arrays, so that worlds that look
     different, and are the same otherwise, run the same programs."""

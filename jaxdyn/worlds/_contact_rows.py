@@ -15,25 +15,18 @@ import numpy as np
 
 from jaxdyn._types import Array, Float, float_leaf
 from jaxdyn.algorithms.recursions import Robot
-from jaxdyn.io.mjcf import GeomPair, enum_name, geom_pairs
+from jaxdyn.geometry import Candidates, ShapeKind, candidate_count, candidates, may_be_deep, shallow_depth
+from jaxdyn.io.mjcf import GeomPair, enum_name, geom_pairs, shapes_of_pair
 from jaxdyn.spatial import Force, Vec3
 from jaxdyn.tree import take_rows
-from jaxdyn.worlds._collisions import (
-    Candidates,
-    candidate_count,
-    candidates,
-    may_be_deep,
-    shallow_depth,
-    shapes_of_pair,
-)
 from jaxdyn.worlds._parts import Instant, Located, Part, PartRows, Places, instant
 from jaxdyn.worlds._rows import Contacting, Ends, Rows, Timing, arm_of, coherent, regularization, softness
 
 
 class Pairs(Part):
-    """Pairs of geoms of the same two types."""
+    """Pairs of geoms of the same two classes of shapes."""
 
-    types: tuple[int, int] = eqx.field(static=True)
+    types: tuple[ShapeKind, ShapeKind] = eqx.field(static=True)
     first: tuple[int, ...] = eqx.field(static=True)
     """The rows of the geoms in `Contacts`."""
     second: tuple[int, ...] = eqx.field(static=True)
@@ -97,7 +90,7 @@ def _pairs(m, members: list[GeomPair], numbers: list[int]) -> Pairs:
     arrays["solreffriction"] = coherent(arrays["solreffriction"], (0.0, 0.0))
     first, second = (tuple(place[getattr(pair, side)] for pair in members) for side in ("geom1", "geom2"))
     dims = tuple(pair.condim for pair in members)
-    types = int(members[0].type1), int(members[0].type2)
+    types = members[0].kinds
     (grid, numbers_of_grid), (hull, _) = shapes_of_pair(m, members[0])
     heights = None if grid is None else float_leaf(numbers_of_grid)
     vertices = None

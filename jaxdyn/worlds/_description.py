@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from jaxdyn.io.mjcf import GeomType
 from jaxdyn.worlds._world import World
 
 _REACHED = 1e29
@@ -20,7 +19,7 @@ def describe(world: World) -> dict[str, Any]:
     limits, pairs = parts.constraints.limits, parts.constraints.contacts.pairs
     touching: collections.Counter[str] = collections.Counter()
     for x in pairs:
-        touching[" and ".join(GeomType(kind).name.lower() for kind in x.types)] += len(x.first)
+        touching[" and ".join(kind.__name__.lower() for kind in x.types)] += len(x.first)
     joints = _joints_of_dofs(world)
     keyframes = {
         name: {key: np.asarray(x, np.float64).tolist() for key, x in frame._asdict().items()}

@@ -13,8 +13,8 @@ import numpy as np
 from jax.core import Tracer
 
 from jaxdyn._errors import ModelError
+from jaxdyn.geometry import Grid, Hull
 from jaxdyn.io.robot_files import ArchiveFormat, enumerate_names, read_archive
-from jaxdyn.worlds._collisions import Grid, Hull
 
 WORLD_FORMAT = ArchiveFormat(
     "world", 1, "save_world", "load_world reads files of save_world and MJCF files, load_model those of save_model"
@@ -56,7 +56,7 @@ def _classes(kind: type) -> dict[str, type]:
     left: list[Any] = [kind, *_HASHABLE]
     while left:
         one = left.pop()
-        left += typing.get_args(one)
+        left += [one.__value__] if isinstance(one, typing.TypeAliasType) else typing.get_args(one)
         name = _name_of(one) if isinstance(one, type) else ""
         if name and name not in found:
             found[name] = one
@@ -78,6 +78,8 @@ def _written(x: Any, name: str, arrays: dict[str, np.ndarray], classes: dict[str
             return plain(x)
     if isinstance(x, bytes):
         return {"bytes": x.hex()}
+    if isinstance(x, type) and classes.get(_name_of(x)) is x:
+        return {"type": _name_of(x)}
     if isinstance(x, Tracer):
         raise ModelError(f"{name} has no values within jit or another transformation: save the world outside")
     if isinstance(x, jax.Array | np.ndarray):
@@ -104,9 +106,13 @@ def _read(x: Any, arrays: dict[str, np.ndarray], classes: dict[str, type]) -> An
         return bytes.fromhex(x["bytes"])
     if "array" in x:
         return jax.device_put(arrays[x["array"]]) if x["device"] else arrays[x["array"]]
-    kind, fields = classes.get(x["class"]), x["fields"]
+    name = x["type"] if "type" in x else x["class"]
+    kind = classes.get(name)
     if kind is None:
-        raise ValueError(f"there is no class {x['class']!r} of worlds: {_OTHER_VERSION}")
+        raise ValueError(f"there is no class {name!r} of worlds: {_OTHER_VERSION}")
+    if "type" in x:
+        return kind
+    fields = x["fields"]
     if differing := fields.keys() ^ set(_names_of_fields(kind)):
         raise ValueError(f"{x['class']} differs in {enumerate_names(sorted(differing))}: {_OTHER_VERSION}")
     values = {key: _read(value, arrays, classes) for key, value in fields.items()}

@@ -10,6 +10,7 @@ import numpy as np
 from jaxdyn.contact import ContactReport, straight_motion
 from jaxdyn.simulate import Advance, State
 from jaxdyn.worlds import _equations as rows
+from jaxdyn.worlds._model_steps import advanced_as_model
 from jaxdyn.worlds._no_slip import without_slip
 from jaxdyn.worlds._sensed import sensor_rows
 from jaxdyn.worlds._solver import Solved, solve
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 
 def solved(given: Given) -> Solved:
+    if not given.world.parts.as_mujoco:
+        return advanced_as_model(given, sensed=False)[1]
     bound, operands = given.bound()
     parts, arguments = given.world.parts, given.arguments.named()
     found = solve(bound, operands, arguments, given.world.options)
@@ -32,6 +35,8 @@ def solved(given: Given) -> Solved:
 
 def sensed(given: Given, found: Solved) -> Any:
     """Return the values of all sensors at a solved state, `[*batch, n]`, one after the other."""
+    if not given.world.parts.as_mujoco:
+        return advanced_as_model(given, sensed=True)[2]
     bound, operands = given.bound()
     time = jnp.broadcast_to(given.state.time, given.arguments.q.shape[:-1])[..., None]
     named = given.arguments.named() | ({} if given.wrenches is None else {"wrenches": given.wrenches})
@@ -48,20 +53,26 @@ def advanced(world: World, state: State, control: Any, torque: Any, wrenches: An
     """Return the state after a time step, the readings of the sensors at its start if asked for, and how the
     constraints were solved."""
     given = given_of(world, state, control, torque, wrenches)
-    found = solved(given)
-    readings = by_name(world.parts.sensors, sensed(given, found)) if sensed_too else None
+    if world.parts.as_mujoco:
+        found = solved(given)
+        after, values = step_from(given, found.a), sensed(given, found) if sensed_too else None
+    else:
+        after, found, values = advanced_as_model(given, sensed=sensed_too)
     tolerance = world.options.tolerance_of(found.error.dtype)
     report = ContactReport(found.error, found.iterations.astype(jnp.int32), tolerance)
-    return Advance(step_from(given, found.a), readings, report)
+    readings = by_name(world.parts.sensors, values) if sensed_too else None
+    return Advance(after, readings, report)
 
 
 def stepped(world: World, state: State, control: Any, torque: Any, wrenches: Any) -> State:
     given = given_of(world, state, control, torque, wrenches)
-    return step_from(given, solved(given).a)
+    return step_from(given, solved(given).a if world.parts.as_mujoco else None)
 
 
 def step_from(given: Given, a: Any) -> State:
     """Return the state after a time step from one with the accelerations `a`, those of `solved`."""
+    if not given.world.parts.as_mujoco:
+        return advanced_as_model(given, sensed=False)[0]
     world, state, arguments = given.world, given.state, given.arguments
     if world.parts.integrator == "rk4":
         q, v, activation = _runge_kutta(given, a)

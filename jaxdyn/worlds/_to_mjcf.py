@@ -7,7 +7,6 @@ them back. What the text means is read again and compared with the world, so not
 from __future__ import annotations
 
 import collections
-import dataclasses
 import os
 import re
 import warnings
@@ -20,8 +19,9 @@ from jaxdyn._errors import ModelError, RobotFileError, warn
 from jaxdyn.io import LeftOutWarning
 from jaxdyn.io.mjcf import mujoco, object_name, text_of_spec, text_with_numbers
 from jaxdyn.io.robot_files import enumerate_items, enumerate_names, robot_text
+from jaxdyn.worlds._load_world import load_world
 from jaxdyn.worlds._mjcf_numbers import put, put_inertias, writers
-from jaxdyn.worlds._world import World, load_world
+from jaxdyn.worlds._world import World
 
 _PAIR = "contact of geoms {} and {}"
 _OF_PAIRS = "margin", "gap", "solref", "solreffriction", "solimp", "friction"
@@ -94,8 +94,8 @@ def _loaded(m: Any) -> World:
 def _require_same_structure(world: World, before: World) -> None:
     if any(np.ndim(x) > np.ndim(y) for x, y in zip(jax.tree.leaves(world), jax.tree.leaves(before), strict=False)):
         raise ModelError("the world has batch axes; choose one element, by jax.tree.map(lambda x: x[0], world)")
-    alike = dataclasses.replace(world, options=before.options)
-    if jax.tree.structure(alike) != jax.tree.structure(before):
+    one, two = (jax.tree.structure((x.model, x.parts, x.start, x.keys)) for x in (world, before))
+    if one != two or world.key_names != before.key_names:
         raise ModelError(
             "to_mjcf: the template has other parts than the world (bodies, geoms, actuators, flags ...); give the file "
             "that load_world has read"
