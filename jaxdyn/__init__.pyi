@@ -176,3 +176,4 @@ from .spatial import SE3 as SE3
 from .worlds import Sensor as Sensor
 from .worlds import World as World
 from .worlds import load_world as load_world
+from .worlds import save_world as save_world

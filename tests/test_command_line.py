@@ -209,6 +209,88 @@ def test_info_says_each_warning_once(folder, capsys):
     assert sum("link 'lower'" in text for text in warned) == 1
 
 
+SCENE = """<mujoco><option timestep=".005" integrator="implicitfast"/>
+<worldbody><geom name="floor" type="plane" size="3 3 .1"/><site name="hook" pos="0 0 1"/>
+<body name="target" mocap="true" pos="1 0 1"><geom size=".05" contype="0" conaffinity="0"/></body>
+<body name="ball" pos="0 0 .5"><freejoint name="base"/><geom name="skin" size=".1"/><site name="top" pos="0 0 .1"/>
+<body name="arm" pos=".1 0 0"><joint name="hinge" axis="0 1 0" range="-1 1" limited="true" damping=".1"/>
+<geom type="capsule" fromto="0 0 0 .3 0 0" size=".03"/></body></body></worldbody>
+<tendon><spatial name="rope" stiffness="3"><site site="hook"/><site site="top"/></spatial></tendon>
+<actuator><position name="servo" joint="hinge" kp="4" ctrlrange="-.5 .5" ctrllimited="true"/></actuator>
+<sensor><gyro name="turn" site="top"/></sensor>
+<keyframe><key name="up" qpos="0 0 1 1 0 0 0 .2" ctrl=".3"/></keyframe></mujoco>"""
+
+
+def test_info_shows_the_world(folder, capsys):
+    pytest.importorskip("mujoco")
+    Path("scene.xml").write_text(SCENE)
+    jaxdyn.save_world("scene.npz", jaxdyn.load_world("scene.xml"))
+    for name in ("scene.xml", "scene.npz"):
+        assert main(["info", name]) == 0
+        printed = capsys.readouterr()
+        assert printed.err == ""
+        for line in (
+            "world: steps of 0.005 s, implicitfast",
+            "pairs of geoms that may touch: 1 of plane and sphere, 1 of plane and capsule",
+            "actuators (1):\n  servo: on joint hinge, gear 1, gain fixed 4, bias affine 0 -4, control -0.5 to 0.5",
+            "sensors (1):\n  turn: gyro, 3",
+            "tendons (1):\n  rope: spatial",
+            "limits (1):\n  hinge",
+            "mocap bodies (1):\n  target",
+            "keyframes (1):\n  up: at 0 s",
+        ):
+            assert f"{line}\n" in printed.out, line
+        assert main(["info", name, "--json"]) == 0
+        world = json.loads(capsys.readouterr().out)["world"]
+        assert (world["timestep"], world["mocap_bodies"], world["limited_joints"]) == (0.005, ["target"], ["hinge"])
+        assert world["keyframes"]["up"]["control"] == [0.3]
+        (servo,) = world["actuators"]
+        assert (servo["target"], servo["control_range"], servo["force_range"]) == (
+            *("joint hinge", [-0.5, 0.5], [None, None]),
+        )
+    Path("scene.xml").write_text(SCENE.replace("<option", '<option><flag sleep="enable"/></option><option'))
+    assert main(["info", "scene.xml", "--lenient", "--json"]) == 0
+    out = json.loads(capsys.readouterr().out)
+    assert out["world"] is None
+    assert "'sleep'" in out["no_world"]
+    assert main(["info", "arm.urdf", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["world"] is None
+    assert main(["info", "scene.npz", "--free-base"]) == 2
+    assert "this is a saved world" in capsys.readouterr().err
+
+
+def test_view_shows_and_simulates_worlds(folder, capsys, monkeypatch):
+    pytest.importorskip("mujoco")
+    pytest.importorskip("embreex")
+    from jaxdyn.viz import Viewer, _images
+
+    Path("scene.xml").write_text(SCENE)
+    played, drawn = [], []
+    monkeypatch.setattr(Viewer, "save_video", lambda viewer, path: played.append(viewer._player.clip))
+    monkeypatch.setattr(_images, "draw_robots", lambda drawing, poses, *_, **__: drawn.append((drawing, poses[0])))
+    monkeypatch.setattr(_images, "write_image", lambda *_: None)
+    assert main(["view", "scene.xml", "--simulate", "0.3", "--keyframe", "up", "--video", "fall.gif"]) == 0
+    assert main(["view", "arm.urdf", "--simulate", "0.3", "--video", "fall.gif"]) == 0
+    world = jaxdyn.load_world("scene.xml")
+    state, control = world.state(keyframe="up"), np.tile(world.keyframes["up"].control, (60, 1))
+    np.testing.assert_allclose(played[0].q[-1], world.rollout(state, control).q[-1], atol=1e-5)
+    assert (len(played[0].t), played[0].t[-1]) == (21, pytest.approx(0.3))
+    assert (len(played[1].t), np.ptp(played[1].q, axis=0).max() > 0.05) == (19, True)
+    assert main(["view", "scene.xml", "--keyframe", "up", "--png", "up.png"]) == 0
+    ((drawing, poses),) = drawn
+    assert {"tendons", "meshes"} <= set(drawing.shown)
+    np.testing.assert_allclose(poses[0][:3], [0, 0, 1])
+    capsys.readouterr()
+    for arguments, message in (
+        (["scene.xml", "--simulate", "1", "--motion", "run.npz"], "different motions"),
+        (["scene.xml", "--simulate", "-1"], "simulate is -1"),
+        (["scene.xml", "--keyframe", "down"], "named 'down': known: 'up'"),
+        (["arm.urdf", "--keyframe", "up"], "keyframes are those of MJCF files"),
+    ):
+        assert main(["view", *arguments]) == 2
+        assert message in capsys.readouterr().err
+
+
 OWN_ANSWERS = "compiling, and computing the answers of jaxdyn ..."
 
 

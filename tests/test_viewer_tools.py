@@ -75,7 +75,7 @@ def test_loops_are_drawn_where_they_are():
         (line,) = viewer._robot._lines.values()
         for q in (apart, np.array([0.3, 0.2, 0.1])):
             viewer.show(q)
-            (expected,) = viewer._drawing.loop_lines(body_poses(model, q))
+            (expected,) = viewer._drawing.lines(body_poses(model, q))
             np.testing.assert_allclose(line.vertices, expected.mesh.vertices, atol=1e-6)
             assert line.visible
         viewer.show_layer("loops", False)

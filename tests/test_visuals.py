@@ -283,7 +283,7 @@ def test_loops_have_balls_at_their_ends_and_a_line_where_they_are_apart(tmp_path
         middles = np.array([x.in_world(poses).vertices.mean(axis=0) for x in balls])
         tips = [transform_points(poses[body], np.array(tip)) for body, tip in ((1, (1.0, 0, 0)), (2, (0.7, 0, 0)))]
         np.testing.assert_allclose(middles[:2], tips, atol=1e-9)
-        lines = drawing.loop_lines(poses)
+        lines = drawing.lines(poses)
         assert [x.name for x in lines] == drawn
         for line in lines:
             start, end = middles[:2] if line.name == "loop pin" else middles[2:]

@@ -9,7 +9,9 @@ import tyro
 
 from jaxdyn._errors import DataError, RobotFileError
 from jaxdyn.io import is_mjcf, load_mjcf, load_urdf
+from jaxdyn.io.robot_files import is_archive
 from jaxdyn.model import Model
+from jaxdyn.worlds import World, load_world
 
 File = Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="FILE")]
 Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]
@@ -20,7 +22,7 @@ class RobotFile:
     """A robot's file, and the options that are for URDF."""
 
     file: File
-    """A URDF or MJCF file."""
+    """A URDF or MJCF file, or a world that save_world has written."""
     free_base: Flag = False
     """URDF: the root link moves freely. (An MJCF file says itself whether it does.)"""
     package_dirs: tuple[str, ...] = ()
@@ -29,14 +31,28 @@ class RobotFile:
 
     @property
     def kind(self) -> str:
-        """`MJCF` or `URDF`; the loader of URDF refuses files that cannot be read."""
+        """`MJCF`, `URDF` or `saved world`; the loader of URDF refuses files that cannot be read."""
+        if is_archive(self.file):
+            return "saved world"
         return "MJCF" if is_mjcf(self.file) else "URDF"
 
     def require_matching_options(self) -> None:
-        """Raise `DataError` if options for URDF are given with an MJCF file."""
-        if (self.free_base or self.package_dirs) and self.kind == "MJCF":
+        """Raise `DataError` if options for URDF are given with another file."""
+        if (self.free_base or self.package_dirs) and self.kind != "URDF":
             option = "--free-base" if self.free_base else "--package-dirs"
-            raise DataError(f"{self.file}: {option} is for URDF files, and this is an MJCF file; leave it out")
+            kind = "an MJCF file" if self.kind == "MJCF" else "a saved world"
+            raise DataError(f"{self.file}: {option} is for URDF files, and this is {kind}; leave it out")
+
+    def load_world(self) -> World | RobotFileError | None:
+        """Return the world of the file, or why the file makes none; None for a URDF file."""
+        if self.kind == "URDF":
+            return None
+        try:
+            return load_world(self.file)
+        except RobotFileError as error:
+            if self.kind != "MJCF":
+                raise
+            return error
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -53,6 +69,8 @@ class ModelOptions(RobotFile):
         """Load the file, with hints for the command line in errors. `kinematics_only`: as in `load_urdf`."""
         self.require_matching_options()
         try:
+            if self.kind == "saved world":
+                return load_world(self.file).model
             if self.kind == "MJCF":
                 return load_mjcf(
                     self.file, unsupported="warn" if self.lenient else "error", kinematics_only=kinematics_only

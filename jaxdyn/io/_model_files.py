@@ -1,44 +1,32 @@
-"""`save_model` and `load_model`: models in files of their own format, which holds all that a model has.
-
-A file is a NumPy archive without pickled objects: the arrays of the model by name, as they are, and `structure`, a text
-of JSON with the version of the format, the fields of the topology, and a checksum.
-"""
+"""`save_model` and `load_model`: models in files of their own format, which holds all that a model has."""
 
 from __future__ import annotations
 
 import dataclasses
-import io
-import json
 import os
-from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from jaxdyn._digests import digest_of_arrays
-from jaxdyn._durable_files import write_durably
-from jaxdyn._errors import (
-    ModelError,
-    RobotFileError,
-    broadcast_batches,
-    naming_arguments,
-    require_kind,
-    require_last_axes,
-)
-from jaxdyn.io.robot_files import enumerate_names, quote
+from jaxdyn._errors import ModelError, broadcast_batches, naming_arguments, require_kind, require_last_axes
+from jaxdyn.io.robot_files import ArchiveFormat, enumerate_names, read_archive, write_archive
 from jaxdyn.joints import JOINT_TYPES, LOOP_ROWS, Coupling, Loop, Topology
 from jaxdyn.model import LEAVES, Model
 
-_FORMAT, _VERSION = "jaxdyn model", 1
-_STRUCTURE = "structure"
+_FORM = ArchiveFormat(
+    "model",
+    1,
+    "save_model",
+    "load_model reads files of save_model; for robots' files there are load_urdf and load_mjcf",
+)
 
 
 @naming_arguments
 def save_model(path: str | os.PathLike, model: Model) -> None:
     """Write a model to a file, from which `load_model` returns the same: names, structure, and every array with its
-    precision and its batch axes. A gradient by a model is a model, too.
+    precision and its batch axes. A gradient by a model is a model, too. Worlds are written by `save_world`.
 
     The file is a NumPy archive (`.npz`) without pickled objects; `path` is used as it is. A file that exists is
     replaced at once, when the new one is complete and on the disk.
@@ -62,14 +50,7 @@ def save_model(path: str | os.PathLike, model: Model) -> None:
                 f"{name} of the model has {dtype}, which a file cannot hold: model.astype(jnp.float32) can"
             )
     topology = {field.name: getattr(model.topology, field.name) for field in dataclasses.fields(Topology)}
-    content = {"format": _FORMAT, "version": _VERSION, "topology": topology}
-    structure = json.dumps(content | {"sha256": _checksum(topology, arrays)})
-    contents = io.BytesIO()
-    np.savez(contents, allow_pickle=False, **{_STRUCTURE: np.array(structure)}, **arrays)
-    try:
-        write_durably(Path(path), lambda temporary: temporary.write_bytes(contents.getvalue()))
-    except OSError as error:
-        raise RobotFileError(f"cannot write the model {quote(str(path), 300)}: {error.strerror}") from None
+    write_archive(path, _FORM, {"topology": topology}, arrays)
 
 
 @naming_arguments
@@ -81,39 +62,15 @@ def load_model(path: str | os.PathLike) -> Model:
 
     **Raises** `RobotFileError` for a file that is missing, damaged, not of this format, or of a later version of it.
     """
-    name = quote(str(path), 300)
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            arrays = {key: archive[key] for key in archive.files}
-    except FileNotFoundError as error:
-        raise RobotFileError(f"cannot read the model {name}: {error.strerror}") from None
-    except Exception as error:  # zipfile.BadZipFile and zlib.error, among others, have no common base.
-        advice = "load_model reads files of save_model; for robots' files there are load_urdf and load_mjcf"
-        # NumPy takes all that is not its format for pickled objects, and advises to read them.
-        what = "it is no archive of NumPy" if "pickle" in str(error) else str(error)
-        raise RobotFileError(f"the model {name} is damaged, or not a file of save_model: {what}. {advice}") from None
-    if _STRUCTURE not in arrays:
-        found = enumerate_names(sorted(arrays)) or "nothing"
-        raise RobotFileError(f"{name} is an archive, but no model that save_model has written: it has {found}")
-    try:
-        return _model(json.loads(str(arrays.pop(_STRUCTURE)[()])), arrays)
-    except (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError) as error:
-        raise RobotFileError(f"the model {name} cannot be read: {error}") from None
+    return read_archive(path, _FORM, _model)
 
 
-def _model(structure: Any, arrays: dict[str, np.ndarray]) -> Model:
+def _model(content: dict[str, Any], arrays: dict[str, np.ndarray]) -> Model:
     """Return the model of a file. **Raises** `ValueError` and others where the file makes none."""
-    if not isinstance(structure, dict) or structure.get("format") != _FORMAT:
-        raise ValueError("save_model has not written it")
-    version = structure.get("version")
-    if not isinstance(version, int) or version < 1:
-        raise ValueError(f"its version is {version!r}")
     fields = {field.name for field in dataclasses.fields(Topology)}
-    if version > _VERSION or not fields.issuperset(structure["topology"]) or not LEAVES.keys() >= arrays.keys():
-        new = enumerate_names(sorted((set(structure["topology"]) - fields) | (arrays.keys() - LEAVES.keys())))
-        what = f"its format has version {version}, and this version of jaxdyn reads {_VERSION}"
-        raise ValueError((f"this version of jaxdyn does not know {new}" if new else what) + ": use a newer jaxdyn")
-    topology = Topology(**{key: _field(key, value) for key, value in structure["topology"].items()})
+    if new := (set(content["topology"]) - fields) | (arrays.keys() - LEAVES.keys()):
+        raise ValueError(f"this version of jaxdyn does not know {enumerate_names(sorted(new))}: use a newer jaxdyn")
+    topology = Topology(**{key: _field(key, value) for key, value in content["topology"].items()})
     _check(topology)
     # A model without springs lacks their arrays, and one without loops or couplings theirs.
     optional = {field.name for field in dataclasses.fields(Model) if field.default is None}
@@ -125,14 +82,7 @@ def _model(structure: Any, arrays: dict[str, np.ndarray]) -> Model:
         elif key not in optional or {"loop": topology.loops, "coupling": topology.couplings}.get(leaf.rows or ""):
             raise ValueError(f"it lacks the array {key!r}")
     broadcast_batches({key: x.shape[: x.ndim - LEAVES[key].axes] for key, x in arrays.items()})
-    if structure.get("sha256") != _checksum(structure["topology"], arrays):
-        raise ValueError("it is damaged: its checksum is not that of its content")
     return Model(topology, **{key: jnp.asarray(x) for key, x in arrays.items()})
-
-
-def _checksum(topology: dict[str, Any], arrays: dict[str, np.ndarray]) -> str:
-    """Return the SHA-256 of what a file holds."""
-    return digest_of_arrays({"topology": np.array(json.dumps(topology))} | dict(sorted(arrays.items())))
 
 
 def _field(name: str, value: Any) -> Any:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from jaxdyn._errors import DataError, ModelError, require_shape
-from jaxdyn._types import ArrayLike
 from jaxdyn.contact import ContactForces
+from jaxdyn.simulate import State, Trajectory
 from jaxdyn.viz._contact_scene import Forces
-from jaxdyn.viz._drawing import FORCES, Drawing, Surface, body_poses
+from jaxdyn.viz._drawing import FORCES, Drawing, Surface
 
 
 class Clip(NamedTuple):
@@ -22,6 +22,8 @@ class Clip(NamedTuple):
     poses: np.ndarray
     compared: np.ndarray | None
     forces: Forces | None = None
+    mocap: np.ndarray | None = None
+    """The poses `[n, nmocap, 7]` of a world's mocap bodies; None: as the file has them."""
 
     def sample_at(self, seconds: float) -> int:
         """Return the number of the sample that is shown at a time after the start."""
@@ -48,28 +50,43 @@ def clip_moment(clip: Clip | None, time: float | None, sample: int | None) -> tu
     return clip, clip.sample_at(time) if time is not None else int(sample or 0) % (last + 1)
 
 
+def configuration_of(shown: Any) -> tuple[Any, Any]:
+    """Return `q` and the poses of mocap bodies, or None, of a state or of several, of a trajectory, or of `q` alone."""
+    if isinstance(shown, Trajectory):
+        return shown.q, None if shown.end is None else shown.end.mocap
+    return (shown.q, shown.mocap) if isinstance(shown, State) else (shown, None)
+
+
 def clip_of(
     drawing: Drawing,
-    t: ArrayLike,
-    qs: ArrayLike,
-    compare: ArrayLike | None,
+    t: Any,
+    qs: Any,
+    compare: Any,
     forces: ContactForces | None = None,
     newtons_per_meter: float | None = None,
 ) -> Clip:
     """Return a clip, for the arguments of `Viewer.play`. **Raises** `ShapeError`, `DataError`, `ModelError`."""
     model = drawing.model
+    if qs is None and isinstance(t, Trajectory | State):
+        t, qs = t.t if isinstance(t, Trajectory) else t.time, t
+    if t is None or qs is None:
+        raise DataError("a trajectory needs both t and qs, or a Trajectory, or states with times")
+    qs, mocap = configuration_of(qs)
     t, q = np.asarray(t, np.float64), np.asarray(qs, np.float64)
+    if mocap is not None:
+        mocap = np.broadcast_to(np.asarray(mocap, np.float64), (*q.shape[:-1], len(drawing.mocap), 7))
     require_shape(q, (len(q) if q.ndim else 0, model.nq), "qs", f"a row of nq = {model.nq} coordinates for each time")
     require_shape(t, (len(q),), "t", "a time in s for each row of qs")
     if len(t) < 2 or not np.all(np.diff(t) > 0):
         raise DataError("t must have at least two times, in s, that increase; sort them and drop repeated ones")
     compared = None
     if compare is not None:
+        compare, moved = configuration_of(compare)
         second = np.asarray(compare, np.float64)
         require_shape(second, q.shape, "compare", "configurations at the same times as qs")
-        compared = body_poses(model, second)
+        compared = drawing.poses(second, moved)
     drawn = None if forces is None else forces_of(drawing, forces, len(t), newtons_per_meter)
-    return Clip(t, q, body_poses(model, q), compared, drawn)
+    return Clip(t, q, drawing.poses(q, mocap), compared, drawn, mocap)
 
 
 def forces_of(drawing: Drawing, forces: ContactForces, count: int, newtons_per_meter: float | None) -> Forces:

@@ -15,9 +15,17 @@ from jaxdyn.algorithms import forward_kinematics
 from jaxdyn.contact import Contacts
 from jaxdyn.joints import JOINT_TYPES, coordinate_range
 from jaxdyn.model import Model, rotational_about_center, unphysical_reason
-from jaxdyn.spatial import IDENTITY_POSE, SE3, quaternion_to_rotation, transform_points
+from jaxdyn.spatial import (
+    IDENTITY_POSE,
+    SE3,
+    compose_poses,
+    invert_pose,
+    quaternion_to_rotation,
+    transform_points,
+)
 from jaxdyn.viz._contact_scene import height_of_level, surface_mesh
 from jaxdyn.viz._geometry import (
+    Cable,
     Visual,
     arrow,
     box,
@@ -33,13 +41,13 @@ from jaxdyn.viz._geometry import (
     tube,
 )
 
-LAYERS = ("meshes", "collisions", "ellipsoids", "skeleton", "frames", "axes", "loops", "contacts", "forces")
-MESHES, COLLISIONS, ELLIPSOIDS, SKELETON, FRAMES, AXES, LOOPS, CONTACTS, FORCES = LAYERS
+LAYERS = ("meshes", "collisions", "ellipsoids", "skeleton", "frames", "axes", "loops", "tendons", "contacts", "forces")
+MESHES, COLLISIONS, ELLIPSOIDS, SKELETON, FRAMES, AXES, LOOPS, TENDONS, CONTACTS, FORCES = LAYERS
 SEGMENT, JOINT, INERTIA, UNPHYSICAL = "#6b7280", "#334155", "#4c9be8", "#e11d48"
 INERTIA_OPACITY = 0.55
 TRIAD = ("#e5484d", "#30a46c", "#3e63dd")
 TURNS, SLIDES = "#f59e0b", "#a855f7"
-LOOP = "#06b6d4"
+LOOP, TENDON = "#06b6d4", "#b45309"
 SHAPE, SHAPE_OPACITY = "#16a34a", 0.5
 GROUND, GROUND_OPACITY = "#a8a29e", 0.35
 FORCE = "#db2777"
@@ -87,17 +95,23 @@ class Surface(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Drawing:
-    """The surfaces of a model, and `unit`, the length of a usual segment, m."""
+    """The surfaces of a model, and `unit`, the length of a usual segment, m. Poses of its bodies are `[nb, 7]`, and
+    behind them one for each mocap body: how far it is moved from where the file has it."""
 
     model: Model
     surfaces: list[Surface]
     unit: float
     shown: tuple[str, ...]
     """The layers to show at first."""
-    load_collisions: Callable[[], Sequence[Visual]] | None = None
-    """Returns the collision geometry of the robot's file, which is read when it is first shown."""
+    load_collisions: Callable[[], Sequence[Surface]] | None = None
+    """Returns the collision geometry, which is read from the robot's file when it is first shown."""
     contacts: Contacts | None = None
     """The contacts whose shapes, surface and forces are drawn."""
+    cables: tuple[Cable, ...] = ()
+    mocap: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    """The poses `[7]` of mocap bodies in the file, by their names."""
+    floor: float | None = None
+    """The height of a level plane of a world, m."""
     start: np.ndarray = dataclasses.field(kw_only=True)
     """The configuration `[nq]` at first."""
 
@@ -105,14 +119,13 @@ class Drawing:
     def layers(self) -> list[str]:
         """The layers that have surfaces, or may have."""
         present = {x.layer for x in self.surfaces} | ({COLLISIONS} if self.load_collisions else set())
-        present |= {CONTACTS, FORCES} if self.contacts is not None else set()
+        present |= ({CONTACTS, FORCES} if self.contacts is not None else set()) | ({TENDONS} if self.cables else set())
         return [x for x in LAYERS if x in present]
 
     def collisions(self) -> list[Surface]:
         """Return the surfaces of the collision geometry, a little larger than they are: often they are nearly those of
         the meshes. **Raises** as `load_visuals`."""
-        loaded = () if self.load_collisions is None else self.load_collisions()
-        surfaces = [_surface(self.model, visual, COLLISIONS) for visual in loaded]
+        surfaces = () if self.load_collisions is None else self.load_collisions()
         return [x._replace(mesh=inflated(x.mesh, _GAP * self.unit)) for x in surfaces]
 
     def with_layers(self, shown: Sequence[str] | None) -> Drawing:
@@ -125,6 +138,29 @@ class Drawing:
         surfaces = [*self.surfaces, *(self.collisions() if COLLISIONS in shown else ())]
         return dataclasses.replace(self, shown=tuple(shown), surfaces=surfaces)
 
+    def is_shared(self, surface: Surface) -> bool:
+        """Return whether a surface belongs to the surroundings, which a second robot has in common with the first."""
+        return self.floor is not None and surface.body < 0 and surface.layer in (MESHES, COLLISIONS)
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The names of what has a pose: the bodies, and the mocap bodies."""
+        return (*self.model.body_names, *self.mocap)
+
+    def poses(self, q: Any, mocap: Any = None) -> np.ndarray:
+        """Return the poses `[*batch, nodes, 7]` at configurations `q` `[*batch, nq]`, with the mocap bodies at poses
+        `[*batch, nmocap, 7]`, by default as the file has them. **Raises** `ShapeError`."""
+        bodies, count = body_poses(self.model, q), len(self.mocap)
+        if not count:
+            return bodies
+        moved = np.tile(IDENTITY_POSE, (count, 1))
+        if mocap is not None:
+            require_last_axes(mocap, (count, 7), "mocap", f"poses of the mocap bodies {', '.join(self.mocap)}")
+            now = np.array(mocap, np.float64)
+            now[..., 3:] /= np.linalg.norm(now[..., 3:], axis=-1, keepdims=True)
+            moved = compose_poses(now, invert_pose(np.stack(list(self.mocap.values()))))
+        return np.concatenate([bodies, np.broadcast_to(moved, (*bodies.shape[:-2], count, 7))], axis=-2)
+
     def path(self, frame: str, poses: np.ndarray, *, compared: bool = False) -> Surface:
         """Return the line along which a frame moves with the bodies at `poses` `[n, nb, 7]`, as a tube. **Raises**
         `UnknownNameError`."""
@@ -133,9 +169,9 @@ class Drawing:
         radius = (0.016 if compared else 0.018) * self.unit
         return Surface(FRAMES, -1, tube(points, radius), rgba(COMPARED_PATH if compared else PATH), f"path of {frame}")
 
-    def loop_lines(self, poses: np.ndarray) -> list[Surface]:
-        """Return, for each loop whose two frames are apart with the bodies at `poses` `[nb, 7]`, a line in the world
-        between their origins."""
+    def lines(self, poses: np.ndarray) -> list[Surface]:
+        """Return what moves with several bodies, in the world, with these at `poses` `[nodes, 7]`: a line between the
+        origins of the two frames of each loop that are apart, and the tendons."""
         topology, (first, second) = self.model.topology, _loop_ends(self.model)
         bodies, out = _with_world(poses), []
         for k, loop in enumerate(topology.loops):
@@ -144,12 +180,14 @@ class Drawing:
             if np.linalg.norm(end - start) > 1e-3 * self.unit:
                 mesh = rod_at(start, end, 0.025 * self.unit)
                 out.append(Surface(LOOPS, -1, mesh, rgba(LOOP), f"loop {loop.name}"))
+        for cable in self.cables:
+            out.append(Surface(TENDONS, -1, cable.mesh(bodies, 0.02 * self.unit), rgba(TENDON), f"tendon {cable.name}"))
         return out
 
     def ground(self, low: np.ndarray, high: np.ndarray) -> tuple[float, float]:
         """Return the height of the ground's grid below a box, and the size of its cells, m. A level surface of contacts
-        is the ground."""
-        level = None if self.contacts is None else height_of_level(self.contacts.surface)
+        or a level plane of a world is the ground."""
+        level = self.floor if self.contacts is None else height_of_level(self.contacts.surface)
         below, cell = min(0.0, float(low[2])), float(10.0 ** np.round(np.log10(np.linalg.norm(high - low) / 10)))
         return below if level is None else level, cell
 
@@ -239,16 +277,25 @@ def _with_world(poses: np.ndarray) -> np.ndarray:
     return np.concatenate([poses, np.broadcast_to(IDENTITY_POSE, (*poses.shape[:-2], 1, 7))], axis=-2)
 
 
-def draw(model: Model, visuals: Sequence[Visual], start: np.ndarray) -> Drawing:
+def draw(
+    model: Model,
+    visuals: Sequence[Surface],
+    start: np.ndarray,
+    *,
+    mocap: dict[str, np.ndarray] | None = None,
+    cables: tuple[Cable, ...] = (),
+    floor: float | None = None,
+    load_collisions: Callable[[], Sequence[Surface]] | None = None,
+) -> Drawing:
     """Return the drawing of a model with visual geometry, which it is seen with if there is any."""
-    surfaces = [_surface(model, visual, MESHES) for visual in visuals]
+    surfaces, mocap = list(visuals), mocap or {}
     segments = list(_segments(model))
-    poses = _with_world(body_poses(model, start))
+    poses = _with_world(np.concatenate([body_poses(model, start), np.tile(IDENTITY_POSE, (len(mocap), 1))]))
     clouds = [(x.body, np.asarray(x.mesh.vertices)) for x in surfaces] + [
         (i, np.stack([0 * end, end])) for i, end in segments
     ]
     clouds = [(i, transform_points(poses[i], cloud)) for i, cloud in clouds]
-    points = _of_interest([*clouds, *((i, pose[None, :3]) for i, pose in enumerate(poses[:-1]))])
+    points = _of_interest([*clouds, *((i, pose[None, :3]) for i, pose in enumerate(poses[: model.nb]))])
     lengths = [x for _, end in segments if (x := float(np.linalg.norm(end))) > 1e-6]
     parameters = np.asarray(model.inertial_parameters, np.float64)
     # Where everything is at one point, twice the largest radius of gyration.
@@ -262,10 +309,11 @@ def draw(model: Model, visuals: Sequence[Visual], start: np.ndarray) -> Drawing:
     surfaces += _loop_ends_drawn(model, unit)
     present = {x.layer for x in surfaces}
     shown = (MESHES, LOOPS) if visuals else (ELLIPSOIDS, SKELETON, FRAMES, AXES, LOOPS)
-    return Drawing(model, surfaces, unit, tuple(x for x in shown if x in present), start=start)
+    shown = (*(x for x in shown if x in present), *([TENDONS] if cables else []))
+    return Drawing(model, surfaces, unit, shown, load_collisions, None, cables, mocap, floor, start=start)
 
 
-def _surface(model: Model, visual: Visual, layer: str) -> Surface:
+def surface_of(model: Model, visual: Visual, layer: str) -> Surface:
     """Return a visual in the body that carries its frame."""
     body, pose = -1, IDENTITY_POSE
     if visual.frame != "world" or "world" in model.topology.frame_names:

@@ -35,6 +35,21 @@ class Visual:
     textured: Any = None
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Cable:
+    """A tendon: straight pieces, each between two points `[3]` in the frames of bodies, -1 for the world."""
+
+    name: str
+    pieces: tuple[tuple[tuple[int, np.ndarray], tuple[int, np.ndarray]], ...]
+
+    def mesh(self, poses: np.ndarray, radius: float) -> Any:
+        """Return the pieces as cylinders in the world, with the bodies at `poses` `[n, 7]`, of which the last is the
+        world's. The triangles are the same ones at all poses."""
+        ends = [[transform_points(poses[body], point) for body, point in piece] for piece in self.pieces]
+        least = np.array([0, 0, 1e-6 * radius])
+        return merge([rod_at(a, b if np.linalg.norm(b - a) > 0 else a + least, radius) for a, b in ends])
+
+
 def mesh_of(vertices: np.ndarray, faces: np.ndarray) -> Any:
     """Return a `trimesh.Trimesh` with exactly these vertices and faces."""
     return _trimesh().Trimesh(np.asarray(vertices, np.float64), np.asarray(faces, np.int64), process=False)

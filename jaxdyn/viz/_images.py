@@ -15,10 +15,11 @@ from jaxdyn._types import ArrayLike
 from jaxdyn._waits import saying
 from jaxdyn.contact import ContactForces
 from jaxdyn.model import Model
+from jaxdyn.simulate import State, Trajectory
 from jaxdyn.viz._browser import PATIENCE, browser_path, client_of, open_page, settle, viewer_of
-from jaxdyn.viz._clips import clip_of, force_surfaces, forces_of
+from jaxdyn.viz._clips import clip_of, configuration_of, force_surfaces, forces_of
 from jaxdyn.viz._contact_scene import Forces
-from jaxdyn.viz._drawing import Drawing, body_poses
+from jaxdyn.viz._drawing import Drawing
 from jaxdyn.viz._films import PICTURES, film_path, images_of, write_film, write_image
 from jaxdyn.viz._rays import draw_robots
 from jaxdyn.viz._sources import drawing_of
@@ -31,9 +32,9 @@ type Renderer = Literal["rays", "browser"]
 def save_png(
     path: str | os.PathLike,
     model_or_path: Model | str | os.PathLike | Any,
-    q: ArrayLike | None = None,
+    q: ArrayLike | State | None = None,
     *,
-    compare: ArrayLike | None = None,
+    compare: ArrayLike | State | None = None,
     forces: ContactForces | None = None,
     newtons_per_meter: float | None = None,
     renderer: Renderer = "rays",
@@ -46,15 +47,15 @@ def save_png(
 
     **Arguments**
 
-    - `q`: `[nq]`, the configuration; by default as in `Viewer`.
-    - `compare`: `[nq]`, of a second robot, translucent and orange.
+    - `q`: `[nq]`, the configuration, or a `State`; by default as in `Viewer`.
+    - `compare`: the same of a second robot, translucent and orange.
     - `forces`, `newtons_per_meter`: contact forces at this configuration, with `contacts`, as in `Viewer.play`.
     - `renderer`: `"rays"` needs nothing but processors and takes seconds; `"browser"`, the page of `Viewer` in Chromium
       (or Chrome, or Edge; the environment variable `JAXDYN_BROWSER` names its program if it is not on the `PATH`),
       takes longer without a graphics card.
     - `width`, `height`: in pixels.
     - `show`: what is drawn, of `"meshes"`, `"collisions"`, `"ellipsoids"`, `"skeleton"`, `"frames"`, `"axes"`,
-      `"loops"`, `"contacts"`, `"forces"`; by default as in `Viewer`.
+      `"loops"`, `"tendons"`, `"contacts"`, `"forces"`; by default as in `Viewer`.
     - `arguments`: `visuals`, `package_dirs`, `skip_missing`, `contacts` and the loader's options, as in `Viewer`.
 
     To draw a moment of a trajectory, give its configuration, or use `Viewer.save_png`.
@@ -71,13 +72,12 @@ def save_png(
         advice = "use renderer='rays', or name its program in the environment variable JAXDYN_BROWSER"
         raise DataError(f"no browser found on the PATH (chromium or google-chrome); {advice}")
     drawing = _drawing_of(model_or_path, arguments, show)
-    model = drawing.model
     drawn = None
     if forces is not None:
         single = jax.tree.map(lambda x: x[None], forces)
         drawn = forces_of(drawing, single, 1, newtons_per_meter)
-    shown = drawing.start if q is None else np.asarray(q, np.float64)
-    poses = [body_poses(model, x) for x in ((shown,) if compare is None else (shown, compare))]
+    shown = drawing.start if q is None else q
+    poses = [drawing.poses(*configuration_of(x)) for x in ((shown,) if compare is None else (shown, compare))]
     if renderer == "browser":
         return _by_browser(path, drawing, poses, drawn, (width, height))
     write_image(path, draw_robots(drawing, poses, (width, height), more=force_surfaces(drawing, drawn, 0)))
@@ -87,10 +87,10 @@ def save_png(
 def save_video(
     path: str | os.PathLike,
     model_or_path: Model | str | os.PathLike | Any,
-    t: ArrayLike,
-    qs: ArrayLike,
+    t: ArrayLike | Trajectory | State,
+    qs: ArrayLike | None = None,
     *,
-    compare: ArrayLike | None = None,
+    compare: ArrayLike | Trajectory | State | None = None,
     path_of: str | None = None,
     forces: ContactForces | None = None,
     newtons_per_meter: float | None = None,

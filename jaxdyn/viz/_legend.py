@@ -26,6 +26,8 @@ from jaxdyn.viz._drawing import (
     SHAPE,
     SHAPE_OPACITY,
     SLIDES,
+    TENDON,
+    TENDONS,
     TRIAD,
     TURNS,
     UNPHYSICAL,
@@ -65,6 +67,7 @@ def legend(
         for colors, opacity, text in _ROWS[layer]:
             if tuple(rgba(colors[0], opacity)) in used:
                 rows.append((tuple(f"{c}{round(255 * opacity):02x}" for c in colors), text))
+    rows += [((TENDON,), "tendon")] if TENDONS in layers and drawing.cables else []
     if CONTACTS in layers and drawing.contacts is not None and drawing.contacts.surface is not None:
         rows.append(((f"{GROUND}{round(255 * GROUND_OPACITY):02x}",), "surface of the world"))
     if FORCES in layers and newtons_per_meter is not None:

@@ -18,7 +18,6 @@ from jaxdyn.viz._drawing import (
     FIELD_OF_VIEW,
     FORCE,
     FORCES,
-    LOOPS,
     MESHES,
     Drawing,
     Surface,
@@ -38,24 +37,25 @@ class RobotNodes:
 
     def __init__(self, server: Any, drawing: Drawing, name: str, *, tint: bool = False):
         self._server, self._drawing, self._name, self._tint = server, drawing, name, tint
-        names = drawing.model.body_names
-        self._bodies = [server.scene.add_frame(self.node(i), show_axes=False) for i in range(len(names))]
+        self._bodies = [server.scene.add_frame(self.node(i), show_axes=False) for i in range(len(drawing.nodes))]
         self._surfaces: dict[str, list[Any]] = {}
         self._names: list[Any] = []
         self._clicked: dict[str, Any] = {}
         self._lines: dict[str, Any] = {}
-        self._shows_loops = LOOPS in drawing.shown
+        self._shown: Collection[str] = drawing.shown
         self._poses: np.ndarray | None = None
         for surface in drawing.surfaces:
             self._add(surface)
 
     def node(self, body: int) -> str:
         """Return the path of a body's node (-1: the world's)."""
-        name = "world" if body < 0 else f"{body} {self._drawing.model.body_names[body].replace('/', ':')}"
+        name = "world" if body < 0 else f"{body} {self._drawing.nodes[body].replace('/', ':')}"
         return f"/{self._name}/{name}"
 
     def _add(self, surface: Surface) -> None:
         nodes = self._surfaces.setdefault(surface.layer, [])
+        if self._tint and self._drawing.is_shared(surface):
+            return
         shown = surface.as_compared(self._drawing.unit) if self._tint else surface
         path = f"{self.node(surface.body)}/{surface.layer}_{len(nodes)}"
         node = add_surface(self._server, path, shown)
@@ -89,23 +89,23 @@ class RobotNodes:
             label.visible = visible
 
     def place(self, poses: np.ndarray) -> None:
-        """Move the bodies to poses `[nb, 7]`."""
+        """Move the bodies to poses `[nodes, 7]`."""
         for handle, pose in zip(self._bodies, poses, strict=True):
             handle.position, handle.wxyz = pose[:3], pose[3:]
         self._draw_lines(poses)
 
     def _draw_lines(self, poses: np.ndarray) -> None:
-        """Draw the lines between the two frames of loops, which move with two bodies."""
-        lines = self._drawing.loop_lines(poses)
+        """Draw the lines of loops and the tendons, which move with several bodies."""
+        lines = self._drawing.lines(poses)
         for line in [x.as_compared(self._drawing.unit) for x in lines] if self._tint else lines:
             if line.name in self._lines:
                 self._lines[line.name].vertices = np.asarray(line.mesh.vertices, np.float32)
             else:
                 path = f"{self.node(-1)}/line of {line.name.replace('/', ':')}"
                 self._lines[line.name] = add_surface(self._server, path, line)
-        apart = {x.name for x in lines}
+        shown = {x.name for x in lines if x.layer in self._shown}
         for name, node in self._lines.items():
-            node.visible = self._shows_loops and name in apart
+            node.visible = name in shown
         self._poses = poses
 
     def show(self, layers: Collection[str]) -> None:
@@ -116,7 +116,7 @@ class RobotNodes:
         for layer, nodes in self._surfaces.items():
             for node in nodes:
                 node.visible = layer in layers
-        self._shows_loops = LOOPS in layers
+        self._shown = layers
         if self._poses is not None:
             self._draw_lines(self._poses)
 

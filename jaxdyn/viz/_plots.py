@@ -11,6 +11,8 @@ from jaxdyn._errors import DataError, naming_arguments, require_shape
 from jaxdyn._extras import import_extra
 from jaxdyn._types import ArrayLike
 from jaxdyn.model import Model
+from jaxdyn.simulate import Trajectory
+from jaxdyn.worlds import World
 
 COLORS = ("tab:orange", "tab:blue", "tab:red", "tab:green", "tab:purple")
 _DRAWN = 4000
@@ -118,37 +120,48 @@ def plot_masses(
 
 @naming_arguments
 def plot_trajectory(
-    model: Model,
-    t: ArrayLike,
-    q: ArrayLike,
+    model: Model | World,
+    t: ArrayLike | Trajectory,
+    q: ArrayLike | None = None,
     v: ArrayLike | None = None,
     tau: ArrayLike | None = None,
     *,
-    compare: Mapping[str, Sequence[ArrayLike | None]] | None = None,
+    control: ArrayLike | None = None,
+    compare: Mapping[str, Trajectory | Sequence[ArrayLike | None]] | None = None,
     joints: Sequence[str] | None = None,
     title: str = "",
 ) -> Any:
-    """Plot coordinates, velocities and torques over time, a row for each. Returns a `matplotlib.figure.Figure`.
+    """Plot coordinates, velocities, torques and controls over time, a row for each. Returns a
+    `matplotlib.figure.Figure`.
 
     **Arguments**
 
-    - `t`: `[n]`, s. `q`: `[n, nq]`. `v`: `[n, nv]`. `tau`: `[n, nv]`, or `[n - 1, nv]`, held constant over each step.
-      A column is drawn for each that is given. Limits of the model are dashed where they are near.
-    - `compare`: by name, other trajectories `(q, v, tau)` at the same times; shorter tuples are allowed, and None.
+    - `model`: a model, or a world, whose controls can be drawn.
+    - `t`: `[n]`, s. `q`: `[n, nq]`. `v`: `[n, nv]`. `tau`: `[n, nv]`, or `[n - 1, nv]`, held constant over each step;
+      so `control`, with the controls of a world. A column is drawn for each that is given. Or `t` is a `Trajectory`
+      without batch axes, which has all of them. Limits of the model are dashed where they are near.
+    - `compare`: by name, other trajectories, or `(q, v, tau, control)`, at the same times; shorter tuples are allowed,
+      and None.
     - `joints`: names of the joints to draw; by default all that have coordinates.
     - `title`: above all.
 
-    **Raises** `ShapeError`; `UnknownNameError` for `joints`; `DataError` without joints; `ImportError` without
-    matplotlib.
+    **Raises** `ShapeError`; `UnknownNameError` for `joints`; `DataError` without joints or without `q`; `ImportError`
+    without matplotlib.
     """
     figure_type = figure_class()
+    world, model = (model, model.model) if isinstance(model, World) else (None, model)
+    given = q, v, tau, control
+    if isinstance(t, Trajectory):
+        given, t = _parts_of(t), t.t
+    if given[0] is None:
+        raise DataError("there are no coordinates to draw; give q, or a Trajectory in the place of t")
     t, topology = np.asarray(t, np.float64), model.topology
     everything = [i for i in range(model.nb) if i not in topology.leaders]
     chosen = everything if joints is None else [topology.joint(x) for x in joints]
     if not chosen:
         raise DataError("there is no joint to draw; name some in joints=[...]")
-    curves = {"": (q, v, tau), **({} if compare is None else compare)}
-    columns = [c for c in _columns(model, chosen) if (q, v, tau)[c.part] is not None]
+    curves = {"": given, **{name: _parts_of(x) for name, x in (compare or {}).items()}}
+    columns = [c for c in _columns(model, chosen, world) if given[c.part] is not None]
     rows = max(len(column.rows) for column in columns)
     figure = figure_type(figsize=(4.2 * len(columns), 1.25 * rows + 0.9), layout="constrained")
     panels = figure.subplots(rows, len(columns), sharex=True, squeeze=False)
@@ -178,7 +191,7 @@ class _Column(NamedTuple):
     """A column of panels: coordinates, velocities or torques."""
 
     part: int
-    """The index of the quantity in `(q, v, tau)`."""
+    """The index of the quantity in `(q, v, tau, control)`."""
     title: str
     rows: list[int]
     """The coordinates (or degrees of freedom) to draw, of all those that the other fields are for."""
@@ -188,7 +201,14 @@ class _Column(NamedTuple):
     upper: np.ndarray
 
 
-def _columns(model: Model, joints: list[int]) -> list[_Column]:
+def _parts_of(trajectory: Any) -> Sequence[Any]:
+    """Return `(q, v, tau, control)` of a trajectory; a tuple of these is returned as it is."""
+    if not isinstance(trajectory, Trajectory):
+        return trajectory
+    return tuple(getattr(trajectory, name) for name in ("q", "v", "tau", "control"))
+
+
+def _columns(model: Model, joints: list[int], world: World | None) -> list[_Column]:
     topology = model.topology
     starts = (topology.q_starts, topology.v_starts, topology.v_starts)
     labels = (topology.coordinate_names, topology.dof_names, topology.dof_names)
@@ -198,13 +218,18 @@ def _columns(model: Model, joints: list[int]) -> list[_Column]:
     upper = (model.position_upper, model.velocity_limit, model.effort_limit)
     limits = [[np.asarray(x, np.float64) for x in pair] for pair in zip(lower, upper, strict=True)]
     titles = ("coordinates", "velocities", "torques")
-    return [_Column(k, titles[k], rows[k], labels[k], units[k], *limits[k]) for k in range(3)]
+    columns = [_Column(k, titles[k], rows[k], labels[k], units[k], *limits[k]) for k in range(3)]
+    if world is not None and world.nu:
+        bounds = np.asarray(world.parts.actuators.control_range, np.float64)
+        names, everything = world.actuator_names, list(range(world.nu))
+        columns.append(_Column(3, "controls", everything, names, [""] * world.nu, *bounds.T))
+    return columns
 
 
 def _draw(panel, t: np.ndarray, x: ArrayLike, row: int, column: _Column, name: str, k: int) -> None:
-    """Draw curve `k` of a panel. Torques may be held over each step."""
+    """Draw curve `k` of a panel. Torques and controls may be held over each step."""
     x, size = np.asarray(x, np.float64), len(column.lower)
-    steps = len(t) - 1 if column.title == "torques" and len(x) == len(t) - 1 else len(t)
+    steps = len(t) - 1 if column.title in ("torques", "controls") and len(x) == len(t) - 1 else len(t)
     require_shape(x, (steps, size), f"{column.title} {name}".strip(), f"{size} numbers for each of {len(t)} times")
     style = {"color": "black" if k == 0 else COLORS[(k - 1) % len(COLORS)], "lw": 1.0 if k == 0 else 0.9}
     some = slice(None, None, max(1, len(t) // _DRAWN))

@@ -137,7 +137,7 @@ def draw_robots(
         require_positive_integer(pixels, f"{name} (pixels)")
 
     def shown(layers: Collection[str], pose: np.ndarray) -> list[Surface]:
-        return [x for x in (*drawing.surfaces, *drawing.loop_lines(pose)) if x.layer in layers]
+        return [x for x in (*drawing.surfaces, *drawing.lines(pose)) if x.layer in layers]
 
     bounds = drawing.bounds(np.stack(poses)) if bounds is None else bounds
     surfaces = [*more, *shown(drawing.shown, poses[0])]
@@ -146,7 +146,8 @@ def draw_robots(
     places = [poses[0]] * len(surfaces)
     if len(poses) > 1:
         second = shown(compared_layers(drawing.shown), poses[1])
-        surfaces += [x.as_compared(drawing.unit) for x in second]
+        second = [x.as_compared(drawing.unit) for x in second if not drawing.is_shared(x)]
+        surfaces += second
         places += [poses[1]] * len(second)
     return _draw(surfaces, places, bounds, drawing.ground(*bounds), size)
 

@@ -15,7 +15,7 @@ from jaxdyn.viz._page import RobotNodes
 
 _NAMES = (
     *("Meshes", "Collision geometry", "Inertia ellipsoids", "Skeleton", "Frames", "Joint axes", "Loops"),
-    *("Contact shapes", "Contact forces"),
+    *("Tendons", "Contact shapes", "Contact forces"),
 )
 _TITLES: dict[str, str] = dict(zip(LAYERS, _NAMES, strict=True))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,8 +18,10 @@ from jaxdyn.io.robot_files import unbatched_leaves
 from jaxdyn.model import Model
 from jaxdyn.viz._contact_scene import shape_meshes
 from jaxdyn.viz._drawing import (
+    COLLISIONS,
     CONTACTS,
     FORCES,
+    MESHES,
     SHAPE,
     SHAPE_OPACITY,
     Drawing,
@@ -28,11 +30,13 @@ from jaxdyn.viz._drawing import (
     draw,
     first_configuration,
     rgba,
+    surface_of,
 )
 from jaxdyn.viz._geometry import Visual
 from jaxdyn.viz._visuals import load_robot, load_visuals
+from jaxdyn.viz._world_surfaces import draw_world
+from jaxdyn.worlds import World
 
-_WITH_MODEL = "what has one as its `model`, such as a Scene"
 _FILES = "the path or the text of a URDF or MJCF file, or a mujoco.MjModel"
 
 
@@ -44,7 +48,7 @@ def drawing_of(
     options: dict[str, Any],
     contacts: Contacts | bool | None = None,
 ) -> Drawing:
-    """Return the drawing of a model or a robot's file. See `Viewer` for the arguments."""
+    """Return the drawing of a model, a world or a robot's file. See `Viewer` for the arguments."""
     model: Any = source if isinstance(source, Model) else getattr(source, "model", None)
     given = isinstance(model, Model)
     if given and options:
@@ -55,23 +59,33 @@ def drawing_of(
                 source,
                 Model,
                 "what is shown",
-                f"what has one as its `model`, such as a Scene, {_FILES}",
+                f"what has one as its `model`, such as a World, {_FILES}",
                 error=ModelError,
             )
         model = load_robot(source, package_dirs, **options)
-    if visuals is None:
+    by_itself = visuals is None
+    if by_itself:
         visuals = () if given else source
-    load_collisions, file = None, None
+    load_collisions: Callable[[], list[Surface]] | None = None
+    file = None
     if not isinstance(visuals, list | tuple):
         if not _is_file(visuals):
             require_kind(visuals, list, "visuals", "a tuple of Visual", _FILES, error=ModelError)
         file, files = visuals, {"package_dirs": package_dirs, "skip_missing": skip_missing}
-        visuals, load_collisions = load_visuals(file, **files), lambda: load_visuals(file, collision=True, **files)
+        visuals = load_visuals(file, **files)
+
+        def load_collisions():
+            return [surface_of(model, x, COLLISIONS) for x in load_visuals(file, collision=True, **files)]
+
     for visual in visuals:
         require_kind(visual, Visual, "an element of visuals", error=ModelError)
     unbatched_leaves(model)
-    drawing = draw(model, visuals, _start_of(source, model, given))
-    drawing = dataclasses.replace(drawing, load_collisions=load_collisions)
+    if isinstance(source, World) and by_itself:
+        drawing = draw_world(source, skip_missing=skip_missing)
+        contacts = source.parts.touching if contacts is None else contacts
+    else:
+        surfaces = [surface_of(model, visual, MESHES) for visual in visuals]
+        drawing = draw(model, surfaces, _start_of(source, model, given), load_collisions=load_collisions)
     if contacts is True:
         contacts = _contacts_of_file(model, file if given else source, package_dirs, skip_missing)
     return drawing if contacts is None or contacts is False else _with_contacts(drawing, contacts)

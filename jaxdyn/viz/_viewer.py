@@ -19,11 +19,11 @@ from jaxdyn._types import ArrayLike
 from jaxdyn._waits import saying
 from jaxdyn.contact import ContactForces, Contacts
 from jaxdyn.model import Model
-from jaxdyn.viz._clips import Clip, clip_moment, clip_of, force_surfaces, frame_samples
+from jaxdyn.simulate import State, Trajectory
+from jaxdyn.viz._clips import Clip, clip_moment, clip_of, configuration_of, force_surfaces, frame_samples
 from jaxdyn.viz._drawing import (
     LAYERS,
     Drawing,
-    body_poses,
     compared_layers,
 )
 from jaxdyn.viz._films import PICTURES, film_path, images_of, write_film, write_image
@@ -42,7 +42,7 @@ PAGES = (".html", ".htm")
 
 
 class Viewer:
-    """A robot in the browser: sliders for its joints, and trajectories to play.
+    """A robot or a world in the browser: sliders for its joints, and trajectories to play.
 
     ```python
     viewer = Viewer("panda.urdf")      # prints nothing: open viewer.url
@@ -52,6 +52,12 @@ class Viewer:
     viewer.save_html("motion.html")
     viewer.save_video("motion.mp4")
     viewer.save_png("moment.png", time=1.5)
+
+    viewer = Viewer(jaxdyn.load_world("scene.xml"))        # geoms, tendons, mocap bodies
+    viewer.play(world.rollout(state, controls))
+    while running:
+        state = world.step(state, control)
+        viewer.show(state)
 
     viewer = Viewer(model, contacts=contacts)      # shapes, surface, and the forces of a roll-out
     viewer.play(motion.t, motion.q, forces=jaxdyn.contact_forces(model, contacts, motion.q, motion.v))
@@ -71,16 +77,16 @@ class Viewer:
 
     **Arguments**
 
-    - `model_or_path`: a model, or what has one as its `model`, such as a `Scene`; or a URDF or MJCF file, its text, or
-      a `mujoco.MjModel`, which is loaded.
+    - `model_or_path`: a model; a `World`, whose geoms, tendons and mocap bodies are shown as its numbers are now; or a
+      URDF or MJCF file, its text, or a `mujoco.MjModel`, which is loaded as a model.
     - `visuals`: the meshes to show: a list of `load_visuals`, or a file, for a model that differs from its file
-      (identified, say); its frames must be frames of the model. By default the file's visuals; a model without a file
-      has none. `()` shows none.
+      (identified, say); its frames must be frames of the model. By default the visuals of the file or the world; a
+      model without a file has none. `()` shows none.
     - `package_dirs`, `skip_missing`: as in `load_visuals`.
     - `contacts`: contacts whose shapes are shown, green and translucent (points as small balls), with the surface of
       the world around the robot; True for the shapes that `load_contact_shapes` makes of the file.
-    - `q`: `[nq]`, the configuration at first; by default that of the MJCF file or the scene (`qpos0`), else
-      `model.neutral()`, put within the limits.
+    - `q`: `[nq]`, the configuration at first, or a `State`; by default that of the MJCF file or the world (`qpos0`),
+      else `model.neutral()`, put within the limits.
     - `host`, `port`: where the page is served; only to this machine by default (`"0.0.0.0"`: to all). The next free
       port is taken if this one is not.
     - `options`: more arguments of `load_urdf` (`free_base=True`, say) or `load_mjcf`. Unless they say otherwise, faults
@@ -103,7 +109,7 @@ class Viewer:
         package_dirs: Sequence[str | os.PathLike] = (),
         skip_missing: bool = False,
         contacts: Contacts | bool | None = None,
-        q: ArrayLike | None = None,
+        q: ArrayLike | State | None = None,
         host: str = "127.0.0.1",
         port: int = 8080,
         **options: Any,
@@ -112,10 +118,10 @@ class Viewer:
         if not isinstance(drawing, Drawing):
             drawing = drawing_of(model_or_path, visuals, package_dirs, skip_missing, options, contacts)
         self._drawing = drawing
-        self.model = model = drawing.model
+        self.model = drawing.model
         self._lock = threading.RLock()
-        self._q = self._configuration(drawing.start if q is None else q)
-        poses = body_poses(model, self._q)
+        self._q, self._mocap = self._configuration(drawing.start if q is None else q)
+        poses = drawing.poses(self._q, self._mocap)
         self._server = start_server(host, port)
         self._robot = RobotNodes(self._server, drawing, "robot")
         self._robot.place(poses)
@@ -146,15 +152,16 @@ class Viewer:
         return self._q.copy()
 
     @naming_arguments
-    def show(self, q: ArrayLike) -> None:
-        """Show a configuration `[nq]`; a trajectory that is playing pauses. **Raises** `ShapeError`."""
-        q = self._configuration(q)
+    def show(self, q: ArrayLike | State) -> None:
+        """Show a configuration `[nq]`, or a state, with the mocap bodies where it has them; a trajectory that is
+        playing pauses. **Raises** `ShapeError`."""
+        q, self._mocap = self._configuration(q)
         self._player.playing.value = False
-        self._move(q, body_poses(self.model, q))
+        self._move(q, self._drawing.poses(q, self._mocap))
 
     def show_layer(self, layer: str, visible: bool = True) -> None:
         """Show or hide a layer, as the switches of the page do: `"meshes"`, `"collisions"`, `"ellipsoids"`,
-        `"skeleton"`, `"frames"`, `"axes"`, `"loops"`, `"contacts"` or `"forces"`.
+        `"skeleton"`, `"frames"`, `"axes"`, `"loops"`, `"tendons"`, `"contacts"` or `"forces"`.
 
         Collision geometry is read from the robot's file when it is first shown. **Raises** `ModelError` for a layer
         that there is not, and as `load_visuals`.
@@ -183,10 +190,10 @@ class Viewer:
     @naming_arguments
     def play(
         self,
-        t: ArrayLike,
-        qs: ArrayLike,
+        t: ArrayLike | Trajectory | State,
+        qs: ArrayLike | State | None = None,
         *,
-        compare: ArrayLike | None = None,
+        compare: ArrayLike | Trajectory | State | None = None,
         names: tuple[str, str] = ("robot", "compared"),
         path_of: str | None = None,
         speed: float = 1.0,
@@ -198,8 +205,9 @@ class Viewer:
 
         **Arguments**
 
-        - `t`, `qs`: increasing times `[n]`, s, and configurations `[n, nq]`; between two the first one is shown.
-        - `compare`: `[n, nq]`, configurations at the same times of a second robot, translucent and orange: a simulation
+        - `t`, `qs`: increasing times `[n]`, s, and configurations `[n, nq]`, or states; between two the first one is
+          shown. Or, without `qs`, a `Trajectory`, or states of a world with their times.
+        - `compare`: the same at these times, `[n, nq]`, of a second robot, translucent and orange: a simulation
           beside a measurement, say.
         - `names`: of the two robots, for the legend.
         - `path_of`: the name of a frame, whose path is drawn as a line.
@@ -261,7 +269,7 @@ class Viewer:
         """
         path = require_suffix(path, PICTURES, "the picture")
         drawing, clip = self._visible(), self._player.clip
-        poses, k = [body_poses(self.model, self.q)], self._contacts.sample
+        poses, k = [drawing.poses(self.q, self._mocap)], self._contacts.sample
         if time is not None or sample is not None:
             clip, k = clip_moment(clip, time, sample)
             poses = clip.poses_at(k)
@@ -305,7 +313,7 @@ class Viewer:
             self._show_handles(True)
             player.seek(now)
             if player.clip is None:
-                self._move(q, body_poses(self.model, q))
+                self._move(q, self._drawing.poses(q, self._mocap))
             player.playing.value = playing
         return with_legend(page, self._legend.content)
 
@@ -366,10 +374,12 @@ class Viewer:
 
     # The configuration
 
-    def _configuration(self, q: ArrayLike) -> np.ndarray:
-        q = np.asarray(q, np.float64)
+    def _configuration(self, shown: Any) -> tuple[np.ndarray, Any]:
+        """Return a configuration, and the poses of mocap bodies that a state has. **Raises** `ShapeError`."""
+        q, mocap = configuration_of(shown)
+        q = np.array(q, np.float64)
         require_shape(q, (self.model.nq,), "q", f"nq = {self.model.nq} coordinates")
-        return q.copy()
+        return q, mocap
 
     def _change(self, rows: int | slice, values: ArrayLike) -> None:
         """Show coordinates that were changed on the page, by a slider or the handle of a joint, which stays."""
@@ -377,13 +387,13 @@ class Viewer:
             self._player.playing.value = False
             q = self._q.copy()
             q[rows] = values
-            self._move(q, body_poses(self.model, q), joints=False)
+            self._move(q, self._drawing.poses(q, self._mocap), joints=False)
 
     def _pulled(self, q: np.ndarray) -> None:
         """Show the configuration that the handle of a frame, which stays, asks for."""
         with self._lock:
             self._player.playing.value = False
-            self._move(q, body_poses(self.model, q), frame=False)
+            self._move(q, self._drawing.poses(q, self._mocap), frame=False)
 
     def _move(
         self, q: np.ndarray, *poses: np.ndarray, joints: bool = True, frame: bool = True, sample: int | None = None
@@ -406,6 +416,7 @@ class Viewer:
                     robot.place(bodies)
 
     def _show_sample(self, clip: Clip, k: int) -> None:
+        self._mocap = None if clip.mocap is None else clip.mocap[k]
         self._move(clip.q[k], *clip.poses_at(k), sample=k)
 
 

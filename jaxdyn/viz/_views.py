@@ -6,10 +6,11 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from jaxdyn._errors import DataError, naming_arguments
+from jaxdyn._errors import naming_arguments
 from jaxdyn._types import ArrayLike
 from jaxdyn.contact import ContactForces
 from jaxdyn.model import Model
+from jaxdyn.simulate import State, Trajectory
 from jaxdyn.viz._viewer import Viewer, require_page
 
 
@@ -21,7 +22,7 @@ def view(
     block: bool = True,
     **arguments: Any,
 ) -> Viewer:
-    """Show a robot in the browser: a model, or a URDF or MJCF file with its meshes.
+    """Show a robot in the browser: a model, a world, or a URDF or MJCF file with its meshes.
 
     Prints the address of the page; with `block` it waits there until the program is interrupted (Ctrl-C), otherwise it
     returns at once. `arguments` are others of `Viewer`, which says what they mean and what is raised.
@@ -37,10 +38,10 @@ def view(
 def save_html(
     path: str | os.PathLike,
     model_or_path: Model | str | os.PathLike | Any,
-    t: ArrayLike | None = None,
+    t: ArrayLike | Trajectory | State | None = None,
     qs: ArrayLike | None = None,
     *,
-    compare: ArrayLike | None = None,
+    compare: ArrayLike | Trajectory | State | None = None,
     forces: ContactForces | None = None,
     newtons_per_meter: float | None = None,
     frames_per_second: float = 30.0,
@@ -52,10 +53,8 @@ def save_html(
     `Viewer.play`; without them the robot stands as in `Viewer`, whose arguments the others are (`q` among them).
     **Raises** as `Viewer` and `Viewer.play`, and `DataError` where one of `t` and `qs` is missing.
     """
-    if (t is None) != (qs is None):
-        raise DataError("a trajectory needs both t and qs")
     path = require_page(path)
     with Viewer(model_or_path, **arguments) as viewer:
-        if t is not None and qs is not None:
+        if t is not None or qs is not None:
             viewer.play(t, qs, compare=compare, forces=forces, newtons_per_meter=newtons_per_meter)
         viewer.save_html(path, frames_per_second=frames_per_second)

@@ -16,7 +16,7 @@ import numpy as np
 
 from jaxdyn._errors import RobotFileError
 from jaxdyn.io import LeftOutWarning, is_mjcf, load_mjcf, load_urdf
-from jaxdyn.io.mjcf import Names, compile_massless_mjcf, enum_name, geom_mesh, geom_pose, object_name
+from jaxdyn.io.mjcf import Names, compile_massless_mjcf, drawn_geoms, geom_pose, object_name
 from jaxdyn.io.robot_files import enumerate_names, warn
 from jaxdyn.io.urdf import Element, missing_meshes, read_shapes
 from jaxdyn.model import Model
@@ -25,10 +25,8 @@ from jaxdyn.viz._mesh_files import MeshPart, read_mesh
 
 _GRAY = np.array([0.73, 0.75, 0.78, 1.0])
 """Default color of a surface."""
-_COLLISION = np.array([0.05, 0.60, 0.55, 0.5])
+COLLISION_COLOR = np.array([0.05, 0.60, 0.55, 0.5])
 """Color of collision geometry, in which files give it none."""
-_SHOWN_GROUPS = 3
-"""MuJoCo's viewer shows the geoms of the groups below this number; the others are usually for collisions."""
 _PLANE = 2.0
 """Half the edge of the square that is shown of an infinite plane, m."""
 
@@ -83,34 +81,28 @@ def _mjcf_visuals(path_or_text: Any, collision: bool) -> list[Visual]:
     names = Names.of(m)
     out: list[Visual] = []
     left_out: list[str] = []
-    for g in range(m.ngeom):
-        color = np.array(m.geom_rgba[g] if m.geom_matid[g] < 0 else m.mat_rgba[m.geom_matid[g]], np.float64)
-        if collision:
-            color = _COLLISION
-        if not (m.geom_contype[g] or m.geom_conaffinity[g] if collision else _is_shown(m, g, color)):
+    for geom in drawn_geoms(m):
+        if not (geom.touches if collision else geom.shown):
             continue
-        mesh = _geom_mesh(m, g)
+        mesh = geom_mesh(geom.kind, geom.size, geom.surface)
         if mesh is None:
-            left_out.append(object_name(m, "geom", g))
+            left_out.append(object_name(m, "geom", geom.number))
             continue
-        mesh = posed(mesh, geom_pose(m, g))
-        out.append(Visual(names.bodies[m.geom_bodyid[g]], mesh.vertices, mesh.faces, np.clip(color, 0, 1)))
+        mesh = posed(mesh, geom_pose(m, geom.number))
+        color = COLLISION_COLOR if collision else geom.color
+        out.append(Visual(names.bodies[m.geom_bodyid[geom.number]], mesh.vertices, mesh.faces, color))
     if left_out:
-        warn(f"{source}: shown without height fields and signed distance fields: {enumerate_names(left_out)}")
+        warn(f"{source}: shown without signed distance fields: {enumerate_names(left_out)}")
     return out
 
 
-def _is_shown(m, g: int, color: np.ndarray) -> bool:
-    return m.geom_group[g] < _SHOWN_GROUPS and color[3] > 0
-
-
-def _geom_mesh(m, g: int) -> Any:
-    """Return the mesh of a geom, or None for a height field or a signed distance field."""
-    size = np.asarray(m.geom_size[g], np.float64)
-    match enum_name("mjtGeom", m.geom_type[g]):
+def geom_mesh(kind: str, size: np.ndarray, surface: tuple[np.ndarray, np.ndarray] | None) -> Any:
+    """Return the mesh of a geom, as `DrawnGeom` describes it, in its frame; None for a signed distance field."""
+    match kind:
         case "plane":
             half = np.where(size[:2] > 0, size[:2], _PLANE)
-            return posed(box([*(2 * half), 0.002]), np.array([0, 0, -0.001, 1, 0, 0, 0]))
+            # A little below, where the grid of the ground would flicker.
+            return posed(box([*(2 * half), 0.002]), np.array([0, 0, -0.003, 1, 0, 0, 0]))
         case "sphere":
             return sphere(size[0])
         case "ellipsoid":
@@ -121,9 +113,7 @@ def _geom_mesh(m, g: int) -> Any:
             return cylinder(size[0], 2 * size[1])
         case "box":
             return box(2 * size)
-        case "mesh":
-            return mesh_of(*geom_mesh(m, g))
-    return None
+    return None if surface is None else mesh_of(*surface)
 
 
 def _urdf_visuals(
@@ -147,7 +137,7 @@ def _urdf_visuals(
     out: list[Visual] = []
     meshes: dict[Path, list[MeshPart]] = {}
     for shape in shapes:
-        color = _COLLISION if tag == "collision" else _named_color(shape.element.child("material"), colors)
+        color = COLLISION_COLOR if tag == "collision" else _named_color(shape.element.child("material"), colors)
         parts: list[MeshPart]
         if shape.kind != "mesh":
             parts = [(_PRIMITIVES[shape.kind](shape.sizes), None)]

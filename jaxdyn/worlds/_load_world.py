@@ -15,14 +15,17 @@ from jaxdyn._types import float_leaf
 from jaxdyn.contact import MujocoLaw, load_contact_shapes
 from jaxdyn.io import LeftOutWarning, load_urdf
 from jaxdyn.io.mjcf import compile_mjcf, enum_name, is_disabled, is_mjcf, object_name
+from jaxdyn.io.robot_files import is_archive
 from jaxdyn.solve import SolverOptions
 from jaxdyn.worlds._actuators import Actuators
+from jaxdyn.worlds._appearance import Appearance, VisualFile
 from jaxdyn.worlds._bodies import Bodies
 from jaxdyn.worlds._constraints import Constraints
 from jaxdyn.worlds._free_bodies import free_bodies
 from jaxdyn.worlds._no_slip import NoSlip
 from jaxdyn.worlds._passive import Passive
 from jaxdyn.worlds._refusals import refuse_what_is_not_built, warn_of_what_differs
+from jaxdyn.worlds._saved_values import read_world
 from jaxdyn.worlds._sensors import Sensors, reasons_against_sensors
 from jaxdyn.worlds._states import keyframes_of
 from jaxdyn.worlds._tendons import Tendons
@@ -42,7 +45,8 @@ def load_world(
     package_dirs: Sequence[str | os.PathLike] = (),
     **attached: Any,
 ) -> World:
-    """Return the world that an MJCF or URDF file, the text of one, or a compiled `mujoco.MjModel` describes.
+    """Return the world that an MJCF or URDF file, the text of one, a compiled `mujoco.MjModel`, or a file of
+    `save_world` describes.
 
     **MJCF.** It moves as in MuJoCo: contacts, limits, friction losses and equality constraints are MuJoCo's soft
     constraints, and `step` is the integrator of the file (Euler, implicit, implicitfast or RK4) with its time step.
@@ -58,13 +62,18 @@ def load_world(
     **Warns** `LeftOutWarning` of sensors that are not built, and `RobotFileWarning` of boxes that touch height fields
     without a margin, for which MuJoCo's contacts are off the geometry; and as `load_urdf` and `load_contact_shapes` do.
 
-    **Raises** `RobotFileError` for what it refuses and for a file that cannot be read; `ModelError` for a model without
-    a moving body, and for arguments that the format does not take; `ImportError` without MuJoCo; as `World` does.
+    **Raises** `RobotFileError` for what it refuses and for a file that cannot be read or is damaged; `ModelError` for a
+    model without a moving body, and for arguments that the format does not take; `ImportError` without MuJoCo, which
+    files of `save_world` do not need; as `World` does.
     """
     given = {"ground": ground, "free_base": free_base, "links": links, "package_dirs": package_dirs} | attached
-    if is_mjcf(path_or_text):
-        if wrong := [name for name, value in given.items() if value not in (None, False, ())]:
-            raise ModelError(f"an MJCF file says by itself what {', '.join(wrong)} would: these are for URDF files")
+    mjcf, saved = is_mjcf(path_or_text), is_archive(path_or_text)
+    if (mjcf or saved) and (wrong := [name for name, value in given.items() if value not in (None, False, ())]):
+        kind = "a saved world" if saved else "an MJCF file"
+        raise ModelError(f"{kind} says by itself what {', '.join(wrong)} would: these are for URDF files")
+    if saved:
+        return _saved_world(path_or_text, options)
+    if mjcf:
         return _world_of_mjcf(path_or_text, options)
     if links is not None and not ground:
         raise ModelError("links say whose shapes touch the ground: give ground=True as well")
@@ -73,7 +82,9 @@ def load_world(
     if ground:
         shapes = load_contact_shapes(model, path_or_text, links=links, package_dirs=package_dirs).shapes
     limits = {"limits": bool(shapes) or isinstance(attached.get("law"), MujocoLaw)}
-    return World(model, shapes, options=options, **(limits | attached))
+    world = World(model, shapes, options=options, **(limits | attached))
+    source = path_or_text if isinstance(path_or_text, str) and "<" in path_or_text else os.path.abspath(path_or_text)
+    return _with(world, appearance=VisualFile(source, tuple(os.path.abspath(x) for x in package_dirs)))
 
 
 def _world_of_mjcf(path_or_text: Any, options: SolverOptions | None) -> World:
@@ -102,7 +113,18 @@ def _world_of_mjcf(path_or_text: Any, options: SolverOptions | None) -> World:
     start, options = float_leaf(np.array(m.qpos0)), SolverOptions() if options is None else options
     names = tuple(object_name(m, "key", i) for i in range(m.nkey))
     fields = {"start": start, "keys": keyframes_of(model, m), "key_names": names, "options": options}
-    return World.made_of(model=model, parts=parts, **fields)
+    return World.made_of(model=model, parts=parts, **fields, appearance=Appearance.of(m))
+
+
+def _saved_world(path: Any, options: SolverOptions | None) -> World:
+    """Return the world of a file of `save_world`."""
+    world = read_world(path, World)
+    return world if options is None else _with(world, options=options)
+
+
+def _with(world: World, **changed: Any) -> World:
+    """Return the world with other fields."""
+    return World.made_of(**{f.name: getattr(world, f.name) for f in dataclasses.fields(world)} | changed)
 
 
 def _sensors(m, source: str) -> Sensors:

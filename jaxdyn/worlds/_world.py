@@ -21,6 +21,7 @@ from jaxdyn.model import LEAVES, Actuator, Model
 from jaxdyn.simulate import AbstractWorld, Advance, RolloutOptions, State, Trajectory, roll_out_world
 from jaxdyn.simulate.integrators import require_closed
 from jaxdyn.solve import SolverOptions, SolverReport
+from jaxdyn.worlds._appearance import Appearance, VisualFile
 from jaxdyn.worlds._from_model import Attached, parts_of_model
 from jaxdyn.worlds._model_constraints import Touching
 from jaxdyn.worlds._model_sensors import Sensor
@@ -51,6 +52,8 @@ class World(AbstractWorld):
     """All keyframes."""
     key_names: tuple[str, ...] = eqx.field(static=True)
     options: SolverOptions = eqx.field(static=True)
+    appearance: Appearance | VisualFile | None
+    """The geoms that pictures show of it, or a file that has them; None: shapes that touch, or its model alone."""
 
     @checking_arguments
     def __init__(
@@ -102,7 +105,7 @@ class World(AbstractWorld):
         given = Attached(touching, law, limits, actuators, sensors, timestep, integrator, options)
         self.model = model
         self.parts, self.options = parts_of_model(model, given), options
-        self.start, self.key_names = model.neutral(), ()
+        self.start, self.key_names, self.appearance = model.neutral(), (), None
         sizes = (model.nq,), (model.nv,), (self.na,), (self.nu,), (), (0, 7)
         self.keys = Keyframe(*(float_leaf(np.zeros((0, *size))) for size in sizes))
 
@@ -307,7 +310,8 @@ class World(AbstractWorld):
     def axes(self) -> list[int]:
         """For each array, in the order of the leaves, the number of axes that are not batch axes."""
         model = [LEAVES[name].axes for name in LEAVES if getattr(self.model, name) is not None]
-        return [*model, *self.parts.axes(), 1, *(n + 1 for n in KEY_AXES)]
+        drawn = self.appearance.axes() if isinstance(self.appearance, Appearance) else []
+        return [*model, *self.parts.axes(), 1, *(n + 1 for n in KEY_AXES), *drawn]
 
     def start_of(self, state: State, arrays: dict[str, tuple[Any, int]]) -> State:
         """See `AbstractWorld`."""

@@ -10,11 +10,14 @@ from jaxdyn.io.mjcf._compiled import (
     is_disabled,
     is_enabled,
     is_mjcf,
+    mujoco,
     object_name,
     with_actuators,
 )
+from jaxdyn.io.mjcf._drawn_geoms import DrawnGeom, drawn_geoms
 from jaxdyn.io.mjcf._geom_pairs import GEOM_SHAPES, SMALLEST_FRICTION, GeomPair, GeomType, geom_pairs, mixed_pair
 from jaxdyn.io.mjcf._geom_shapes import shape_of, shapes_of_pair
 from jaxdyn.io.mjcf._massless import compile_massless_mjcf
 from jaxdyn.io.mjcf._reader import left_out_of_mjcf, load_mjcf
-from jaxdyn.io.mjcf._writer import to_mjcf
+from jaxdyn.io.mjcf._spec_text import text_of_spec
+from jaxdyn.io.mjcf._writer import text_with_numbers, to_mjcf

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
+import os
 import xml.etree.ElementTree as ET
 from collections.abc import Sequence
 from typing import Any
@@ -27,16 +29,29 @@ _LEAST_MOMENT = 1e-13
 """The least principal moment that is written, kg m^2. MuJoCo's compiler requires 1e-14."""
 
 
+@functools.singledispatch
+def text_with_numbers(world: Any, template: Any) -> str:
+    """Return the text of a template with the numbers of a world; the package of worlds registers how. **Raises**
+    `ModelError` for anything else."""
+    raise ModelError("to_mjcf: `template` is for worlds, which load_world reads; a model is written whole")
+
+
 @naming_arguments
 def to_mjcf(
-    model: Model,
+    model: Model | Any,
     timestep: float = 0.001,
     *,
     limits: bool = True,
     actuators: Sequence[Actuator] | None = None,
     shapes: Sequence[Any] | None = None,
+    template: str | os.PathLike | None = None,
 ) -> str:
     """Return the model as MJCF, with actuators and shapes where they are given: a model does not hold them.
+
+    A `World` is written into its file: `to_mjcf(world, template="scene.xml")` returns the text of that file, as MuJoCo
+    writes it, with the numbers that the world has now, to all digits: inertias, armature, damping, springs, friction
+    losses, limits, contacts (a `<pair>` for each pair of geoms that changed), sizes and places of geoms that touch,
+    equality constraints, actuators, keyframes, options. Files of meshes are named as in the template. Needs MuJoCo 4.
 
     `actuators` are those of `load_mjcf_actuators`, or made by hand, and `shapes` the `ContactShape`s of
     `load_contact_shapes(model, file).shapes`, or others. Spheres, capsules, cylinders, boxes and ellipsoids become
@@ -62,10 +77,18 @@ def to_mjcf(
     or free joint with a spring whose reference is not the origin, for a body without mass, for joints that mimic
     others (MuJoCo has them as soft constraints only), for loops of other kinds, for a model with batch axes, for an
     actuator on a joint that has several hinges or slides in MuJoCo, and for shapes that MuJoCo does not have;
-    `UnknownNameError` for joints of actuators and links of shapes. **Warns** `LeftOutWarning` where `actuators` or
+    `UnknownNameError` for joints of actuators and links of shapes. Of a world, `ModelError` for a template with other
+    parts, and for changes that MJCF cannot have, by name; `RobotFileError` for a template that cannot be read.
+    **Warns** `LeftOutWarning`, of a world about numbers that MuJoCo's compiler derives otherwise than the world, which
+    keeps those that it was loaded with (`invweight0` of changed inertias, for one), and of a model where `actuators` or
     `shapes` are not given, and `RobotFileWarning`, once, of limits that MJCF cannot have, with the names of their
     joints: those of velocities, efforts of ball and free joints, and limits that leave no room.
     """
+    is_world = text_with_numbers.dispatch(type(model)) is not text_with_numbers.dispatch(object)
+    if is_world or template is not None:
+        if template is None or not limits or actuators is not None or shapes is not None:
+            raise ModelError("to_mjcf: of a world give its MJCF file as `template`, and nothing else")
+        return text_with_numbers(model, template)
     leaves, topology = unbatched_leaves(model), model.topology
     _require_expressible(topology)
     root = ET.Element("mujoco")

@@ -1,5 +1,6 @@
 """Facts that all formats of robots' files share, the parts that are left out, and files of meshes."""
 
+from jaxdyn.io.robot_files._archives import ArchiveFormat, is_archive, read_archive, write_archive
 from jaxdyn.io.robot_files._facts import (
     LARGEST,
     RobotFileWarning,

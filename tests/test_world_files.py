@@ -1,0 +1,150 @@
+"""Worlds in files of the library's own format: exact round trips, and clear errors for files that hold no world."""
+
+import functools
+import json
+import subprocess
+import sys
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from mutations import mutated
+from world_oracle import MIXED, with_sensors
+
+import jaxdyn
+from jaxdyn import ModelError, RobotFileError, load_world, save_world
+
+mujoco = pytest.importorskip("mujoco")
+
+FALLING = """
+<mujoco><asset><mesh name="corner" vertex="0 0 0  .2 0 0  0 .2 0  0 0 .2"/>
+<hfield name="hills" nrow="3" ncol="4" size="2 1 .3 .1" elevation="0 1 0 0 .2 .4 1 0 0 0 .5 1"/></asset>
+<worldbody><geom type="plane" size="1 1 1"/>
+<geom type="hfield" hfield="hills" pos="5 0 0" contype="2" conaffinity="0"/>
+<body pos="0 0 .3"><freejoint/><geom type="mesh" mesh="corner"/>
+ <geom size=".05" rgba="1 0 0 1" group="4" conaffinity="3"/></body>
+</worldbody><keyframe><key name="up" qpos="0 0 1 1 0 0 0"/></keyframe></mujoco>"""
+
+PENDULUM = """
+<mujoco><worldbody><body><joint axis="0 1 .1" damping=".1" range="-1 .01" limited="true"/><geom size=".1" pos="1 0 0"/>
+</body></worldbody></mujoco>"""
+
+
+@functools.cache
+def falling():
+    return load_world(FALLING)
+
+
+@pytest.fixture
+def saved(tmp_path):
+    save_world(tmp_path / "world.npz", falling())
+    return tmp_path / "world.npz"
+
+
+def test_everything_of_a_world_returns(saved, tmp_path):
+    worlds = [falling(), load_world(with_sensors(MIXED).format(cone="elliptic", integrator="implicitfast"))]
+    worlds.append(jax.tree.map(lambda x: jax.device_put(np.stack([x, 2 * x]).astype(np.float32)), worlds[0]))
+    for world in worlds:
+        save_world(tmp_path / "a world", world)
+        loaded = load_world(str(tmp_path / "a world"))
+        assert jax.tree.structure(loaded) == jax.tree.structure(world)
+        # A compiled function of the one is that of the other.
+        assert hash(jax.tree.structure(loaded)) == hash(jax.tree.structure(world))
+        assert all(isinstance(x, jax.Array) for x in jax.tree.leaves(loaded))
+        assert eqx.tree_equal(*(jax.tree.map(np.asarray, x) for x in (loaded, world)), typematch=True)
+    assert load_world(saved, options=jaxdyn.SolverOptions(iterations=7)).options.iterations == 7
+
+
+def test_steps_of_a_loaded_world_are_equal_to_the_last_bit_without_mujoco(tmp_path):
+    saved, world = tmp_path / "world.npz", load_world(PENDULUM)
+    save_world(saved, world)
+    state = world.state(v=np.ones(1))
+    for _ in range(3):
+        state = world.step(state)
+    program = f"""
+import sys
+sys.modules["mujoco"] = None
+import jax
+jax.config.update("jax_enable_x64", True)
+import jaxdyn, numpy as np
+world = jaxdyn.load_world({str(saved)!r})
+state = world.state(v=np.ones(1))
+for _ in range(3):
+    state = world.step(state)
+print(np.concatenate([state.q, state.v]).tobytes().hex())
+"""
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert found.strip() == np.concatenate([state.q, state.v]).tobytes().hex()
+
+
+def rewritten(path, change) -> None:
+    """Change the structure and the arrays of a file."""
+    with np.load(path) as archive:
+        arrays = dict(archive)
+    structure = json.loads(str(arrays.pop("structure")))
+    change(structure, structure["world"]["fields"], arrays)
+    with open(path, "wb") as file:
+        np.savez(file, structure=np.array(json.dumps(structure)), **arrays)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda s, w, a: s.update(version=2), "version 2, .*newer jaxdyn"),
+        (lambda s, w, a: s.update(format="jaxdyn model"), "save_world has not written it; read it with load_model"),
+        (lambda s, w, a: w["parts"].update({"class": "os.system"}), "no class 'os.system' .*save it again"),
+        (lambda s, w, a: w["parts"].update({"class": "jaxdyn.Path"}), "no class .*save it again"),
+        (lambda s, w, a: w.update(weather=3), "worlds.World differs in 'weather': .*save it again"),
+        (lambda s, w, a: w["parts"]["fields"].pop("sensors"), "differs in 'sensors'"),
+        (lambda s, w, a: s.update(world=w["model"]), "holds a Model in the place of a world"),
+        (lambda s, w, a: a.pop("world.start"), "cannot be read"),
+        (lambda s, w, a: a.update({"world.start": np.ones(7)}), "checksum"),
+        (lambda s, w, a: w.update(key_names=["down"]), "checksum"),
+    ],
+)
+def test_files_that_make_no_world_are_refused(saved, change, message):
+    rewritten(saved, change)
+    with pytest.raises(RobotFileError, match=f"world.npz.*{message}"):
+        load_world(saved)
+
+
+def test_damaged_files_are_named_or_whole(saved):
+    world, whole = falling(), saved.read_bytes()
+    refused = 0
+    for seed in range(60):
+        saved.write_bytes(mutated(whole, seed))
+        try:
+            loaded = load_world(saved)
+        except RobotFileError:
+            refused += 1
+        else:
+            assert eqx.tree_equal(loaded, world)
+    assert refused > 40
+
+
+def test_other_files_and_places_are_named(saved, tmp_path, monkeypatch):
+    with pytest.raises(RobotFileError, match=r"world.npz.*read it with load_world"):
+        jaxdyn.load_model(saved)
+    with pytest.raises(RobotFileError, match=r"nowhere.npz.*No such file"):
+        load_world(tmp_path / "nowhere.npz")
+    np.savez(tmp_path / "recording.npz", t=np.zeros(3))
+    with pytest.raises(RobotFileError, match="no world that save_world has written: it has 't'"):
+        load_world(tmp_path / "recording.npz")
+    with pytest.raises(ModelError, match=r"is a Model; a World is needed; .*save_model"):
+        save_world(saved, falling().model)
+    with pytest.raises(ModelError, match="bfloat16"):
+        save_world(saved, falling().astype(jnp.bfloat16))
+    with pytest.raises(ModelError, match="within jit"):
+        jax.jit(lambda w: save_world(saved, w))(falling())
+    with pytest.raises(RobotFileError, match="cannot write the world"):
+        save_world(tmp_path / "folder" / "world.npz", falling())
+
+    def fails(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.replace", fails)
+    with pytest.raises(RobotFileError, match=r"No space left.*the disk is full"):
+        save_world(saved, falling().astype(jnp.float32))
+    assert load_world(saved).start.dtype == falling().start.dtype
