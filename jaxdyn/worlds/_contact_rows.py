@@ -15,7 +15,7 @@ import numpy as np
 
 from jaxdyn._types import Array, Float, float_leaf
 from jaxdyn.algorithms.recursions import Robot
-from jaxdyn.io.mjcf import GeomPair, enum_name, geom_pairs
+from jaxdyn.io.mjcf import GeomPair, enum_name, geom_pairs, object_name
 from jaxdyn.spatial import Force, Vec3
 from jaxdyn.tree import take_rows
 from jaxdyn.worlds._collisions import (
@@ -39,6 +39,8 @@ class Pairs(Part):
     second: tuple[int, ...] = eqx.field(static=True)
     dims: tuple[int, ...] = eqx.field(static=True)
     """The number of directions of the contacts of each pair (`condim`)."""
+    deciders: tuple[tuple[tuple[int, ...], ...], ...] = eqx.field(static=True)
+    """The rows of the geoms whose friction each pair has: for sliding, torsion and rolling (`GeomPair.deciders`)."""
     structures: tuple[Hashable, Hashable] = eqx.field(static=True)
     """The grid of the first geom where it is a height field, and the convex hull of the second geoms where they are
     meshes."""
@@ -61,6 +63,7 @@ class Contacts(Part):
 
     numbers: tuple[int, ...] = eqx.field(static=True)
     """The geoms in MuJoCo's numbers."""
+    names: tuple[str, ...] = eqx.field(static=True)
     bodies: tuple[int, ...] = eqx.field(static=True)
     """MuJoCo's number of the body of each."""
     geoms: Places
@@ -84,7 +87,8 @@ class Contacts(Part):
         elliptic = enum_name("mjtCone", m.opt.cone) == "elliptic"
         places = Places.of(m, "geom", numbers)
         bodies = tuple(m.geom_bodyid[numbers].tolist())
-        return cls(tuple(numbers), bodies, places, sizes, pairs, elliptic, float_leaf(float(m.opt.impratio)))
+        names = tuple(object_name(m, "geom", g) for g in numbers)
+        return cls(tuple(numbers), names, bodies, places, sizes, pairs, elliptic, float_leaf(float(m.opt.impratio)))
 
 
 def _pairs(m, members: list[GeomPair], numbers: list[int]) -> Pairs:
@@ -97,6 +101,7 @@ def _pairs(m, members: list[GeomPair], numbers: list[int]) -> Pairs:
     arrays["solreffriction"] = coherent(arrays["solreffriction"], (0.0, 0.0))
     first, second = (tuple(place[getattr(pair, side)] for pair in members) for side in ("geom1", "geom2"))
     dims = tuple(pair.condim for pair in members)
+    deciders = tuple(tuple(tuple(place[g] for g in geoms) for geoms in pair.deciders) for pair in members)
     types = int(members[0].type1), int(members[0].type2)
     (grid, numbers_of_grid), (hull, _) = shapes_of_pair(m, members[0])
     heights = None if grid is None else float_leaf(numbers_of_grid)
@@ -105,7 +110,9 @@ def _pairs(m, members: list[GeomPair], numbers: list[int]) -> Pairs:
         vertices = float_leaf(np.array([shapes_of_pair(m, pair)[1][1] for pair in members]))
     numbers_of_law = {name: float_leaf(x) for name, x in arrays.items()}
     return Pairs(
-        types, first, second, dims, (grid, hull), heights, vertices, **numbers_of_law, weight=float_leaf(weight)
+        *(types, first, second, dims, deciders, (grid, hull), heights, vertices),
+        **numbers_of_law,
+        weight=float_leaf(weight),
     )
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jaxdyn._compile import compiled
 from jaxdyn._errors import ShapeError, broadcast_batches
 from jaxdyn.contact import straight_motion
 from jaxdyn.simulate import State
@@ -20,6 +22,10 @@ from jaxdyn.worlds._world_velocities import body_velocity, rates_of_rotation_vec
 
 if TYPE_CHECKING:
     from jaxdyn.worlds._world import World
+
+# RK4: the parts of the step at which its later stages stand, and the weights of all stages.
+_SHARES = 0.5, 0.5, 1.0
+_WEIGHTS = 1 / 6, 1 / 3, 1 / 3, 1 / 6
 
 
 def solved(given: Given) -> Solved:
@@ -68,6 +74,25 @@ def rolled_out(world: World, state: State, controls: Any, torques: Any, wrenches
 def stepped(world: World, state: State, control: Any, torque: Any, wrenches: Any) -> State:
     given = given_of(world, state, control, torque, wrenches)
     return step_from(given, solved(given).a)
+
+
+@compiled()
+def next_activation(world: World, activation: Any, control: Any) -> Any:
+    """The activations `[*batch, na]` after one time step. They depend on the controls `[*batch, nu]` alone."""
+    given = given_of(world, State(world.start, activation=activation), control, None, None)
+    bound, operands = given.bound()
+
+    def rate(activation):
+        now = dataclasses.replace(given.arguments, activation=activation)
+        return bound.call(rows.rates, operands, **now.named())
+
+    now, slope = given.arguments.activation, rate(given.arguments.activation)
+    if world.parts.integrator == "rk4":
+        slopes = [slope]
+        for share in _SHARES:
+            slopes.append(rate(now + share * _times(world.timestep, slopes[-1])))
+        slope = sum(w * x for w, x in zip(_WEIGHTS, slopes, strict=True))
+    return bound.call(rows.activations, operands, now, slope)
 
 
 def step_from(given: Given, a: Any) -> State:
@@ -121,13 +146,12 @@ def _runge_kutta(given: Given, first: Any) -> tuple[Any, Any, Any]:
         return own, a, rate
 
     stages = [slopes(given, jnp.zeros_like(start), first)]
-    for share in (0.5, 0.5, 1.0):
+    for share in _SHARES:
         velocity, acceleration, rate = (share * x for x in stages[-1])
         now = reached(velocity, acceleration, rate)
         stages.append(slopes(now, velocity, solved(now).a))
-    weights = 1 / 6, 1 / 3, 1 / 3, 1 / 6
     velocity, acceleration, rate = (
-        sum(w * x for w, x in zip(weights, parts, strict=True)) for parts in zip(*stages, strict=True)
+        sum(w * x for w, x in zip(_WEIGHTS, parts, strict=True)) for parts in zip(*stages, strict=True)
     )
     end = reached(velocity, acceleration, rate).arguments
     after = bound.call(rows.activations, operands, arguments.activation, rate)

@@ -13,7 +13,7 @@ import numpy as np
 from jaxdyn import _printing as printing
 from jaxdyn import joints
 from jaxdyn._compile import compiled
-from jaxdyn._errors import naming_arguments, require_floating, warn
+from jaxdyn._errors import ModelError, naming_arguments, require_floating, warn
 from jaxdyn._types import Array, Configuration, Float, Torque, Velocity, float_leaf
 from jaxdyn.algorithms.recursions import Robot, RobotAndParts
 from jaxdyn.io import LeftOutWarning
@@ -26,6 +26,7 @@ from jaxdyn.worlds._bodies import Bodies
 from jaxdyn.worlds._constraints import Constraints
 from jaxdyn.worlds._contact_rows import deep_contacts
 from jaxdyn.worlds._free_bodies import free_bodies
+from jaxdyn.worlds._inertia_constants import with_inertias_of
 from jaxdyn.worlds._newton import Pattern, SolverOptions
 from jaxdyn.worlds._no_slip import NoSlip
 from jaxdyn.worlds._parts import Part
@@ -317,6 +318,19 @@ class World(eqx.Module):
     def to_qvel(self, q: Configuration, v: Velocity) -> Float[Array, "*batch nv"]:
         """Return MuJoCo's `qvel` for the velocity `v` `[*batch, nv]` at the configuration `q` `[*batch, nq]`."""
         return world_velocity(self.model, jnp.asarray(q), jnp.asarray(v))
+
+    def with_model(self, model: Model) -> Self:
+        """Return the world with another model of the same tree: other inertias, armature, placements or gravity.
+
+        The constants that MuJoCo derives from them at the file's configuration, which weigh its soft constraints
+        (`invweight0`) and muscles (`actuator_acc0`), and the masses that gravity compensation lifts, change with them.
+        The boxes that stand for bodies in a fluid and the masses that sensors read stay those of the file. **Raises**
+        `ModelError` for a model of another tree.
+        """
+        if model.topology != self.model.topology:
+            raise ModelError("the model has another tree than the world's; give one that was made from world.model")
+        parts = with_inertias_of(self.parts, self.model, model, self.start)
+        return dataclasses.replace(self, model=model, parts=parts)
 
     def astype(self, dtype: Any) -> Self:
         """Return the world with all numbers in a precision. **Raises** `ShapeError` for a type that is not one of

@@ -32,9 +32,11 @@ from jaxdyn.sysid.rollouts import _shooting as shooting
 from jaxdyn.sysid.rollouts._arrow import ArrowSystem, compress
 from jaxdyn.sysid.rollouts._closed_loops import Measured
 from jaxdyn.sysid.rollouts._recorded_rollouts import Robot, Segments, cut_recordings, integrator_of
+from jaxdyn.sysid.rollouts._recorded_worlds import steps_between, unsolved_intervals
 from jaxdyn.sysid.rollouts._robust_loss import LossName, RobustLoss
 from jaxdyn.sysid.rollouts._rollout_result import RolloutFit, covariances
 from jaxdyn.sysid.rollouts._shooting import ShootingProblem, ShootingResiduals, ShootingState
+from jaxdyn.worlds import World
 
 # Exact matching: the standard deviation of defects in the steps, in units of the noise, and their size at the end.
 _EXACT_SCALE, _EXACT_TOLERANCE = 0.1, 1e-3
@@ -161,14 +163,15 @@ def fit_rollouts(
         raise ModelError("the parametrization's reference has batch axes; fit_fleet identifies many robots")
     require_positive(segment, "segment (s)")
     joints, measured = recordings[0].joints, Measured.of(model, recordings)
-    segments, dt = cut_recordings(model, measured.recordings, segment, options.hold, link=options.matching is not None)
+    link = options.matching is not None
+    segments, dt = cut_recordings(parametrization.reference, measured.recordings, segment, options.hold, link=link)
 
     def noise_of(noise: ArrayLike, name: str) -> np.ndarray:
         return measured.noise(model, noise_of_dofs(noise, len(measured.dofs), name), joints)
 
     position = noise_of(position_noise, "position_noise")
     if velocity_noise is None:
-        velocity, segments = position / (dt * segments.tau.shape[1]), segments._replace(v=None)
+        velocity, segments = position / (dt * (segments.q.shape[1] - 1)), segments._replace(v=None)
     elif segments.v is None:
         raise DataError("velocity_noise is given, but the recordings have no velocities; leave it out")
     else:
@@ -234,7 +237,7 @@ def shooting_problem(
         prior_weight=jnp.asarray(options.prior_weight, dtype),
         loss=RobustLoss(options.loss, jnp.asarray(options.loss_scale, dtype)),
         integrator=options.integrator,
-        substeps=options.substeps,
+        substeps=steps_between(parametrization.reference, dt, options.integrator, options.substeps),
         owner=jnp.asarray(segments.recording[:, None] == np.arange(zeros), dtype),
         zero_deviation=jnp.asarray(options.zero_deviation or 1.0, dtype),
         measured=measured.dofs if measured is not None and len(measured.dofs) < topology.nv else None,
@@ -263,7 +266,12 @@ def _residuals(problem, state) -> tuple[ShootingResiduals, ShootingResiduals, ja
     """Return the residuals before and after the loss, and the number of intervals between samples in which contacts
     were not solved to their tolerance."""
     plain, motion = shooting.residuals_and_motion(problem, state)
-    unsolved = jnp.zeros((), jnp.int32) if motion.contact is None else (~motion.contact.converged).sum()
+    robot, unsolved = problem.parametrization.model(state.free), jnp.zeros((), jnp.int32)
+    if isinstance(robot, World):
+        start = shooting.starts_of(problem, robot, state)
+        unsolved = unsolved_intervals(robot, motion, start, problem.segments.inputs, problem.substeps)
+    elif motion.contact is not None:
+        unsolved = (~motion.contact.converged).sum()
     return plain, plain.after(problem.loss), unsolved
 
 
@@ -316,7 +324,7 @@ def _next_round(problem: ShootingProblem, state: ShootingState, options: Rollout
 def _noise_of_residuals(problem: ShootingProblem, state: ShootingState, data) -> tuple[np.ndarray, np.ndarray | None]:
     """Return the root mean squares of the residuals `data`, after the loss, of positions and of velocities (None if
     these are not compared), each `[nv]`, over the samples that count, in their units."""
-    weight, nv = problem.segments.weight, problem.segments.tau.shape[-1]
+    weight, nv = problem.segments.weight, len(state.position_noise)
     columns = np.asarray(data, np.float64).reshape(weight.size, -1)
     # No sensor is exact.
     rms = np.maximum(np.sqrt((columns**2).sum(axis=0) / float(weight.sum())), 1e-12)
