@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -62,7 +63,11 @@ def with_inertias_of(parts: Any, before: Model, after: Model, start: Any) -> Any
     )
     old, new = (_inverse_weights(p, m, start) for p, m in ((parts, before), (changed, after)))
     ratios = [_ratio(a, b) for a, b in zip(_sums(parts, old), _sums(parts, new), strict=True)]
-    return eqx.tree_at(_constants, changed, [x * r for x, r in zip(_constants(changed), ratios, strict=True)])
+    # Not by `equinox.tree_at`, in which the empty tuple of pairs of a world without contacts stands for a leaf.
+    leaves, structure = jax.tree.flatten(changed)
+    for i, ratio in zip(_constants(jax.tree.unflatten(structure, range(len(leaves)))), ratios, strict=True):
+        leaves[i] = leaves[i] * ratio
+    return jax.tree.unflatten(structure, leaves)
 
 
 def _ratio(old, new):

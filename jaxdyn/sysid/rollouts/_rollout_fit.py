@@ -33,6 +33,7 @@ from jaxdyn.sysid.rollouts._arrow import ArrowSystem, compress
 from jaxdyn.sysid.rollouts._closed_loops import Measured
 from jaxdyn.sysid.rollouts._recorded_rollouts import Robot, Segments, cut_recordings, integrator_of
 from jaxdyn.sysid.rollouts._recorded_worlds import steps_between, unsolved_intervals
+from jaxdyn.sysid.rollouts._restarts import far_segments, other_starts
 from jaxdyn.sysid.rollouts._robust_loss import LossName, RobustLoss
 from jaxdyn.sysid.rollouts._rollout_result import RolloutFit, covariances
 from jaxdyn.sysid.rollouts._shooting import ShootingProblem, ShootingResiduals, ShootingState
@@ -42,6 +43,8 @@ from jaxdyn.worlds import World
 _EXACT_SCALE, _EXACT_TOLERANCE = 0.1, 1e-3
 # Rounds of re-weighting end when no noise changes by more than this part.
 _NOISE_TOLERANCE = 1e-2
+# The part by which the cost must fall for another minimum to be one: less is left where steps end.
+_LOWER = 1e-3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -183,21 +186,52 @@ def fit_rollouts(
     first = _first(problem, free, position, velocity)
     if options.optimizer is not None:
         first = dataclasses.replace(first, optimizer=options.optimizer.init(descent.zero_displacement(problem, first)))
-    now = first if state is None else _require_same_fit(state, first)
+    now = _descended(problem, first if state is None else _require_same_fit(state, first), options, report)
+    # A step of a gradient's length leads to no other minimum, and exact matching has multipliers of the old states.
+    improved = options.optimizer is None and options.matching != 0
+    while improved:
+        improved = False
+        for start in _other_starts(problem, now, first) if _has_far_segments(problem, now) else ():
+            other = _descended(problem, start, options, None)
+            if float(other.cost) < float(now.cost) * (1 - _LOWER):
+                now, improved = other, True
+                break
+            now = dataclasses.replace(now, iteration=other.iteration)
+    return _result(problem, now, free, options.max_iterations)
+
+
+def _descended(
+    problem: ShootingProblem,
+    now: ShootingState,
+    options: RolloutFitOptions,
+    report: Callable[[RolloutStep], None] | None,
+) -> ShootingState:
+    """Return the state in which steps from a state end."""
     while True:
         if int(now.status) == Status.CONVERGED:
             # Convergence of the innermost loop may begin another round: of multipliers, and then of noise.
             now = _next_round(problem, now, options)
         if int(now.status) != Status.RUNNING or int(now.iteration) >= options.max_iterations:
-            break
-        tolerance = jnp.asarray(options.tolerance, first.q.dtype)
+            return now
+        tolerance = jnp.asarray(options.tolerance, now.q.dtype)
         if options.optimizer is None:
             now = _step(problem, now, _linearize(problem, now), tolerance)
         else:
             now = _descend(problem, now, tolerance, options.optimizer)
         if report is not None:
             report(RolloutStep(int(now.iteration), int(now.round), float(now.cost), float(now.expected), now))
-    return _result(problem, now, free, options.max_iterations)
+
+
+def _has_far_segments(problem: ShootingProblem, state: ShootingState) -> bool:
+    """Whether some segments have far larger residuals than others, at a state of finite cost."""
+    return bool(far_segments(_segment_residuals(problem, _residuals(problem, state)[1])).any())
+
+
+def _segment_residuals(problem: ShootingProblem, r: ShootingResiduals) -> np.ndarray:
+    """Return the root mean square of each segment's residuals, after the loss, in units of the noise, `[segments]`."""
+    segments, data = problem.segments, np.asarray(r.data, np.float64)
+    counts = np.asarray(segments.weight, np.float64).sum(axis=1) * (data.shape[1] // segments.weight.shape[1])
+    return np.sqrt((data**2).sum(axis=1) / counts)
 
 
 def with_contacts(parametrization: Parametrization, contacts: Contacts | None) -> Parametrization:
@@ -257,6 +291,7 @@ _first = eqx.filter_jit(shooting.first_state)
 # A program of its own, since the covariances need it, too.
 _linearize = eqx.filter_jit(shooting.linearize)
 _step = eqx.filter_jit(descent.levenberg_marquardt)
+_other_starts = eqx.filter_jit(other_starts)
 _evaluate = eqx.filter_jit(shooting.evaluate)
 _descend = eqx.filter_jit(descent.descend)
 
@@ -350,9 +385,16 @@ def _result(problem: ShootingProblem, state: ShootingState, free, max_iterations
     if unsolved:
         message += f"; contacts were not solved to their tolerance in {unsolved} intervals between samples"
     position, velocity = _noise_of_residuals(problem, state, r.data)
-    segments, data = problem.segments, np.asarray(r.data, np.float64)
-    counts = np.asarray(segments.weight, np.float64).sum(axis=1) * (data.shape[1] // segments.weight.shape[1])
-    per_segment = np.sqrt((data**2).sum(axis=1) / counts)
+    segments, per_segment = problem.segments, _segment_residuals(problem, r)
+    far = np.flatnonzero(np.asarray(far_segments(per_segment)))
+    if len(far):
+        worst = far[np.argmax(per_segment[far])]
+        message += (
+            f"; the residuals of {len(far)} of {len(per_segment)} segments are far beyond the others', most in that of "
+            f"recording {segments.recording[worst]} from {segments.start[worst]:.4g} s on, and no other start led to "
+            "less: impacts make them hard to follow (take shorter segments, or loss='huber'), or the robot lacks "
+            "something"
+        )
     scale = np.concatenate([state.position_noise, state.velocity_noise]) * float(problem.matching)
     gap = np.asarray(r.match, np.float64) - np.asarray(segments.linked)[:, None] * np.asarray(state.multiplier)
     P = len(state.free)
