@@ -111,7 +111,7 @@ def test_a_fleet_of_worlds_is_identified_at_once():
     q, v, control = (np.stack([getattr(x, name) for x in others]) for name in ("q", "v", "control"))
     numbers = {"segment": 0.2, "position_noise": POSITION, "velocity_noise": VELOCITY}
     p = wrong(world, *choices())
-    fleet = fit_fleet(p, q, v, None, float(recording.t[1]), control=control, **numbers)
+    fleet = fit_fleet(p, q, v, control, float(recording.t[1]), **numbers)
     assert fleet.converged.all()
     np.testing.assert_allclose(fleet.free[0], fit_of_leg().free, atol=1e-3)
 

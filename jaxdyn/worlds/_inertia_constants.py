@@ -25,15 +25,15 @@ class _Moments(NamedTuple):
     """Derivatives by the velocities at the reference configuration, as flat rows."""
 
     centers: Any
-    """Of the motions of the bodies' centers of mass, `[nbody, 6, nv]`, angular components first."""
+    """The motions of the bodies' centers of mass, `[nbody, 6, nv]`, angular components first."""
     tendons: Any
-    """Of the lengths of tendons, `[nt, nv]`."""
+    """The lengths of tendons, `[nt, nv]`."""
     actuators: Any
-    """Of the lengths of actuators, `[nu, nv]`."""
+    """The lengths of actuators, `[nu, nv]`."""
 
 
 class _InverseWeights(NamedTuple):
-    """What a unit force accelerates, on the average over axes: MuJoCo's `invweight0`."""
+    """Accelerations under unit forces, on the average over axes: MuJoCo's `invweight0`."""
 
     turns: Any
     """`[*batch, nbody]`"""

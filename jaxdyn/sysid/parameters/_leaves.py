@@ -12,7 +12,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from jaxdyn._errors import ModelError, look_up, naming_arguments, require_numbers, require_shape
+from jaxdyn._errors import (
+    ModelError,
+    PhysicalityWarning,
+    look_up,
+    naming_arguments,
+    require_numbers,
+    require_shape,
+    warn,
+)
 from jaxdyn._types import ArrayLike
 from jaxdyn.model import BodyInertia, Model
 from jaxdyn.sysid.parameters._log_cholesky import (
@@ -46,6 +54,17 @@ def following(reference: Any, tree: Any, claims: Claims) -> Any:
     if not isinstance(tree, World) or not any(leaf_name(tree, i).startswith("model.") for i, _ in claims):
         return tree
     return dataclasses.replace(tree, model=reference.model).with_model(tree.model)
+
+
+def warn_of_held_constants(reference: Any, claims: Claims) -> None:
+    """Warn where inertias are free on which drag in a fluid depends, which stays that of the reference."""
+    inertias = any("inertial_parameters" in leaf_name(reference, i) for i in {leaf for leaf, _ in claims})
+    if inertias and isinstance(reference, World) and reference.parts.passive.fluid is not None:
+        warn(
+            "inertias are free in a world with a fluid, whose drag acts on boxes that MuJoCo derives from them when it "
+            "loads the file: these boxes stay those of the reference",
+            PhysicalityWarning,
+        )
 
 
 def number_of(tree: Any, where: str | Callable[[Any], Any], what: str = "leaf") -> int:

@@ -14,7 +14,15 @@ from jax.core import Tracer
 
 from jaxdyn._errors import ModelError, naming_arguments, require_last_axes
 from jaxdyn._types import Array, Float
-from jaxdyn.sysid.parameters._leaves import Claims, entries, following, leaf_name, model_of, with_entries
+from jaxdyn.sysid.parameters._leaves import (
+    Claims,
+    entries,
+    following,
+    leaf_name,
+    model_of,
+    warn_of_held_constants,
+    with_entries,
+)
 from jaxdyn.sysid.parameters._log_cholesky import root_of_divergence
 
 
@@ -186,6 +194,7 @@ class Parametrization(eqx.Module):
                     "among them"
                 )
             taken |= dict.fromkeys(block.claims, type(choice).__name__)
+        warn_of_held_constants(reference, frozenset(taken))
         self.reference, self.blocks = reference, blocks
 
     @property

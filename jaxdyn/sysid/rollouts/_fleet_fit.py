@@ -31,6 +31,7 @@ from jaxdyn.sysid.rollouts import _shooting as shooting
 from jaxdyn.sysid.rollouts._recorded_rollouts import Segments, cut_recordings
 from jaxdyn.sysid.rollouts._rollout_fit import RolloutFitOptions, noise_of_dofs, shooting_problem
 from jaxdyn.sysid.rollouts._shooting import ShootingProblem, ShootingState
+from jaxdyn.worlds import World
 
 
 class FleetFit(NamedTuple):
@@ -67,10 +68,9 @@ def fit_fleet(
     parametrization: Parametrization,
     q: Float[Array | np.ndarray, "robots samples nq"],
     v: Float[Array | np.ndarray, "robots samples nv"],
-    tau: Float[Array | np.ndarray, "robots samples nv"] | None,
+    tau: Float[Array | np.ndarray, "robots samples n"],
     dt: float,
     *,
-    control: Float[Array | np.ndarray, "robots samples nu"] | None = None,
     segment: float,
     position_noise: float,
     velocity_noise: float,
@@ -94,7 +94,8 @@ def fit_fleet(
 
     - `parametrization`: one for all, or one for each robot, whose references have a leading axis `[robots]`
       (`equinox.filter_vmap(lambda model: Parametrization(model, ...))(models)`).
-    - `q`, `v`, `tau`: measured every `dt` (s). `control`: the controls of worlds, whose `tau` may be None.
+    - `q`, `v`, `tau`: measured every `dt` (s). For worlds the controls `[robots, samples, nu]` of their actuators stand
+      in the place of `tau`.
     - `chunk`: robots at a time, which bounds the memory of a step.
     - `report`: called after every step with the number of robots that are done (of this process's share) and the
       number of steps.
@@ -111,15 +112,14 @@ def fit_fleet(
     require_positive_integer(chunk, "chunk")
     require_time_step(dt)
     require_positive(segment, "segment (s)")
-    given = {"q": q, "v": v, "tau": tau, "control": control}
-    data = {name: np.asarray(x) for name, x in given.items() if x is not None}
-    shapes = {name: x.shape for name, x in data.items()}
-    if any(len(x) != 3 for x in shapes.values()) or len({x[:2] for x in shapes.values()}) > 1:
-        have = ", ".join(map(str, shapes.values()))
-        raise DataError(f"{', '.join(shapes)} have shapes {have}; [robots, samples, n] is needed")
+    drive = "control" if isinstance(parametrization.reference, World) else "tau"
+    data = {name: np.asarray(x) for name, x in (("q", q), ("v", v), (drive, tau))}
+    if any(x.ndim != 3 for x in data.values()) or len({x.shape[:2] for x in data.values()}) > 1:
+        shapes = ", ".join(str(x.shape) for x in data.values())
+        raise DataError(f"q, v and {drive} have shapes {shapes}; [robots, samples, n] is needed")
     fleet = _fleet(parametrization, data, dt, segment, options)
     noise = {"position_noise": position_noise, "velocity_noise": velocity_noise}
-    first = [noise_of_dofs(x, shapes["v"][-1], name) for name, x in noise.items()]
+    first = [noise_of_dofs(x, data["v"].shape[-1], name) for name, x in noise.items()]
     processes = jax.process_count() if share else 1
     robots = len(data["q"])
     if processes > 1:

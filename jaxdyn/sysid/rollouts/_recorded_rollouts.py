@@ -87,7 +87,7 @@ def simulate_robot(
 
 
 def held_inputs(robot: Any, recording: Recording, hold: str) -> Inputs:
-    """Return what acts from each sample to the next, `[n - 1, ...]`: controls are held. **Raises** `DataError`."""
+    """Return the inputs from each sample to the next, `[n - 1, ...]`: controls are held. **Raises** `DataError`."""
     require_choice(hold, ("mean", "start"), "hold", error=DataError)
     tau, control = recording.tau, recording.control
     if tau is None and control is None:
@@ -240,7 +240,7 @@ class Segments(NamedTuple):
     """Recordings in pieces of equal length, one after the other."""
 
     inputs: Inputs
-    """What acts from each sample to the next, `[segments, steps, ...]`."""
+    """Torques and controls that act from each sample to the next, `[segments, steps, ...]`."""
     q: Float[Array, "segments samples nq"]
     """Measured, `samples = steps + 1`: the last of a segment is the first of the next."""
     v: Float[Array, "segments samples nv"] | None
@@ -253,7 +253,7 @@ class Segments(NamedTuple):
     start: np.ndarray
     """`[segments]`: time of the first sample, s."""
     activation: Float[Array, "recordings na"] | None = None
-    """Of a world's actuators, at the first sample of each recording; None without any."""
+    """Activations of a world's actuators at the first sample of each recording; None without any."""
 
 
 def cut_recordings(

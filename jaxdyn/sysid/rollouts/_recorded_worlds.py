@@ -21,7 +21,7 @@ _CLOCK = 1e-5
 
 
 class Inputs(NamedTuple):
-    """What drives a robot from each sample to the next."""
+    """The inputs that drive a robot from each sample to the next."""
 
     tau: Any
     """`[..., steps, nv]`: torques; None for worlds where none were recorded."""

@@ -65,12 +65,13 @@ class RolloutFitOptions:
     """Standard deviation of the position sensors' zeros, rad or m, which are then unknown for each recording and degree
     of freedom, as of encoders that are set to zero where the robot came to rest. None: the zeros are right."""
     hold: Literal["mean", "start"] = "mean"
-    """Torque between two samples: their mean, or that of the earlier one (a command that is held)."""
+    """Torque between two samples: their mean, or that of the earlier one (a command that is held). The controls of a
+    world are always held."""
     integrator: Integrator | None = None
     """Integrator, as in `rollout`; a step lasts from a sample to the next. None: `"rk4"`, with contacts
-    `"semi_implicit_euler"`, the only one that takes them."""
+    `"semi_implicit_euler"`, the only one that takes them; a world has its own."""
     substeps: int = 1
-    """Equal steps of the integrator from a sample to the next."""
+    """Equal steps of the integrator from a sample to the next; worlds have their own time step."""
     rounds: int = 1
     """Largest number of fits; after each but the last, the noise is estimated from the residuals."""
     max_iterations: int = 100
@@ -143,7 +144,9 @@ def fit_rollouts(
     **Arguments**
 
     - `recordings`: one or several, uniform in time at the same rate, of any lengths; `q`, `tau`, and `v` if
-      `velocity_noise` is given. The end of a recording that is shorter than a segment is not used.
+      `velocity_noise` is given. The end of a recording that is shorter than a segment is not used. For a `World`,
+      `control` instead of `tau`, samples that are a whole number of its time steps apart, and `activation` where its
+      actuators do not begin as the first controls would hold them; later activations follow from the controls.
     - `segment`: duration, s; for chaotic robots less than the time in which errors grow by a factor of ten or so.
     - `position_noise`, `velocity_noise`: standard deviations, one number or `[nv]`; rad, m and their rates. Without
       the latter velocities are not compared. For recordings of some joints of a robot with closed loops
