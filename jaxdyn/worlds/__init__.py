@@ -6,6 +6,7 @@ from jaxdyn.worlds._load_world import load_world
 from jaxdyn.worlds._model_sensors import Sensor
 from jaxdyn.worlds._save import save_world
 from jaxdyn.worlds._stages import Stages, accelerations_step_and_sensors, world_stages
+from jaxdyn.worlds._steps import next_activation
 from jaxdyn.worlds._to_mjcf import write_world
 from jaxdyn.worlds._world import World
 

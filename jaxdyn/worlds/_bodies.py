@@ -25,6 +25,8 @@ class Bodies(Part):
     mocap_names: tuple[str, ...] = eqx.field(static=True)
     mocap_carries: bool = eqx.field(static=True)
     """Whether bodies with joints hang on mocap bodies."""
+    sliding: tuple[int, ...] = eqx.field(static=True)
+    """The bodies that MuJoCo takes for points on slides (`body_simple`), whose inverse weight is that of their mass."""
     mocap: Float[Array, "*batch nm 7"]
     """The poses of mocap bodies in the file."""
 
@@ -40,6 +42,7 @@ class Bodies(Part):
             Places.of(m, "inertia", range(m.nbody)),
             tuple(names[i] for i in moved),
             bool(np.isin(moved, roots).any()),
+            tuple(np.flatnonzero(m.body_simple == 2).tolist()),
             float_leaf(poses),
         )
 

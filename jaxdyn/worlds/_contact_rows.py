@@ -16,7 +16,7 @@ import numpy as np
 from jaxdyn._types import Array, Float, float_leaf
 from jaxdyn.algorithms.recursions import Robot
 from jaxdyn.geometry import Candidates, ShapeKind, candidate_count, candidates, may_be_deep, shallow_depth
-from jaxdyn.io.mjcf import GeomPair, enum_name, geom_pairs, shapes_of_pair
+from jaxdyn.io.mjcf import GeomPair, enum_name, geom_pairs, object_name, shapes_of_pair
 from jaxdyn.laws import EllipticCone, PyramidalCone, SoftInequality
 from jaxdyn.rows import Ends, PointRows
 from jaxdyn.solve import Term
@@ -34,6 +34,8 @@ class Pairs(Part):
     second: tuple[int, ...] = eqx.field(static=True)
     dims: tuple[int, ...] = eqx.field(static=True)
     """The number of directions of the contacts of each pair (`condim`)."""
+    deciders: tuple[tuple[tuple[int, ...], ...], ...] = eqx.field(static=True)
+    """The rows of the geoms whose friction each pair has: for sliding, torsion and rolling (`GeomPair.deciders`)."""
     structures: tuple[Hashable, Hashable] = eqx.field(static=True)
     """The grid of the first geom where it is a height field, and the convex hull of the second geoms where they are
     meshes."""
@@ -56,6 +58,7 @@ class Contacts(Part):
 
     numbers: tuple[int, ...] = eqx.field(static=True)
     """The geoms in MuJoCo's numbers."""
+    names: tuple[str, ...] = eqx.field(static=True)
     bodies: tuple[int, ...] = eqx.field(static=True)
     """MuJoCo's number of the body of each."""
     geoms: Places
@@ -87,7 +90,8 @@ class Contacts(Part):
         elliptic = enum_name("mjtCone", m.opt.cone) == "elliptic"
         places = Places.of(m, "geom", numbers)
         bodies = tuple(m.geom_bodyid[numbers].tolist())
-        return cls(tuple(numbers), bodies, places, sizes, pairs, elliptic, float_leaf(float(m.opt.impratio)))
+        names = tuple(object_name(m, "geom", g) for g in numbers)
+        return cls(tuple(numbers), names, bodies, places, sizes, pairs, elliptic, float_leaf(float(m.opt.impratio)))
 
 
 def _pairs(m, members: list[GeomPair], numbers: list[int]) -> Pairs:
@@ -100,6 +104,7 @@ def _pairs(m, members: list[GeomPair], numbers: list[int]) -> Pairs:
     arrays["solreffriction"] = coherent(arrays["solreffriction"], (0.0, 0.0))
     first, second = (tuple(place[getattr(pair, side)] for pair in members) for side in ("geom1", "geom2"))
     dims = tuple(pair.condim for pair in members)
+    deciders = tuple(tuple(tuple(place[g] for g in geoms) for geoms in pair.deciders) for pair in members)
     kind1, kind2 = members[0].kinds
     # Pairs of other types are refused before.
     assert kind1 is not None
@@ -111,13 +116,7 @@ def _pairs(m, members: list[GeomPair], numbers: list[int]) -> Pairs:
         vertices = float_leaf(np.array([shapes_of_pair(m, pair)[1][1] for pair in members]))
     numbers_of_law = {name: float_leaf(x) for name, x in arrays.items()}
     return Pairs(
-        (kind1, kind2),
-        first,
-        second,
-        dims,
-        (grid, hull),
-        heights,
-        vertices,
+        *((kind1, kind2), first, second, dims, deciders, (grid, hull), heights, vertices),
         **numbers_of_law,
         weight=float_leaf(weight),
     )

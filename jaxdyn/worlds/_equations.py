@@ -169,6 +169,11 @@ def _slope(robot: Robot, world: PartRows, now: Acting):
     return smooth_slopes(robot, *parts, symmetric=False) - bias_slopes(robot, now.at)
 
 
+def activation_rates(robot: Robot, world: PartRows, q, v, control, activation, applied):
+    """Return the rates of the activations, which need no constraints."""
+    return robot.broadcast(acting(robot, world, q, v, control, activation, applied).actuators.rate)
+
+
 def activations(robot: Robot, world: PartRows, activation, rate):
     """Return the activations after a time step with these rates."""
     return robot.broadcast(next_activation(robot, world.actuators, activation, rate, world.timestep))

@@ -170,6 +170,7 @@ def _contacts(model: Model, touching: Touching, law: MujocoLaw, weights: Weights
     dofs = tuple(int(model.topology.body_dofs[body]) if body >= 0 else -1 for body in bodies)
     return Contacts(
         numbers=tuple(range(len(geoms))),
+        names=_names(model, geoms),
         bodies=tuple(body + 1 for body in bodies),
         geoms=Places(dofs, stacked([geom.pose for geom in geoms], (7,))),
         sizes=stacked([geom.sizes for geom in geoms], (3,)),
@@ -177,6 +178,12 @@ def _contacts(model: Model, touching: Touching, law: MujocoLaw, weights: Weights
         elliptic=law.cone == "elliptic",
         impratio=float_leaf(law.impratio),
     )
+
+
+def _names(model: Model, geoms: Sequence[_Geom]) -> tuple[str, ...]:
+    """Return names of shapes: those of their links, numbered where a link has several, and `ground` for a plane."""
+    links = ["ground" if g.kind is Plane else "world" if g.body < 0 else model.body_names[g.body] for g in geoms]
+    return tuple(x if links.count(x) == 1 else f"{x}[{links[:i].count(x)}]" for i, x in enumerate(links))
 
 
 def _common(own: Any, law: MujocoLaw) -> MujocoLaw:
@@ -242,6 +249,8 @@ def _pairs(
         first=first,
         second=second,
         dims=tuple(law.condim for law in laws),
+        # Each pair has its own friction.
+        deciders=(((), (), ()),) * len(laws),
         structures=(None, None),
         margin=stacked([law.margin for law in laws]),
         gap=float_leaf(np.zeros(len(laws))),

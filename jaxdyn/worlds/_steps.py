@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 import numpy as np
 
+from jaxdyn._compile import compiled
 from jaxdyn.contact import straight_motion
 from jaxdyn.simulate import Advance, State
 from jaxdyn.solve import SolverReport, solve
-from jaxdyn.worlds._equations import EQUATIONS, activations
+from jaxdyn.worlds._equations import EQUATIONS, activation_rates, activations
 from jaxdyn.worlds._model_steps import solved_as_model
 from jaxdyn.worlds._no_slip import without_slip
 from jaxdyn.worlds._sensed import Quantities
@@ -19,6 +21,10 @@ from jaxdyn.worlds._world_velocities import body_velocity, rates_of_rotation_vec
 
 if TYPE_CHECKING:
     from jaxdyn.worlds._world import World
+
+# RK4: the parts of the step at which its later stages stand, and the weights of all stages.
+_SHARES = 0.5, 0.5, 1.0
+_WEIGHTS = 1 / 6, 1 / 3, 1 / 3, 1 / 6
 
 
 def solved(given: Given, *names: str) -> Solved:
@@ -72,6 +78,27 @@ def _takes_stages(world: World) -> bool:
     return world.parts.as_mujoco and world.parts.integrator == "rk4"
 
 
+@compiled()
+def next_activation(world: World, activation: Any, control: Any) -> Any:
+    """The activations `[*batch, na]` after one time step. They depend on the controls `[*batch, nu]` alone."""
+    given = given_of(world, State(world.start, activation=activation), control, None, None)
+    bound, operands = given.bound()
+
+    def rate(activation):
+        now = dataclasses.replace(given.arguments, activation=activation)
+        if not world.parts.as_mujoco:
+            return solved_as_model(given._replace(arguments=now), ("rates",)).results["rates"]
+        return bound.call(activation_rates, operands, **now.named())
+
+    now, slope = given.arguments.activation, rate(given.arguments.activation)
+    if _takes_stages(world):
+        slopes = [slope]
+        for share in _SHARES:
+            slopes.append(rate(now + share * _times(world.timestep, slopes[-1])))
+        slope = sum(w * x for w, x in zip(_WEIGHTS, slopes, strict=True))
+    return bound.call(activations, operands, now, slope)
+
+
 def step_from(given: Given, found: Solved) -> State:
     """Return the state after a time step from one with its solution, which has the `step_quantities`."""
     world, state = given.world, given.state
@@ -119,13 +146,12 @@ def _runge_kutta(given: Given, first: Solved) -> tuple[Any, Any, Any]:
         return own, a, found.results["rates"]
 
     stages = [slopes(given, jnp.zeros_like(start), first)]
-    for share in (0.5, 0.5, 1.0):
+    for share in _SHARES:
         velocity, acceleration, rate = (share * x for x in stages[-1])
         now = reached(velocity, acceleration, rate)
         stages.append(slopes(now, velocity, solved(now, "rates")))
-    weights = 1 / 6, 1 / 3, 1 / 3, 1 / 6
     velocity, acceleration, rate = (
-        sum(w * x for w, x in zip(weights, parts, strict=True)) for parts in zip(*stages, strict=True)
+        sum(w * x for w, x in zip(_WEIGHTS, parts, strict=True)) for parts in zip(*stages, strict=True)
     )
     end = reached(velocity, acceleration, rate).arguments
     after = bound.call(activations, operands, arguments.activation, rate)

@@ -23,6 +23,7 @@ from jaxdyn.simulate.integrators import require_closed
 from jaxdyn.solve import SolverOptions, SolverReport
 from jaxdyn.worlds._appearance import Appearance, VisualFile
 from jaxdyn.worlds._from_model import Attached, parts_of_model
+from jaxdyn.worlds._inertia_constants import with_inertias_of
 from jaxdyn.worlds._model_constraints import Touching
 from jaxdyn.worlds._model_sensors import Sensor
 from jaxdyn.worlds._model_steps import accelerations_as_model
@@ -381,6 +382,19 @@ class World(AbstractWorld):
     def to_qvel(self, q: Configuration, v: Velocity) -> Float[Array, "*batch nv"]:
         """Return MuJoCo's `qvel` for the velocity `v` `[*batch, nv]` at the configuration `q` `[*batch, nq]`."""
         return world_velocity(self.model, jnp.asarray(q), jnp.asarray(v))
+
+    def with_model(self, model: Model) -> Self:
+        """Return the world with another model of the same tree: other inertias, armature, placements or gravity.
+
+        The constants that MuJoCo derives from them at the file's configuration, which weigh its soft constraints
+        (`invweight0`) and muscles (`actuator_acc0`), and the masses that gravity compensation lifts, change with them.
+        The boxes that stand for bodies in a fluid and the masses that sensors read stay those of the file. **Raises**
+        `ModelError` for a model of another tree.
+        """
+        if model.topology != self.model.topology:
+            raise ModelError("the model has another tree than the world's; give one that was made from world.model")
+        parts = with_inertias_of(self.parts, self.model, model, self.start)
+        return eqx.tree_at(lambda world: (world.model, world.parts), self, (model, parts))
 
     def astype(self, dtype: Any) -> Self:
         """Return the world with all numbers in a precision. **Raises** `ShapeError` for a type that is not one of

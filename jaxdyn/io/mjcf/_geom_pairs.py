@@ -69,6 +69,9 @@ class GeomPair:
     """`[5]`: two tangential, one torsional, two rolling."""
     adhesion: float
     """N."""
+    deciders: tuple[tuple[int, ...], ...] = ((), (), ())
+    """The geoms whose own friction the pair has: for sliding, torsion and rolling. Both where theirs are equal, and
+    none where the pair has numbers of its own."""
 
     @property
     def kinds(self) -> tuple[ShapeKind | None, ShapeKind | None]:
@@ -140,8 +143,9 @@ def mixed_pair(m: Any, g1: int, g2: int) -> GeomPair:
     """Return a pair with the parameters of the geom with priority, or a mixture of those of both."""
     g = np.array([g1, g2])
     low, high = sorted(m.geom_priority[g])
+    deciders = g
     if low != high:
-        first = g[int(np.argmax(m.geom_priority[g]))]
+        deciders = first = g[int(np.argmax(m.geom_priority[g]))]
         condim, friction, solref = m.geom_condim[first], m.geom_friction[first], m.geom_solref[first]
         solimp, adhesion = m.geom_solimp[first], m.geom_adhesion[first]
     else:
@@ -162,6 +166,9 @@ def mixed_pair(m: Any, g1: int, g2: int) -> GeomPair:
             solimp=np.array(solimp),
             friction=np.repeat(friction, (2, 1, 2)),
             adhesion=float(adhesion),
+            deciders=tuple(
+                tuple(int(x) for x in np.atleast_1d(deciders) if m.geom_friction[x, k] == friction[k]) for k in range(3)
+            ),
         ),
     )
 
@@ -181,5 +188,6 @@ def _overridden(m: Any, pair: GeomPair) -> GeomPair:
             solreffriction=m.opt.o_solref.copy(),
             solimp=m.opt.o_solimp.copy(),
             friction=m.opt.o_friction.copy(),
+            deciders=((), (), ()),
         )
     return dataclasses.replace(pair, friction=np.maximum(pair.friction, SMALLEST_FRICTION))

@@ -20,8 +20,11 @@ from jaxdyn.sysid.parameters._leaf_blocks import (
     Positive,
     placement_block,
     require_logarithms,
+    scaled_numbers,
 )
 from jaxdyn.sysid.parameters._parametrization import AbstractBlock, AbstractChoice, JoinedBlocks, ScaledEntries
+from jaxdyn.sysid.parameters._world_arrays import contact_numbers, geom_sizes
+from jaxdyn.worlds import World
 
 LAW_NUMBERS = ("stiffness", "dissipation", "friction", "stiction_velocity", "width")
 
@@ -31,21 +34,38 @@ class ContactNumbers(AbstractChoice):
     """Numbers of the laws of contact are free: the reference's are multiplied by `e^x`, as in `Positive`. Contacts that
     share a `ContactLaw` share its numbers.
 
+    A `World` has MuJoCo's law: `"friction"` (of sliding), `"torsion"`, `"rolling"`, `"solref"` and `"solimp"`, one
+    number for each geom and column. MuJoCo gives a pair the friction of the geom with the higher priority, or else the
+    larger one, when it loads a file; the friction of a geom here is that of the pairs that took it from there, or from
+    two geoms with the same, and changes with no regard to the other geom's. To write what was found into a file, name
+    the pair there. `"solref"` and `"solimp"` of a geom are those of all its contacts.
+
     What roll-outs do not tell: forces are known relative to the mass only, so of a free body the stiffness and all
     inertias together have no scale; friction needs contacts that slide, the stiction velocity such that slide slowly,
     and the dissipation impacts.
     """
 
-    names: Sequence[str] = ("stiffness", "dissipation", "friction", "stiction_velocity")
-    """Names of numbers of `ContactLaw`, those of the reference positive."""
+    names: Sequence[str] | None = None
+    """Names of numbers of the law, those of the reference positive. None: all of a `ContactLaw` but its `width`, the
+    friction of a world."""
     links: Sequence[str] | None = None
     """Links whose contacts have these laws; None: all laws."""
+    geoms: Sequence[str | tuple[str, str]] | None = None
+    """Geoms of a world, or pairs of geoms, which mean the contacts between both; None: all geoms."""
 
     def bind(self, tree: Any) -> AbstractBlock:
-        what, contacts = type(self).__name__, contacts_of(tree, type(self).__name__)
-        if isinstance(self.names, str) or not self.names or len(set(self.names)) < len(self.names):
-            raise ModelError(f"{what}: names is {self.names!r}; a sequence of different names is needed")
-        for name in self.names:
+        what, of_world = type(self).__name__, isinstance(tree, World)
+        names = self.names or (("friction",) if of_world else LAW_NUMBERS[:-1])
+        if isinstance(names, str) or len(set(names)) < len(names):
+            raise ModelError(f"{what}: names is {names!r}; a sequence of different names is needed")
+        _require_owners(self, tree, what)
+        if of_world:
+            numbers = [x for name in names for x in contact_numbers(tree, name, self.geoms, what)]
+            if not numbers:
+                raise ModelError(f"{what}: no geoms of the world have contacts with {', '.join(names)}")
+            return scaled_numbers(what, tree, numbers)
+        contacts = contacts_of(tree, what)
+        for name in names:
             look_up(name, LAW_NUMBERS, "number of a contact law")
         laws = list(range(contacts.laws.stiffness.shape[-1]))
         if self.links is not None:
@@ -57,7 +77,7 @@ class ContactNumbers(AbstractChoice):
                         f"{what}: contacts on {', '.join(sorted(others))} have the same law as those on "
                         f"{', '.join(sorted(links))}; name them too, or give them a ContactLaw of their own"
                     )
-        return JoinedBlocks.of([Positive(_law_picker(name), at=laws).bind(tree) for name in self.names])
+        return JoinedBlocks.of([Positive(_law_picker(name), at=laws).bind(tree) for name in names])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,9 +89,15 @@ class ContactSizes(AbstractChoice):
     """Links whose shapes these are; None: all."""
     shared: bool = False
     """One number for all of them."""
+    geoms: Sequence[str] | None = None
+    """Geoms of a world, one number for each of their sizes; None: all that have some."""
 
     def bind(self, tree: Any) -> AbstractBlock:
-        what, contacts = type(self).__name__, contacts_of(tree, type(self).__name__)
+        what = type(self).__name__
+        _require_owners(self, tree, what)
+        if isinstance(tree, World):
+            return scaled_numbers(what, tree, geom_sizes(tree, self.geoms, what), self.shared)
+        contacts = contacts_of(tree, what)
         places: list[tuple[int, int, int]] = []
         names: list[str] = []
         for number, (group, rows) in enumerate(_chosen_shapes(tree, self.links, what)):
@@ -107,10 +133,18 @@ class ContactPlacement(AbstractChoice):
     """Expected error of positions, m; the unit of their numbers."""
     angle: float = 0.1
     """Expected error of rotations, rad; the unit of their numbers."""
+    geoms: Sequence[str] | None = None
+    """Geoms of a world; None: all that may touch."""
 
     def bind(self, tree: Any) -> AbstractBlock:
-        what, labels = type(self).__name__, shape_labels(contacts_of(tree, type(self).__name__))
-        blocks = []
+        what = type(self).__name__
+        _require_owners(self, tree, what)
+        if isinstance(tree, World):
+            names = tree.parts.constraints.contacts.names
+            leaf = leaves.number_of(tree, lambda world: world.parts.constraints.contacts.geoms.placement)
+            rows = leaves.chosen_names(self.geoms, names, "geom", what)
+            return placement_block(self, leaf, {row: names[row] for row in rows})
+        labels, blocks = shape_labels(contacts_of(tree, what)), []
         for number, (_, rows) in enumerate(_chosen_shapes(tree, self.links, what)):
             if rows:
                 leaf = leaves.number_of(tree, _group_picker(number, "placement"))
@@ -175,6 +209,14 @@ def _tangents(normal: jax.Array) -> jax.Array:
     first = first - (first @ unit) * unit
     first = first / jnp.linalg.norm(first)
     return length * jnp.stack([first, jnp.cross(unit, first)])
+
+
+def _require_owners(choice: Any, tree: Any, what: str) -> None:
+    """Raise `ModelError` for links of a world and for geoms of other robots."""
+    wrong, right = ("links", "geoms") if isinstance(tree, World) else ("geoms", "links")
+    if getattr(choice, wrong) is not None:
+        kind = type(tree).__name__
+        raise ModelError(f"{what}: the contacts of a {kind} belong to {right}; choose them with {right}=[...]")
 
 
 def _law_picker(name: str) -> Any:

@@ -12,6 +12,8 @@ import numpy as np
 from jaxdyn._errors import ModelError
 from jaxdyn.contact import Contacts
 from jaxdyn.sysid.parameters._leaves import leaf_name
+from jaxdyn.sysid.parameters._world_arrays import entry_labels
+from jaxdyn.worlds import World
 
 _POSE = ("x", "y", "z", "qw", "qx", "qy", "qz")
 
@@ -19,6 +21,8 @@ _POSE = ("x", "y", "z", "qw", "qx", "qy", "qz")
 def contacts_of(tree: Any, what: str) -> Contacts:
     """Return the contacts of a robot. **Raises** `ModelError` for a robot without, and for contacts with batch axes."""
     contacts = getattr(tree, "contacts", None)
+    if isinstance(tree, World):
+        raise ModelError(f"{what}: the surfaces of a world are geoms; take ContactPlacement(geoms=[...])")
     if contacts is None:
         raise ModelError(
             f"{what}: the reference has no contacts; give the parametrization sysid.Robot(model, contacts=...)"
@@ -59,8 +63,10 @@ def links_of_law(contacts: Contacts, number: int) -> tuple[str, ...]:
 
 
 def entry_name(tree: Any, number: int, place: int) -> str | None:
-    """Return the name of an entry of a robot's leaf that belongs to a law or a shape of its contacts; None for all
-    other leaves."""
+    """Return the name of an entry of a robot's leaf that belongs to a law or a shape of its contacts, or to a joint, an
+    actuator or a tendon of a world; None for all other leaves."""
+    if isinstance(tree, World):
+        return entry_labels(tree).get((number, place))
     name, contacts = leaf_name(tree, number), getattr(tree, "contacts", None)
     if contacts is None:
         return None

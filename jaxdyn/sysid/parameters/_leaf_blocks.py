@@ -17,12 +17,19 @@ from jaxdyn.model import LEAVES, Model
 from jaxdyn.spatial import Quaternion, Vec3
 from jaxdyn.sysid.parameters import _contact_names as contact_names
 from jaxdyn.sysid.parameters import _leaves as leaves
+from jaxdyn.sysid.parameters import _world_arrays as world_arrays
 from jaxdyn.sysid.parameters._leaves import leaf_name, model_of
 from jaxdyn.sysid.parameters._parametrization import AbstractBlock, AbstractChoice, JoinedBlocks, ScaledEntries
 from jaxdyn.sysid.parameters._places import Place, chosen_places, place_label
+from jaxdyn.sysid.parameters._world_arrays import Owned
+from jaxdyn.worlds import World
 
 type Where = str | Callable[[Any], Any]
-"""The name of a field of the model, or a function that picks one array of the robot, as in `equinox.tree_at`."""
+"""The name of a field of the model, or of an attribute that joints, actuators or tendons of a world have in its file;
+or a function that picks one array of the robot, as in `equinox.tree_at`."""
+
+# The fields of its model that a world's motion depends on, besides what has an attribute in its file.
+_OF_WORLDS = ("gravity", "joint_placement", "joint_axis", "inertial_parameters")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,17 +37,30 @@ class Positive(AbstractChoice):
     """Entries that stay positive are free: friction, damping, armature, stiffness, gears.
 
     The reference's entries are multiplied by `r = e^x`. The pull toward them is `r - log r - 1` for each entry.
+
+    Numbers of a `World` have the names of their file's attributes: `"damping"`, `"armature"`, `"stiffness"`,
+    `"frictionloss"`, `"range"`, `"solreflimit"`, `"solimplimit"` of joints; `"gear"`, `"kp"`, `"kv"`, `"gain"`,
+    `"bias"`, `"dynprm"` (time constants), `"forcerange"`, `"ctrlrange"` of actuators; `"damping"`, `"stiffness"`,
+    `"frictionloss"`, `"springlength"`, `"range"` of tendons. They keep their signs, and `"kp"` and `"kv"` change all
+    numbers of the actuator that have them.
     """
 
     where: Where
     joints: Sequence[str] | None = None
-    """Names of joints, for fields of the model that belong to joints; None: all."""
+    """Names of joints, for numbers that belong to joints; None: all."""
     at: Any = None
     """An index of entries of the array, such as `0`, `slice(2)` or a mask; None: all."""
     shared: bool = False
     """One number for all of the entries."""
+    actuators: Sequence[str] | None = None
+    """Names of actuators of a world, for numbers that belong to actuators; None: all."""
+    tendons: Sequence[str] | None = None
+    """Names of tendons of a world, whose numbers these are."""
 
     def bind(self, tree: Any) -> AbstractBlock:
+        numbers = _of_world(self, tree)
+        if numbers is not None:
+            return scaled_numbers(type(self).__name__, tree, numbers, self.shared)
         leaf, flat, names = _select(self, tree)
         require_logarithms("Positive", names, leaves.known_entries(tree, leaf, flat))
         shared = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
@@ -62,12 +82,24 @@ class Additive(AbstractChoice):
     where: Where
     scale: float = 1.0
     joints: Sequence[str] | None = None
-    """Names of joints, for fields of the model that belong to joints; None: all."""
+    """Names of joints, for numbers that belong to joints; None: all."""
     at: Any = None
     """An index of entries of the array, such as `0`, `slice(2)` or a mask; None: all."""
+    actuators: Sequence[str] | None = None
+    """Names of actuators of a world, as in `Positive`, which has the names of a world's numbers; None: all."""
+    tendons: Sequence[str] | None = None
+    """Names of tendons of a world, whose numbers these are."""
 
     def bind(self, tree: Any) -> AbstractBlock:
         require_positive(self.scale, "Additive: scale, in the unit of the entries,")
+        numbers = _of_world(self, tree)
+        if numbers is not None:
+            if several := [x.label for x in numbers if len(x.entries) > 1]:
+                raise ModelError(f"Additive: {', '.join(several)} stands in several arrays; take Positive")
+            entries = [(x.label, *x.entries[0]) for x in numbers]
+            return JoinedBlocks.of(
+                [_ShiftedEntries((x,), frozenset({(leaf, i)}), leaf, (i,), self.scale) for x, leaf, i in entries]
+            )
         leaf, flat, names = _select(self, tree)
         return _ShiftedEntries(names, frozenset((leaf, int(i)) for i in flat), leaf, tuple(flat.tolist()), self.scale)
 
@@ -161,6 +193,41 @@ def placement_block(choice: Any, leaf: int, rows: dict[int, str]) -> AbstractBlo
         rows=tuple(rows),
         **{name: getattr(choice, name) for name in ("position", "rotation", "length", "angle")},
     )
+
+
+def scaled_numbers(what: str, tree: Any, numbers: Sequence[Owned], shared: bool = False) -> ScaledEntries:
+    """Return the block of numbers of a world that are multiplied by `e^x`. **Raises** `ModelError` for zeros."""
+    known = [leaves.known_entries(tree, leaf, np.array([place])) for (leaf, place), *_ in (x.entries for x in numbers)]
+    zero = [x.label for x, value in zip(numbers, known, strict=True) if value is not None and value[0] == 0]
+    if zero:
+        raise ModelError(
+            f"{what}: {', '.join(zero)} of the reference is zero, which no factor changes; choose others by their "
+            "names (joints=[...], actuators=[...], tendons=[...] or geoms=[...]), give the file a value of the size "
+            "that is expected, or take Additive"
+        )
+    places = [(leaf, i, 0 if shared else k) for k, x in enumerate(numbers) for leaf, i in x.entries]
+    named = [(entry, x.label if k == 0 else None) for x in numbers for k, entry in enumerate(x.entries)]
+    if shared:
+        more = f" and {len(numbers) - 1} more" if len(numbers) > 1 else ""
+        return ScaledEntries((f"log {numbers[0].label}{more}",), places, float(len(numbers)), named)
+    return ScaledEntries(tuple(f"log {x.label}" for x in numbers), places, 1.0, named)
+
+
+def _of_world(choice: Positive | Additive, tree: Any) -> list[Owned] | None:
+    """Return the numbers of a world that a choice names; None where it does not name any by an attribute. **Raises**
+    `ModelError`, `UnknownNameError`."""
+    what, where = type(choice).__name__, choice.where
+    names = {kind: getattr(choice, f"{kind}s") for kind in ("joint", "actuator", "tendon")}
+    attribute = where if isinstance(tree, World) and where in world_arrays.attributes() else None
+    if attribute is None:
+        if choice.actuators is not None or choice.tendons is not None:
+            raise ModelError(f"{what}: {where!r} belongs to no actuators or tendons of a world; choose entries with at")
+        if isinstance(tree, World) and isinstance(where, str):
+            look_up(where, (*world_arrays.attributes(), *_OF_WORLDS), "number of a world")
+        return None
+    if choice.at is not None:
+        raise ModelError(f"{what}: {attribute} of a world is chosen by the names of its owners, and not by at")
+    return world_arrays.chosen_numbers(tree, attribute, names, what)
 
 
 def require_logarithms(what: str, names: Sequence[str], values: np.ndarray | None) -> None:

@@ -12,7 +12,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from jaxdyn._errors import ModelError, look_up, naming_arguments, require_numbers, require_shape
+from jaxdyn._errors import (
+    ModelError,
+    PhysicalityWarning,
+    look_up,
+    naming_arguments,
+    require_numbers,
+    require_shape,
+    warn,
+)
 from jaxdyn._types import ArrayLike
 from jaxdyn.model import BodyInertia, Model
 from jaxdyn.sysid.parameters._log_cholesky import (
@@ -20,6 +28,7 @@ from jaxdyn.sysid.parameters._log_cholesky import (
     is_physical,
     nearest_physical,
 )
+from jaxdyn.worlds import World
 
 type Claims = frozenset[tuple[int, int]]
 """Entries of a pytree: the number of a leaf, in the order of `jax.tree.leaves`, and the place in it when flattened."""
@@ -37,6 +46,25 @@ def model_of(tree: Any) -> Model:
 
 def with_model(tree: Any, model: Model) -> Any:
     return model if isinstance(tree, Model) else eqx.tree_at(lambda t: t.model, tree, model)
+
+
+def following(reference: Any, tree: Any, claims: Claims) -> Any:
+    """Return a robot made from a reference by changes of the entries `claims`, with what follows from them: constants
+    of a world that its file's inertias determine."""
+    if not isinstance(tree, World) or not any(leaf_name(tree, i).startswith("model.") for i, _ in claims):
+        return tree
+    return dataclasses.replace(tree, model=reference.model).with_model(tree.model)
+
+
+def warn_of_held_constants(reference: Any, claims: Claims) -> None:
+    """Warn where inertias are free on which drag in a fluid depends, which stays that of the reference."""
+    inertias = any("inertial_parameters" in leaf_name(reference, i) for i in {leaf for leaf, _ in claims})
+    if inertias and isinstance(reference, World) and reference.parts.passive.fluid is not None:
+        warn(
+            "inertias are free in a world with a fluid, whose drag acts on boxes that MuJoCo derives from them when it "
+            "loads the file: these boxes stay those of the reference",
+            PhysicalityWarning,
+        )
 
 
 def number_of(tree: Any, where: str | Callable[[Any], Any], what: str = "leaf") -> int:
@@ -73,12 +101,10 @@ def known_entries(tree: Any, number: int, flat: np.ndarray) -> np.ndarray | None
 
 
 def with_entries(tree: Any, number: int, flat: np.ndarray, values: jax.Array) -> Any:
-    def leaf(t):
-        return jax.tree.leaves(t)[number]
-
-    old = jnp.asarray(leaf(tree))
-    new = old.reshape(-1).at[flat].set(values.astype(old.dtype)).reshape(old.shape)
-    return eqx.tree_at(leaf, tree, new)
+    arrays, structure = jax.tree.flatten(tree)
+    old = jnp.asarray(arrays[number])
+    arrays[number] = old.reshape(-1).at[flat].set(values.astype(old.dtype)).reshape(old.shape)
+    return jax.tree.unflatten(structure, arrays)
 
 
 def with_pseudo_inertias(tree: Any, bodies: Sequence[int], J: jax.Array) -> Any:
@@ -91,7 +117,7 @@ def with_pseudo_inertias(tree: Any, bodies: Sequence[int], J: jax.Array) -> Any:
 
 def chosen_names(names: Sequence[str] | None, known: Sequence[str], kind: str, what: str) -> tuple[int, ...]:
     """Return the indices of names in `known`, all for None. **Raises** `UnknownNameError`, `ModelError`."""
-    plural = {"body": "bodies", "joint": "joints", "link": "links"}[kind]
+    plural = {"body": "bodies"}.get(kind, f"{kind}s")
     if isinstance(names, str):
         raise ModelError(f"{what}: {plural} is the string {names!r}, but a sequence of names is needed: [{names!r}]")
     names = tuple(known if names is None else names)

@@ -14,7 +14,15 @@ from jax.core import Tracer
 
 from jaxdyn._errors import ModelError, naming_arguments, require_last_axes
 from jaxdyn._types import Array, Float
-from jaxdyn.sysid.parameters._leaves import Claims, entries, leaf_name, model_of, with_entries
+from jaxdyn.sysid.parameters._leaves import (
+    Claims,
+    entries,
+    following,
+    leaf_name,
+    model_of,
+    warn_of_held_constants,
+    with_entries,
+)
 from jaxdyn.sysid.parameters._log_cholesky import root_of_divergence
 
 
@@ -45,6 +53,11 @@ class AbstractBlock(eqx.Module):
     def coordinates(self, reference: Any, tree: Any) -> jax.Array:
         """The inverse of `apply`, `[size]`."""
 
+    def labels(self) -> dict[tuple[int, int], str | None]:
+        """Return the names of entries, where the block has better ones than those of their arrays; None for entries
+        that only repeat another one."""
+        return {}
+
     def moved(self, x: jax.Array, step: jax.Array) -> jax.Array:
         """Return the numbers, about the reference, of the robot with the numbers `step` about the one at `x`."""
         return x + step
@@ -62,10 +75,17 @@ class ScaledEntries(AbstractBlock):
     """Leaf, entry, and group."""
     weight: float = eqx.field(static=True)
     """The divergence of a number is `weight (e^x - x - 1)`."""
+    named: tuple[tuple[tuple[int, int], str | None], ...] = eqx.field(static=True)
+    """`labels`"""
 
-    def __init__(self, names: tuple[str, ...], places: Sequence[tuple[int, int, int]], weight: float = 1.0):
-        self.names, self.places, self.weight = names, tuple(places), weight
+    def __init__(
+        self, names: tuple[str, ...], places: Sequence[tuple[int, int, int]], weight: float = 1.0, named: Any = ()
+    ):
+        self.names, self.places, self.weight, self.named = names, tuple(places), weight, tuple(named)
         self.claims = frozenset((leaf, entry) for leaf, entry, _ in places)
+
+    def labels(self) -> dict[tuple[int, int], str | None]:
+        return dict(self.named)
 
     def _by_leaf(self) -> list[tuple[int, np.ndarray, np.ndarray]]:
         """Return each leaf with its entries and their groups."""
@@ -103,6 +123,9 @@ class JoinedBlocks(AbstractBlock):
         ends = np.cumsum([block.size for block in self.blocks])[:-1]
         return zip(self.blocks, *(jnp.split(x, ends) for x in numbers), strict=True)
 
+    def labels(self) -> dict[tuple[int, int], str | None]:
+        return {entry: name for block in self.blocks for entry, name in block.labels().items()}
+
     def apply(self, reference: Any, tree: Any, x: jax.Array) -> Any:
         for block, part in self._parts(x):
             tree = block.apply(reference, tree, part)
@@ -127,9 +150,10 @@ class Parametrization(eqx.Module):
     free = p.free(better)
     ```
 
-    The robot is a `Model`, or a pytree that has one as its attribute `model`, such as `Robot`. All zeros stand for the
-    reference; numbers have no units and about the size of relative changes. A pytree: `jax.vmap` maps over free
-    numbers, and over parametrizations whose references differ
+    The robot is a `Model`, or a pytree that has one as its attribute `model`, such as `Robot` and `World`. Constants of
+    a world that follow from its model's inertias, armature and placements change with them (`World.with_model`). All
+    zeros stand for the reference; numbers have no units and about the size of relative changes. A pytree: `jax.vmap`
+    maps over free numbers, and over parametrizations whose references differ
     (`equinox.filter_vmap(lambda model: Parametrization(model, ...))(models)`).
 
     **Arguments**
@@ -170,6 +194,7 @@ class Parametrization(eqx.Module):
                     "among them"
                 )
             taken |= dict.fromkeys(block.claims, type(choice).__name__)
+        warn_of_held_constants(reference, frozenset(taken))
         self.reference, self.blocks = reference, blocks
 
     @property
@@ -246,7 +271,8 @@ class Parametrization(eqx.Module):
 
 @eqx.filter_jit
 def _model(p: Parametrization, free: jax.Array) -> Any:
-    return JoinedBlocks.of(p.blocks).apply(p.reference, p.reference, free)
+    joined = JoinedBlocks.of(p.blocks)
+    return following(p.reference, joined.apply(p.reference, p.reference, free), joined.claims)
 
 
 @eqx.filter_jit

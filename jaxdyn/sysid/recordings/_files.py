@@ -25,6 +25,7 @@ _MEANING = {
     "a": "accelerations",
     "tau": "torques",
     "current": "motor currents",
+    "control": "controls of actuators",
 }
 
 
@@ -36,6 +37,7 @@ _GUESSES = {
     "a": ("a*", "a_*", "a[*]", "acceleration*", "acceleration_*", "acceleration[*]"),
     "tau": ("tau*", "tau_*", "tau[*]", "torque*", "torque_*", "torque[*]", "effort*", "effort_*", "effort[*]"),
     "current": ("current*", "current_*", "current[*]", "i*"),
+    "control": ("control*", "control_*", "control[*]", "ctrl*", "ctrl_*", "ctrl[*]", "u*"),
 }
 
 
@@ -49,18 +51,21 @@ def load_npz(
     a: str | None = None,
     tau: str | None = "tau",
     current: str | None = None,
+    control: str | None = None,
 ) -> Recording:
     """Return a `Recording` from a NumPy archive; the arguments name its arrays.
 
-    If `v` or `a` is None, arrays named `"v"` and `"a"` are optional. `tau` may be None for a recording without torques.
+    Where `v`, `a` or `control` is None, an array of this name is read if there is one. `tau` may be None for a
+    recording without torques.
     **Raises** `DataError` for a file that is missing or no archive, missing arrays, and arrays that make no recording.
     """
     path = _existing(path)
     arrays = _archive(path)
     values: dict[str, Any] = {}
-    for key, name in {"t": t, "q": q, "v": v, "a": a, "tau": tau, "current": current}.items():
+    named = {"t": t, "q": q, "v": v, "a": a, "tau": tau, "current": current, "control": control}
+    for key, name in named.items():
         if name is None:
-            values[key] = arrays.get(key) if key in ("v", "a") else None
+            values[key] = arrays.get(key) if key in ("v", "a", "control") else None
         elif name in arrays:
             values[key] = arrays[name]
         else:
@@ -84,7 +89,7 @@ def load_csv(
 
     **Arguments**
 
-    - `columns`: the columns of `t`, `q`, `v`, `a`, `tau` and `current`, such as
+    - `columns`: the columns of `t`, `q`, `v`, `a`, `tau`, `current` and `control`, such as
       `{"t": "time", "q": ["shoulder", "elbow"], "tau": "torque_*"}`. Names, or numbers from 0; a name with one `*`
       stands for all columns with a number in its place, in the order of the numbers. `t` and `q` are needed. None
       guesses: names such as `t` or `time`, `q1` or `position_1`, `tau1`, `torque1` or `effort1`. Without `columns`,

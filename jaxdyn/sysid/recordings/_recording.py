@@ -20,7 +20,7 @@ from jaxdyn.sysid.recordings._numbers import real_numbers, require_samples, time
 
 type Recordings = Recording | Sequence[Recording]
 
-_OPTIONAL = ("v", "a", "tau", "current", "clipped")
+_OPTIONAL = ("v", "a", "tau", "current", "clipped", "control", "activation")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +34,8 @@ class Recording:
     - `current` `[n, m]`: of motors, A (see `torque_from_current`);
     - `clipped` `[n, nv]`: the part of each torque that comes from clipped samples (`clipped_torques`), as filters have
       mixed them; fits leave out what has more than 0.01;
+    - `control` `[n, nu]`: inputs of a `World`'s actuators, held until the next sample; `activation` `[n, na]`: states
+      of those with dynamics, of which fits read the first row; None: the first controls hold them (`fit_rollouts`);
     - `name`: put in front of messages;
     - `cutoff`: Hz, where fits low-pass the torques and the torque model alike (see `prepared`); None for fits to the
       samples as they are;
@@ -66,6 +68,8 @@ class Recording:
     joints: tuple[str, ...] | None = None
     assembly: np.ndarray | None = None
     clipped: np.ndarray | None = None
+    control: np.ndarray | None = None
+    activation: np.ndarray | None = None
 
     def __post_init__(self):
         for name in ("t", "q", *_OPTIONAL):
@@ -112,16 +116,16 @@ class Recording:
         return next((x.shape[1] for x in (self.tau, self.v, self.a) if x is not None), None)
 
     def require(self, *names: str) -> tuple[np.ndarray, ...]:
-        """Return the named arrays: `"q"`, `"v"`, `"a"`, `"tau"`, `"current"`. **Raises** `DataError` for None."""
+        """Return the named arrays, such as `"q"` and `"tau"`. **Raises** `DataError` for None."""
         advice = {
             "v": "velocities v: give them, or call differentiated()",
             "a": "accelerations a: call differentiated()",
             "tau": "torques tau: give them, or currents and call torque_from_current()",
             "current": "motor currents: give them",
+            "control": "controls of actuators: give them",
         }
-        for name in names:
-            if getattr(self, name) is None:
-                raise self._error(f"there are no {advice[name]}")
+        if missing := [name for name in names if getattr(self, name) is None]:
+            raise self._error(f"there are no {advice[missing[0]]}")
         return tuple(getattr(self, name) for name in names)
 
     def require_columns(self, model: Model) -> None:
@@ -130,9 +134,9 @@ class Recording:
         if self.joints is not None:
             Columns.of(model, self.joints)
             return
-        for name, needed in (("q", topology.coordinate_names), ("v", topology.dof_names), ("tau", topology.dof_names)):
-            x = getattr(self, name)
-            if x is None or x.shape[1] == len(needed):
+        names = {"q": topology.coordinate_names, "v": topology.dof_names, "tau": topology.dof_names}
+        for name, needed in names.items():
+            if (x := getattr(self, name)) is None or x.shape[1] == len(needed):
                 continue
             mimics = [(topology.joint_names[i], topology.joint_names[leader]) for i, leader in topology.mimics]
             follow = "".join(f"; {i} follows {leader} and has no column" for i, leader in mimics)
@@ -186,7 +190,7 @@ class Recording:
     def resampled(
         self, rate: float, kind: Literal["cubic", "linear"] = "cubic", max_gap: float = 0.1, model: Model | None = None
     ) -> Recording:
-        """Interpolate at uniform times, `rate` samples per second from the first sample on.
+        """Interpolate at uniform times, `rate` samples per second from the first sample on; controls are held.
 
         Without anti-aliasing: to lower the rate, filter first, or noise above half the new rate folds down. **Raises**
         `DataError` for a gap of more than `max_gap` s.
@@ -205,7 +209,10 @@ class Recording:
         if count < 2:
             raise self._error(f"{self.duration:g} s hold fewer than two samples at {rate:g} per second")
         t = np.minimum(self.t[0] + np.arange(count) / rate, self.t[-1])
-        return self._numbers(model)._map(lambda x: signals.interpolate(self.t, x, t, kind), t)._unit(model)
+        new = self._numbers(model)._map(lambda x: signals.interpolate(self.t, x, t, kind), t)._unit(model)
+        # A time that rounding puts before a sample counts as that of the sample.
+        last = np.searchsorted(self.t, t + 1e-6 / rate, side="right") - 1
+        return new if self.control is None else dataclasses.replace(new, control=self.control[last])
 
     @naming_arguments
     def prepared(
@@ -261,8 +268,8 @@ class Recording:
                 f"are cut off at each end, and more than {pad} are needed; use a longer part, or a higher cutoff"
             )
         keep = slice(cut, len(self) - cut)
-        out = self._numbers(model)._map(lambda x: signals.low_pass(x, rate, cutoff, order)[keep], self.t[keep])
-        return out._unit(model)
+        new = self._numbers(model)._map(lambda x: signals.low_pass(x, rate, cutoff, order)[keep], self.t[keep])
+        return new._unit(model)
 
     @naming_arguments
     def differentiated(

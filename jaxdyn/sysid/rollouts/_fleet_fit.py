@@ -31,6 +31,7 @@ from jaxdyn.sysid.rollouts import _shooting as shooting
 from jaxdyn.sysid.rollouts._recorded_rollouts import Segments, cut_recordings
 from jaxdyn.sysid.rollouts._rollout_fit import RolloutFitOptions, noise_of_dofs, shooting_problem
 from jaxdyn.sysid.rollouts._shooting import ShootingProblem, ShootingState
+from jaxdyn.worlds import World
 
 
 class FleetFit(NamedTuple):
@@ -67,7 +68,7 @@ def fit_fleet(
     parametrization: Parametrization,
     q: Float[Array | np.ndarray, "robots samples nq"],
     v: Float[Array | np.ndarray, "robots samples nv"],
-    tau: Float[Array | np.ndarray, "robots samples nv"],
+    tau: Float[Array | np.ndarray, "robots samples n"],
     dt: float,
     *,
     segment: float,
@@ -93,7 +94,8 @@ def fit_fleet(
 
     - `parametrization`: one for all, or one for each robot, whose references have a leading axis `[robots]`
       (`equinox.filter_vmap(lambda model: Parametrization(model, ...))(models)`).
-    - `q`, `v`, `tau`: measured every `dt` (s).
+    - `q`, `v`, `tau`: measured every `dt` (s). For worlds the controls `[robots, samples, nu]` of their actuators stand
+      in the place of `tau`.
     - `chunk`: robots at a time, which bounds the memory of a step.
     - `report`: called after every step with the number of robots that are done (of this process's share) and the
       number of steps.
@@ -110,19 +112,21 @@ def fit_fleet(
     require_positive_integer(chunk, "chunk")
     require_time_step(dt)
     require_positive(segment, "segment (s)")
-    q, v, tau = (np.asarray(x) for x in (q, v, tau))
-    if q.ndim != 3 or v.ndim != 3 or not q.shape[:2] == v.shape[:2] == tau.shape[:2]:
-        raise DataError(f"q, v and tau have shapes {q.shape}, {v.shape}, {tau.shape}; [robots, samples, n] is needed")
-    fleet = _fleet(parametrization, (q, v, tau), dt, segment, options)
+    drive = "control" if isinstance(parametrization.reference, World) else "tau"
+    data = {name: np.asarray(x) for name, x in (("q", q), ("v", v), (drive, tau))}
+    if any(x.ndim != 3 for x in data.values()) or len({x.shape[:2] for x in data.values()}) > 1:
+        shapes = ", ".join(str(x.shape) for x in data.values())
+        raise DataError(f"q, v and {drive} have shapes {shapes}; [robots, samples, n] is needed")
+    fleet = _fleet(parametrization, data, dt, segment, options)
     noise = {"position_noise": position_noise, "velocity_noise": velocity_noise}
-    first = [noise_of_dofs(x, v.shape[-1], name) for name, x in noise.items()]
+    first = [noise_of_dofs(x, data["v"].shape[-1], name) for name, x in noise.items()]
     processes = jax.process_count() if share else 1
-    robots = len(q)
+    robots = len(data["q"])
     if processes > 1:
         fleet = _share(fleet, robots, processes)
         robots = len(fleet.segments.q)
     out = _fit(fleet, robots, min(chunk, robots), first, options, report)
-    return _gathered(out, len(q), processes) if processes > 1 else out
+    return _gathered(out, len(data["q"]), processes) if processes > 1 else out
 
 
 def _share(fleet: _Fleet, robots: int, processes: int) -> _Fleet:
@@ -201,8 +205,10 @@ class _Fleet(eqx.Module):
         return jax.vmap(call, in_axes=axes)(self.parametrization, self.segments, *operands)
 
 
-def _fleet(parametrization: Parametrization, data, dt: float, segment: float, options: RolloutFitOptions) -> _Fleet:
-    robots, samples = data[0].shape[:2]
+def _fleet(
+    parametrization: Parametrization, data: dict[str, np.ndarray], dt: float, segment: float, options: RolloutFitOptions
+) -> _Fleet:
+    robots, samples = data["q"].shape[:2]
     inertias = leaves.model_of(parametrization.reference).inertial_parameters
     batched = inertias.ndim == 3
     if batched and len(inertias) != robots:
@@ -210,10 +216,10 @@ def _fleet(parametrization: Parametrization, data, dt: float, segment: float, op
             f"the parametrization has references for {len(inertias)} robots, but there are recordings of {robots}"
         )
     single = jax.tree.map(lambda x: x[0], parametrization) if batched else parametrization
-    model, t = leaves.model_of(single.reference), dt * np.arange(samples)
-    recordings = [(Recording(t, q, v, None, tau),) for q, v, tau in zip(*data, strict=True)]
+    t = dt * np.arange(samples)
+    recordings = [(Recording(t, **{name: x[i] for name, x in data.items()}),) for i in range(robots)]
     link = options.matching is not None
-    cuts = [cut_recordings(model, x, segment, options.hold, link=link)[0] for x in recordings]
+    cuts = [cut_recordings(single.reference, x, segment, options.hold, link=link)[0] for x in recordings]
     problem = shooting_problem(single, cuts[0], dt, options)
     segments = jax.tree.map(lambda *x: np.stack([np.asarray(y) for y in x]), *cuts)
     return _Fleet(problem, parametrization, segments, batched)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -21,10 +22,12 @@ from jaxdyn.sysid.rollouts._recorded_rollouts import (
     Starts,
     choose_starts,
     errors_from,
-    held_torques,
+    held_inputs,
     measured_states,
+    recorded_activations,
     simulate_robot,
 )
+from jaxdyn.sysid.rollouts._recorded_worlds import steps_between
 from jaxdyn.sysid.rollouts._rollout_fit import RolloutFitOptions, fit_rollouts
 
 
@@ -61,7 +64,7 @@ def judge_rollouts(
     velocity_noise: ArrayLike | None = None,
     options: RolloutFitOptions | None = None,
 ) -> RolloutJudgment:
-    """Roll out a `Model` or `Robot` along a recording that its fit has not seen, and return the errors.
+    """Roll out a `Model`, `Robot` or `World` along a recording that its fit has not seen, and return the errors.
 
     The robot is never changed. With `options.zero_deviation`, the zeros of the recording's position sensors are
     estimated from its first `calibrate` s, by multiple shooting as in `fit_rollouts`. No roll-out starts before the end
@@ -87,7 +90,7 @@ def judge_rollouts(
     recording = recording.completed(model)
     for name, value in (("calibrate", calibrate), ("history", history)):
         require_positive(value, f"{name} (s)", zero=True)
-    starts = choose_starts(model, recording, horizon, every, begin=max(calibrate, history))
+    starts = choose_starts(robot, recording, horizon, every, begin=max(calibrate, history))
     noise: dict[str, Any] = {"position_noise": position_noise, "velocity_noise": velocity_noise}
     if position_noise is None and (history > 0 or options.zero_deviation is not None):
         raise ModelError("position_noise is needed to estimate zeros or start states; give that of the fit")
@@ -106,7 +109,7 @@ def judge_rollouts(
             states, ended = _states_after(robot, reading, starts, history, noise, options)
             status = ended if status == Status.CONVERGED else status
         else:
-            states = measured_states(model, reading, starts)
+            states = measured_states(robot, reading, starts)
         judged.append(errors_from(robot, reading, starts, states, options.hold, options.integrator, options.substeps))
     return RolloutJudgment(judged[0], judged[-1], zeros, status)
 
@@ -153,14 +156,19 @@ def _states_after(
             f"history is {history:g} s, shorter than a sample of {starts.dt:g} s; give 0 or several samples"
         )
     rows = starts.rows[:, None] + np.arange(-steps, 1)
-    velocities = [None] * len(rows) if recording.v is None else recording.v[rows]
-    (tau,) = recording.require("tau")
-    parts = (recording.t[rows], recording.q[rows], velocities, [None] * len(rows), tau[rows])
-    windows = [Recording(*part) for part in zip(*parts, strict=True)]
+    arrays = {name: getattr(recording, name) for name in ("t", "q", "v", "tau", "control")}
+    arrays["activation"] = recorded_activations(robot, recording, starts.dt)
+    arrays = {name: x for name, x in arrays.items() if x is not None}
+    windows = [Recording(**{name: x[i] for name, x in arrays.items()}) for i in rows]
     # Each window is a segment of its own, and nothing else is unknown.
     alone = dataclasses.replace(options, matching=None, zero_deviation=None, prior_weight=0.0, rounds=1)
     fit = fit_rollouts(_FixedRobot(robot), windows, segment=steps * starts.dt, **noise, options=alone)
-    before = jnp.asarray(np.stack([held_torques(x, options.hold) for x in tau[rows]]), fit.state.q.dtype)
-    begin = State(fit.state.q, fit.state.v)
-    motion = simulate_robot(robot, begin, before, starts.dt, options.integrator, options.substeps)
-    return motion.final, fit.status
+    held = [held_inputs(robot, x, options.hold) for x in windows]
+    inputs = jax.tree.map(lambda *x: jnp.asarray(np.stack(x), fit.state.q.dtype), *held)
+    substeps = steps_between(robot, starts.dt, options.integrator, options.substeps)
+    begin, ends = State(fit.state.q, fit.state.v), None
+    if "activation" in arrays:
+        first, ends = (jnp.asarray(arrays["activation"][rows[:, k]], fit.state.q.dtype) for k in (0, -1))
+        begin = dataclasses.replace(begin, activation=first)
+    motion = simulate_robot(robot, begin, inputs, starts.dt, options.integrator, substeps)
+    return dataclasses.replace(motion.final, activation=ends), fit.status

@@ -17,6 +17,15 @@ from jaxdyn.simulate import Actuation, State, Trajectory, rollout
 from jaxdyn.simulate.integrators import Integrator, closed, require_contact_integrator
 from jaxdyn.sysid.parameters import leaves
 from jaxdyn.sysid.recordings import Recording
+from jaxdyn.sysid.rollouts._recorded_worlds import (
+    Inputs,
+    activations_along,
+    first_activation,
+    require_inputs,
+    simulate_world,
+    steps_between,
+)
+from jaxdyn.worlds import World
 
 
 class Robot(eqx.Module):
@@ -42,18 +51,24 @@ class Robot(eqx.Module):
             require_contact(self.model, self.contacts)
 
 
-def integrator_of(robot: Any, integrator: Integrator | None) -> Integrator:
-    """Return the integrator for a robot where none is given: Runge-Kutta, or the one that takes contacts.
-    **Raises** `ModelError` for one that does not take the robot's contacts."""
+def integrator_of(robot: Any, integrator: Integrator | None) -> Integrator | None:
+    """Return the integrator for a robot where none is given: Runge-Kutta, or the one that takes contacts; None for a
+    world, which has its own. **Raises** `ModelError` for one that does not take the robot's contacts."""
+    if isinstance(robot, World):
+        return None
     contacts = getattr(robot, "contacts", None)
     chosen = integrator or ("rk4" if contacts is None else "semi_implicit_euler")
     require_contact_integrator(leaves.model_of(robot), contacts, chosen)
     return chosen
 
 
-def simulate_robot(robot: Any, start: State, tau, dt, integrator: Integrator | None, substeps: int) -> Trajectory:
-    """Return the trajectory of a `Model` or `Robot` from `start`, with its loops closed, under recorded torques
-    `[*batch, steps, nv]`."""
+def simulate_robot(
+    robot: Any, start: State, inputs: Inputs, dt, integrator: Integrator | None, substeps: int
+) -> Trajectory:
+    """Return the trajectory of a robot from `start`, with its loops closed, under recorded inputs."""
+    if isinstance(robot, World):
+        return simulate_world(robot, start, inputs, dt, substeps)
+    tau = inputs.tau
     actuation, model = getattr(robot, "actuation", None), leaves.model_of(robot)
     start = closed(model, start)
     options: Any = {"integrator": integrator_of(robot, integrator), "substeps": substeps}
@@ -71,10 +86,15 @@ def simulate_robot(robot: Any, start: State, tau, dt, integrator: Integrator | N
     return rollout(model, start, policy, dt, steps=steps, policy_state=memory, **options)
 
 
-def held_torques(tau: np.ndarray, hold: str) -> np.ndarray:
-    """Return the torques that act from each sample to the next, `[n - 1, nv]`. **Raises** `DataError`."""
+def held_inputs(robot: Any, recording: Recording, hold: str) -> Inputs:
+    """Return the inputs from each sample to the next, `[n - 1, ...]`: controls are held. **Raises** `DataError`."""
     require_choice(hold, ("mean", "start"), "hold", error=DataError)
-    return tau[:-1] if hold == "start" else 0.5 * (tau[:-1] + tau[1:])
+    tau, control = recording.tau, recording.control
+    if tau is None and control is None:
+        tau = np.zeros((len(recording), leaves.model_of(robot).nv))
+    if tau is not None:
+        tau = tau[:-1] if hold == "start" else 0.5 * (tau[:-1] + tau[1:])
+    return Inputs(tau, None if control is None else control[:-1])
 
 
 class RolloutErrors(NamedTuple):
@@ -129,8 +149,8 @@ def rollout_errors(
     integrator: Integrator | None = None,
     substeps: int = 1,
 ) -> RolloutErrors:
-    """Roll out a `Model` or `Robot` from the measured states `q, v` at many times of a recording, with its torques and
-    contacts.
+    """Roll out a `Model`, `Robot` or `World` from the measured states `q, v` at many times of a recording, with its
+    torques or controls.
 
     On a recording that a fit has not seen, the errors say how good the fit is.
 
@@ -145,16 +165,16 @@ def rollout_errors(
     """
     model = leaves.model_of(robot)
     recording = recording.completed(model)
-    starts = choose_starts(model, recording, horizon, every)
-    states = measured_states(model, recording, starts)
+    starts = choose_starts(robot, recording, horizon, every)
+    states = measured_states(robot, recording, starts)
     return errors_from(robot, recording, starts, states, hold, integrator, substeps)
 
 
-def choose_starts(model: Model, recording: Recording, horizon: float, every: float, begin: float = 0.0) -> Starts:
+def choose_starts(robot: Any, recording: Recording, horizon: float, every: float, begin: float = 0.0) -> Starts:
     """Return the starts from `begin` (s after the first sample) on. **Raises** `DataError` if there are none."""
     require_positive(horizon, "horizon (s)", error=DataError)
     require_positive(every, "every (s)", error=DataError)
-    rate = uniform_rate(model, recording)
+    rate = uniform_rate(robot, recording)
     steps, stride = round(horizon * rate), max(1, round(every * rate))
     rows = np.arange(int(np.ceil(begin * rate - 1e-6)), len(recording) - steps, stride)
     if steps < 1 or not len(rows):
@@ -163,11 +183,23 @@ def choose_starts(model: Model, recording: Recording, horizon: float, every: flo
     return Starts(rows, steps, 1 / rate)
 
 
-def measured_states(model: Model, recording: Recording, starts: Starts) -> State:
+def measured_states(robot: Any, recording: Recording, starts: Starts) -> State:
     """Return the measured states at the starts. **Raises** `DataError` without velocities."""
     if recording.v is None:
         raise DataError("the recording has no velocities, and roll-outs start from measured ones; differentiate first")
-    return State(*(jnp.asarray(x[starts.rows], model.dtype) for x in (recording.q, recording.v)))
+    dtype, activation = leaves.model_of(robot).dtype, recorded_activations(robot, recording, starts.dt)
+    arrays = recording.q, recording.v, activation
+    return State(*(None if x is None else jnp.asarray(x[starts.rows], dtype) for x in arrays))  # pyright: ignore[reportArgumentType]
+
+
+def recorded_activations(robot: Any, recording: Recording, dt: float) -> np.ndarray | None:
+    """Return the activations at all samples of a recording, `[samples, na]`; None for robots without."""
+    if not isinstance(robot, World) or not robot.na:
+        return None
+    first, control = first_activation(robot, recording), recording.require("control")[0][:-1]
+    dtype, steps = robot.model.dtype, steps_between(robot, dt, None, 1)
+    along = jax.jit(activations_along, static_argnums=3)
+    return np.asarray(along(robot, jnp.asarray(control, dtype), jnp.asarray(first, dtype), steps))
 
 
 def errors_from(
@@ -182,23 +214,23 @@ def errors_from(
     """Return the errors of the roll-outs from `states` along the recording."""
     model = leaves.model_of(robot)
     rows = starts.rows[:, None] + np.arange(starts.steps + 1)
-    tau = held_torques(recording.require("tau")[0], hold)[rows[:, :-1]]
-    q = _positions(robot, states, jnp.asarray(tau, model.dtype), starts.dt, integrator, substeps)
+    inputs = jax.tree.map(lambda x: jnp.asarray(x[rows[:, :-1]], model.dtype), held_inputs(robot, recording, hold))
+    substeps = steps_between(robot, starts.dt, integrator, substeps)
+    q = _positions(robot, states, inputs, starts.dt, integrator, substeps)
     error = model.difference(jnp.asarray(recording.q[rows], model.dtype), q)
     horizon = np.arange(starts.steps + 1) * starts.dt
     return RolloutErrors(recording.t[starts.rows], horizon, np.asarray(error, np.float64))
 
 
 @eqx.filter_jit
-def _positions(robot, start, tau, dt, integrator: Any, substeps: int) -> Float[Array, "starts samples nq"]:
-    return simulate_robot(robot, start, tau, dt, integrator, substeps).q
+def _positions(robot, start, inputs, dt, integrator: Any, substeps: int) -> Float[Array, "starts samples nq"]:
+    return simulate_robot(robot, start, inputs, dt, integrator, substeps).q
 
 
-def uniform_rate(model: Model, recording: Recording) -> float:
-    """Return the samples per second of a recording that fits the model. **Raises** `DataError`."""
-    recording.require_columns(model)
-    if recording.tau is None:
-        raise DataError("the recording has no torques; give zeros if nothing drove the robot")
+def uniform_rate(robot: Any, recording: Recording) -> float:
+    """Return the samples per second of a recording that fits the robot. **Raises** `DataError`."""
+    recording.require_columns(leaves.model_of(robot))
+    require_inputs(robot, recording)
     if recording.rate is None:
         raise DataError("the recording's samples are not uniform in time, and roll-outs step evenly; resample first")
     return recording.rate
@@ -207,8 +239,8 @@ def uniform_rate(model: Model, recording: Recording) -> float:
 class Segments(NamedTuple):
     """Recordings in pieces of equal length, one after the other."""
 
-    tau: Float[Array, "segments steps nv"]
-    """Torques that act from each sample to the next."""
+    inputs: Inputs
+    """Torques and controls that act from each sample to the next, `[segments, steps, ...]`."""
     q: Float[Array, "segments samples nq"]
     """Measured, `samples = steps + 1`: the last of a segment is the first of the next."""
     v: Float[Array, "segments samples nv"] | None
@@ -220,22 +252,26 @@ class Segments(NamedTuple):
     """`[segments]` of int: number of the recording."""
     start: np.ndarray
     """`[segments]`: time of the first sample, s."""
+    activation: Float[Array, "recordings na"] | None = None
+    """Activations of a world's actuators at the first sample of each recording; None without any."""
 
 
 def cut_recordings(
-    model: Model, recordings: tuple[Recording, ...], duration: float, hold: str, *, link: bool = True
+    robot: Any, recordings: tuple[Recording, ...], duration: float, hold: str, *, link: bool = True
 ) -> tuple[Segments, float]:
     """Return the segments of `duration` (s), independent unless `link`, and the time from a sample to the next (s).
     **Raises** `DataError`."""
-    rates = [uniform_rate(model, recording) for recording in recordings]
+    rates = [uniform_rate(robot, recording) for recording in recordings]
     if max(rates) > min(rates) * (1 + 1e-6):
         raise DataError(f"the recordings have {rates} samples per second; resample them to the same rate")
     steps = round(duration * rates[0])
     if steps < 1:
         raise DataError(f"a segment of {duration:g} s is shorter than a sample at {rates[0]:g} Hz")
-    with_v = [recording.v is not None for recording in recordings]
-    if any(with_v) and not all(with_v):
-        raise DataError("some recordings have velocities and others have none; give them all, or none")
+    for name in ("v", "tau") if isinstance(robot, World) else ("v",):
+        there = [getattr(recording, name) is not None for recording in recordings]
+        if any(there) and not all(there):
+            what = "velocities" if name == "v" else "torques"
+            raise DataError(f"some recordings have {what} and others have none; give them all, or none")
     parts = []
     for number, recording in enumerate(recordings):
         count = (len(recording) - 1) // steps
@@ -248,9 +284,13 @@ def cut_recordings(
         weight, linked = np.ones((count, steps + 1)), np.full(count, float(link))
         weight[:-1, -1] = linked[-1] = 0
         v = None if recording.v is None else recording.v[rows]
-        (tau,) = recording.require("tau")
-        tau = held_torques(tau, hold)[rows[:, :-1]]
-        parts.append((tau, recording.q[rows], v, weight, linked, np.full(count, number), recording.t[rows[:, 0]]))
+        inputs = (None if x is None else x[rows[:, :-1]] for x in held_inputs(robot, recording, hold))
+        start = recording.t[rows[:, 0]]
+        parts.append((*inputs, recording.q[rows], v, weight, linked, np.full(count, number), start))
     *arrays, number, start = (None if x[0] is None else np.concatenate(x) for x in zip(*parts, strict=True))
-    arrays = [None if x is None else jnp.asarray(x, model.dtype) for x in arrays]
-    return Segments(*arrays, number, start), 1 / rates[0]  # pyright: ignore[reportArgumentType]  (only `v` may be None)
+    dtype = leaves.model_of(robot).dtype
+    tau, control, *arrays = (None if x is None else jnp.asarray(x, dtype) for x in arrays)
+    first = None
+    if isinstance(robot, World) and robot.na:
+        first = jnp.asarray(np.stack([first_activation(robot, x) for x in recordings]), dtype)
+    return Segments(Inputs(tau, control), *arrays, number, start, first), 1 / rates[0]  # pyright: ignore[reportArgumentType]  (only `v` may be None)

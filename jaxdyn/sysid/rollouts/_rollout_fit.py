@@ -32,14 +32,19 @@ from jaxdyn.sysid.rollouts import _shooting as shooting
 from jaxdyn.sysid.rollouts._arrow import ArrowSystem, compress
 from jaxdyn.sysid.rollouts._closed_loops import Measured
 from jaxdyn.sysid.rollouts._recorded_rollouts import Robot, Segments, cut_recordings, integrator_of
+from jaxdyn.sysid.rollouts._recorded_worlds import steps_between, unsolved_intervals
+from jaxdyn.sysid.rollouts._restarts import far_segments, other_starts
 from jaxdyn.sysid.rollouts._robust_loss import LossName, RobustLoss
 from jaxdyn.sysid.rollouts._rollout_result import RolloutFit, covariances
 from jaxdyn.sysid.rollouts._shooting import ShootingProblem, ShootingResiduals, ShootingState
+from jaxdyn.worlds import World
 
 # Exact matching: the standard deviation of defects in the steps, in units of the noise, and their size at the end.
 _EXACT_SCALE, _EXACT_TOLERANCE = 0.1, 1e-3
 # Rounds of re-weighting end when no noise changes by more than this part.
 _NOISE_TOLERANCE = 1e-2
+# The part by which the cost must fall for another minimum to be one: less is left where steps end.
+_LOWER = 1e-3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,12 +65,13 @@ class RolloutFitOptions:
     """Standard deviation of the position sensors' zeros, rad or m, which are then unknown for each recording and degree
     of freedom, as of encoders that are set to zero where the robot came to rest. None: the zeros are right."""
     hold: Literal["mean", "start"] = "mean"
-    """Torque between two samples: their mean, or that of the earlier one (a command that is held)."""
+    """Torque between two samples: their mean, or that of the earlier one (a command that is held). The controls of a
+    world are always held."""
     integrator: Integrator | None = None
     """Integrator, as in `rollout`; a step lasts from a sample to the next. None: `"rk4"`, with contacts
-    `"semi_implicit_euler"`, the only one that takes them."""
+    `"semi_implicit_euler"`, the only one that takes them; a world has its own."""
     substeps: int = 1
-    """Equal steps of the integrator from a sample to the next."""
+    """Equal steps of the integrator from a sample to the next; worlds have their own time step."""
     rounds: int = 1
     """Largest number of fits; after each but the last, the noise is estimated from the residuals."""
     max_iterations: int = 100
@@ -138,7 +144,9 @@ def fit_rollouts(
     **Arguments**
 
     - `recordings`: one or several, uniform in time at the same rate, of any lengths; `q`, `tau`, and `v` if
-      `velocity_noise` is given. The end of a recording that is shorter than a segment is not used.
+      `velocity_noise` is given. The end of a recording that is shorter than a segment is not used. For a `World`,
+      `control` instead of `tau`, samples that are a whole number of its time steps apart, and `activation` where its
+      actuators do not begin as the first controls would hold them; later activations follow from the controls.
     - `segment`: duration, s; for chaotic robots less than the time in which errors grow by a factor of ten or so.
     - `position_noise`, `velocity_noise`: standard deviations, one number or `[nv]`; rad, m and their rates. Without
       the latter velocities are not compared. For recordings of some joints of a robot with closed loops
@@ -161,14 +169,15 @@ def fit_rollouts(
         raise ModelError("the parametrization's reference has batch axes; fit_fleet identifies many robots")
     require_positive(segment, "segment (s)")
     joints, measured = recordings[0].joints, Measured.of(model, recordings)
-    segments, dt = cut_recordings(model, measured.recordings, segment, options.hold, link=options.matching is not None)
+    link = options.matching is not None
+    segments, dt = cut_recordings(parametrization.reference, measured.recordings, segment, options.hold, link=link)
 
     def noise_of(noise: ArrayLike, name: str) -> np.ndarray:
         return measured.noise(model, noise_of_dofs(noise, len(measured.dofs), name), joints)
 
     position = noise_of(position_noise, "position_noise")
     if velocity_noise is None:
-        velocity, segments = position / (dt * segments.tau.shape[1]), segments._replace(v=None)
+        velocity, segments = position / (dt * (segments.q.shape[1] - 1)), segments._replace(v=None)
     elif segments.v is None:
         raise DataError("velocity_noise is given, but the recordings have no velocities; leave it out")
     else:
@@ -180,21 +189,52 @@ def fit_rollouts(
     first = _first(problem, free, position, velocity)
     if options.optimizer is not None:
         first = dataclasses.replace(first, optimizer=options.optimizer.init(descent.zero_displacement(problem, first)))
-    now = first if state is None else _require_same_fit(state, first)
+    now = _descended(problem, first if state is None else _require_same_fit(state, first), options, report)
+    # A step of a gradient's length leads to no other minimum, and exact matching has multipliers of the old states.
+    improved = options.optimizer is None and options.matching != 0
+    while improved:
+        improved = False
+        for start in _other_starts(problem, now, first) if _has_far_segments(problem, now) else ():
+            other = _descended(problem, start, options, None)
+            if float(other.cost) < float(now.cost) * (1 - _LOWER):
+                now, improved = other, True
+                break
+            now = dataclasses.replace(now, iteration=other.iteration)
+    return _result(problem, now, free, options.max_iterations)
+
+
+def _descended(
+    problem: ShootingProblem,
+    now: ShootingState,
+    options: RolloutFitOptions,
+    report: Callable[[RolloutStep], None] | None,
+) -> ShootingState:
+    """Return the state in which steps from a state end."""
     while True:
         if int(now.status) == Status.CONVERGED:
             # Convergence of the innermost loop may begin another round: of multipliers, and then of noise.
             now = _next_round(problem, now, options)
         if int(now.status) != Status.RUNNING or int(now.iteration) >= options.max_iterations:
-            break
-        tolerance = jnp.asarray(options.tolerance, first.q.dtype)
+            return now
+        tolerance = jnp.asarray(options.tolerance, now.q.dtype)
         if options.optimizer is None:
             now = _step(problem, now, _linearize(problem, now), tolerance)
         else:
             now = _descend(problem, now, tolerance, options.optimizer)
         if report is not None:
             report(RolloutStep(int(now.iteration), int(now.round), float(now.cost), float(now.expected), now))
-    return _result(problem, now, free, options.max_iterations)
+
+
+def _has_far_segments(problem: ShootingProblem, state: ShootingState) -> bool:
+    """Whether some segments have far larger residuals than others, at a state of finite cost."""
+    return bool(far_segments(_segment_residuals(problem, _residuals(problem, state)[1])).any())
+
+
+def _segment_residuals(problem: ShootingProblem, r: ShootingResiduals) -> np.ndarray:
+    """Return the root mean square of each segment's residuals, after the loss, in units of the noise, `[segments]`."""
+    segments, data = problem.segments, np.asarray(r.data, np.float64)
+    counts = np.asarray(segments.weight, np.float64).sum(axis=1) * (data.shape[1] // segments.weight.shape[1])
+    return np.sqrt((data**2).sum(axis=1) / counts)
 
 
 def with_contacts(parametrization: Parametrization, contacts: Contacts | None) -> Parametrization:
@@ -234,7 +274,7 @@ def shooting_problem(
         prior_weight=jnp.asarray(options.prior_weight, dtype),
         loss=RobustLoss(options.loss, jnp.asarray(options.loss_scale, dtype)),
         integrator=options.integrator,
-        substeps=options.substeps,
+        substeps=steps_between(parametrization.reference, dt, options.integrator, options.substeps),
         owner=jnp.asarray(segments.recording[:, None] == np.arange(zeros), dtype),
         zero_deviation=jnp.asarray(options.zero_deviation or 1.0, dtype),
         measured=measured.dofs if measured is not None and len(measured.dofs) < topology.nv else None,
@@ -254,6 +294,7 @@ _first = eqx.filter_jit(shooting.first_state)
 # A program of its own, since the covariances need it, too.
 _linearize = eqx.filter_jit(shooting.linearize)
 _step = eqx.filter_jit(descent.levenberg_marquardt)
+_other_starts = eqx.filter_jit(other_starts)
 _evaluate = eqx.filter_jit(shooting.evaluate)
 _descend = eqx.filter_jit(descent.descend)
 
@@ -263,7 +304,12 @@ def _residuals(problem, state) -> tuple[ShootingResiduals, ShootingResiduals, ja
     """Return the residuals before and after the loss, and the number of intervals between samples in which contacts
     were not solved to their tolerance."""
     plain, motion = shooting.residuals_and_motion(problem, state)
-    unsolved = jnp.zeros((), jnp.int32) if motion.contact is None else (~motion.contact.converged).sum()
+    robot, unsolved = problem.parametrization.model(state.free), jnp.zeros((), jnp.int32)
+    if isinstance(robot, World):
+        start = shooting.starts_of(problem, robot, state)
+        unsolved = unsolved_intervals(robot, motion, start, problem.segments.inputs, problem.substeps)
+    elif motion.contact is not None:
+        unsolved = (~motion.contact.converged).sum()
     return plain, plain.after(problem.loss), unsolved
 
 
@@ -316,7 +362,7 @@ def _next_round(problem: ShootingProblem, state: ShootingState, options: Rollout
 def _noise_of_residuals(problem: ShootingProblem, state: ShootingState, data) -> tuple[np.ndarray, np.ndarray | None]:
     """Return the root mean squares of the residuals `data`, after the loss, of positions and of velocities (None if
     these are not compared), each `[nv]`, over the samples that count, in their units."""
-    weight, nv = problem.segments.weight, problem.segments.tau.shape[-1]
+    weight, nv = problem.segments.weight, len(state.position_noise)
     columns = np.asarray(data, np.float64).reshape(weight.size, -1)
     # No sensor is exact.
     rms = np.maximum(np.sqrt((columns**2).sum(axis=0) / float(weight.sum())), 1e-12)
@@ -342,9 +388,16 @@ def _result(problem: ShootingProblem, state: ShootingState, free, max_iterations
     if unsolved:
         message += f"; contacts were not solved to their tolerance in {unsolved} intervals between samples"
     position, velocity = _noise_of_residuals(problem, state, r.data)
-    segments, data = problem.segments, np.asarray(r.data, np.float64)
-    counts = np.asarray(segments.weight, np.float64).sum(axis=1) * (data.shape[1] // segments.weight.shape[1])
-    per_segment = np.sqrt((data**2).sum(axis=1) / counts)
+    segments, per_segment = problem.segments, _segment_residuals(problem, r)
+    far = np.flatnonzero(np.asarray(far_segments(per_segment)))
+    if len(far):
+        worst = far[np.argmax(per_segment[far])]
+        message += (
+            f"; the residuals of {len(far)} of {len(per_segment)} segments are far beyond the others', most in that of "
+            f"recording {segments.recording[worst]} from {segments.start[worst]:.4g} s on, and no other start led to "
+            "less: impacts make them hard to follow (take shorter segments, or loss='huber'), or the robot lacks "
+            "something"
+        )
     scale = np.concatenate([state.position_noise, state.velocity_noise]) * float(problem.matching)
     gap = np.asarray(r.match, np.float64) - np.asarray(segments.linked)[:, None] * np.asarray(state.multiplier)
     P = len(state.free)

@@ -26,7 +26,7 @@ class RolloutFit(eqx.Module):
     """A robot identified from roll-outs."""
 
     robot: Any
-    """The identified robot: a `Model` or `Robot`, as the parametrization's reference is."""
+    """The identified robot: a `Model`, `Robot` or `World`, as the parametrization's reference is."""
     before: Any
     """The robot from which the fit started."""
     parametrization: Parametrization
@@ -181,8 +181,13 @@ class RolloutFit(eqx.Module):
         names = [f"{name}{list(i) or ''}" for name, shape in shapes.items() for i in np.ndindex(shape)]
         return names, lambda robot: jnp.concatenate([jnp.ravel(f(robot)) for f in quantities.values()])
 
+    def _labels(self) -> dict[tuple[int, int], str | None]:
+        return {entry: name for block in self.parametrization.blocks for entry, name in block.labels().items()}
+
     def _claims(self) -> list[tuple[int, int]]:
-        return sorted(claim for block in self.parametrization.blocks for claim in block.claims)
+        labels = self._labels()
+        claims = (claim for block in self.parametrization.blocks for claim in block.claims)
+        return sorted(claim for claim in claims if labels.get(claim, "") is not None)
 
     def free_entries(self, robot: Any) -> jax.Array:
         """Return the free entries of a robot, in the order of `intervals().names`."""
@@ -192,11 +197,11 @@ class RolloutFit(eqx.Module):
     def _free_names(self) -> list[str]:
         reference = self.parametrization.reference
         model, arrays = leaves.model_of(reference), jax.tree.leaves(reference)
-        out = []
+        labels, out = self._labels(), []
         for number, place in self._claims():
             name, shape = leaves.leaf_name(reference, number), np.shape(arrays[number])
-            if of_contact := contact_names.entry_name(reference, number, place):
-                out.append(of_contact)
+            if label := labels.get((number, place)) or contact_names.entry_name(reference, number, place):
+                out.append(label)
             elif (leaf := name.rpartition(".")[2]) in places.LEAVES and place % 7 < 3:
                 label = places.place_label(model, (leaf, place // 7))
                 out.append(f"position {'xyz'[place % 7]}({label})")

@@ -26,6 +26,7 @@ from jaxdyn.sysid.parameters import Parametrization, leaves
 from jaxdyn.sysid.rollouts._arrow import ArrowSystem
 from jaxdyn.sysid.rollouts._closed_loops import closure
 from jaxdyn.sysid.rollouts._recorded_rollouts import Segments, simulate_robot
+from jaxdyn.sysid.rollouts._recorded_worlds import start_activations
 from jaxdyn.sysid.rollouts._robust_loss import RobustLoss
 
 
@@ -43,6 +44,7 @@ class ShootingProblem(eqx.Module):
     """Loss of the data's residuals, its scale in units of the noise."""
     integrator: Integrator | None = eqx.field(static=True)
     substeps: int = eqx.field(static=True)
+    """Steps from a sample to the next."""
     owner: jax.Array
     """`[segments, recordings]`: 1 where a segment belongs to a recording whose sensor zeros are unknown."""
     zero_deviation: jax.Array
@@ -189,13 +191,22 @@ def _residuals_and_motion(
 ) -> tuple[ShootingResiduals, Trajectory]:
     """Return the residuals and the roll-outs of the segments, which should end at `target`."""
     robot = problem.parametrization.model(state.free)
-    start = State(state.q, state.v)
-    motion = simulate_robot(robot, start, problem.segments.tau, problem.dt, problem.integrator, problem.substeps)
+    start = starts_of(problem, robot, state)
+    motion = simulate_robot(robot, start, problem.segments.inputs, problem.dt, problem.integrator, problem.substeps)
     pull = jnp.sqrt(2 * problem.prior_weight) * problem.parametrization.pull(state.free)
     pull = jnp.concatenate([pull, (state.zeros / problem.zero_deviation).ravel()])
     match = _match(problem, state, motion.final, target)
     open_loops = closure(leaves.model_of(robot), start, state.position_noise, state.velocity_noise)
     return ShootingResiduals(_misfit(problem, state, motion), match, pull, open_loops), motion
+
+
+def starts_of(problem: ShootingProblem, robot: Any, state: ShootingState) -> State:
+    """Return the states at which segments start."""
+    segments, activation = problem.segments, None
+    if segments.activation is not None:
+        owner, control = segments.recording, segments.inputs.control
+        activation = start_activations(robot, control, segments.activation, owner, problem.substeps)
+    return State(state.q, state.v, activation)
 
 
 def _misfit(problem: ShootingProblem, state: ShootingState, motion: Trajectory) -> jax.Array:
