@@ -125,6 +125,7 @@ from .contact import ContactReport as ContactReport
 from .contact import Contacts as Contacts
 from .contact import ContactShape as ContactShape
 from .contact import ContactShapes as ContactShapes
+from .contact import MujocoLaw as MujocoLaw
 from .contact import contact_forces as contact_forces
 from .contact import load_contact_shapes as load_contact_shapes
 from .geometry import Box as Box
@@ -138,7 +139,6 @@ from .geometry import SignedDistance as SignedDistance
 from .geometry import Sphere as Sphere
 from .io import DHRow as DHRow
 from .io import LeftOutWarning as LeftOutWarning
-from .io import MjcfActuator as MjcfActuator
 from .io import RobotFileWarning as RobotFileWarning
 from .io import from_dh as from_dh
 from .io import load_mjcf as load_mjcf
@@ -149,6 +149,7 @@ from .io import patch_urdf as patch_urdf
 from .io import save_model as save_model
 from .io import to_mjcf as to_mjcf
 from .io import to_urdf as to_urdf
+from .model import Actuator as Actuator
 from .model import BodyInertia as BodyInertia
 from .model import Frame as Frame
 from .model import Joint as Joint
@@ -172,6 +173,7 @@ from .simulate import rollout as rollout
 from .simulate import step as step
 from .simulate import vector_field as vector_field
 from .spatial import SE3 as SE3
+from .worlds import Sensor as Sensor
 from .worlds import SolverOptions as SolverOptions
 from .worlds import SolverReport as SolverReport
 from .worlds import World as World

@@ -6,12 +6,14 @@ import dataclasses
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxdyn._errors import ModelError, broadcast_batches, look_up, require_last_axes
 from jaxdyn._types import Array, Float, float_leaf
 from jaxdyn.algorithms.recursions import RobotAndParts
+from jaxdyn.model import independent_forces, spanning_coordinates
 from jaxdyn.simulate import State
 from jaxdyn.worlds._bodies import applied_torque, with_mocap_bodies
 from jaxdyn.worlds._equalities import with_active
@@ -39,10 +41,10 @@ class Keyframe(NamedTuple):
 
     def take(self, i: int) -> Keyframe:
         """Return one of all keyframes."""
-        return Keyframe(*(jnp.take(x, i, axis=x.ndim - 1 - k) for x, k in zip(self, _KEY_AXES, strict=True)))
+        return Keyframe(*(jnp.take(x, i, axis=x.ndim - 1 - k) for x, k in zip(self, KEY_AXES, strict=True)))
 
 
-_KEY_AXES = 1, 1, 1, 1, 0, 2
+KEY_AXES = 1, 1, 1, 1, 0, 2
 """The axes of the arrays of a keyframe."""
 
 
@@ -86,6 +88,18 @@ def completed(world: World, state: State) -> State:
     zeros = {"v": world.model.nv, "activation": world.na, "time": ()}
     lacking = {name: jnp.zeros(shape, dtype) for name, shape in zeros.items() if getattr(state, name) is None}
     return dataclasses.replace(state, **lacking) if lacking else state
+
+
+def start_of(world: World, state: State, arrays: dict[str, tuple[Any, int]]) -> State:
+    """Return the start of a roll-out with all batch axes: see `AbstractWorld.start_of`."""
+    state = completed(world, state)
+    _batch_of(world, {name: jnp.asarray(x) for name in _AXES if (x := getattr(state, name)) is not None})
+    leaves = zip(jax.tree.leaves(world), world.axes(), strict=True)
+    batches = {"world": jnp.broadcast_shapes(*(x.shape[: x.ndim - n] for x, n in leaves))}
+    batches |= {"state": jnp.broadcast_shapes(*(jnp.shape(x)[:-n] for x, n in ((state.q, 1), (state.v, 1))))}
+    batches |= {name: x.shape[: x.ndim - n] for name, (x, n) in arrays.items()}
+    dtype = jnp.result_type(world.model.dtype, state.q, state.v)
+    return with_batch(jax.tree.map(lambda x: jnp.asarray(x, dtype), state), broadcast_batches(batches))
 
 
 def with_batch(state: State, batch: tuple[int, ...]) -> State:
@@ -162,8 +176,9 @@ class Given(NamedTuple):
     def _with_forces(self, arguments: Arguments, torque: Any) -> Given:
         applied = jnp.zeros_like(arguments.v) if torque is None else torque
         if self.wrenches is not None:
-            bound, operands = self.bound()
-            applied = applied + bound.call(applied_torque, operands, arguments.q, self.wrenches)
+            (bound, operands), model = self.bound(), self.world.model
+            q = spanning_coordinates(model, arguments.q, velocity=False)
+            applied = applied + independent_forces(model, bound.call(applied_torque, operands, q, self.wrenches))
         return self._replace(arguments=dataclasses.replace(arguments, applied=applied))
 
 
@@ -202,4 +217,4 @@ def as_in(world: World, state: State) -> World:
     if state.active is not None:
         equalities = with_active(parts.constraints.equalities, state.active)
         parts = eqx.tree_at(lambda x: x.constraints.equalities, parts, equalities)
-    return world if parts is world.parts else dataclasses.replace(world, parts=parts)
+    return world if parts is world.parts else eqx.tree_at(lambda x: x.parts, world, parts)

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import jax
 import jax.numpy as jnp
-from jax import lax
+import numpy as np
 
-from jaxdyn._errors import ShapeError, broadcast_batches
-from jaxdyn.contact import straight_motion
-from jaxdyn.simulate import State
+from jaxdyn.contact import ContactReport, straight_motion
+from jaxdyn.simulate import Advance, State
 from jaxdyn.worlds import _equations as rows
+from jaxdyn.worlds._model_steps import advanced_as_model
 from jaxdyn.worlds._no_slip import without_slip
 from jaxdyn.worlds._sensed import sensor_rows
 from jaxdyn.worlds._solver import Solved, solve
-from jaxdyn.worlds._states import Given, completed, given_of, with_batch
+from jaxdyn.worlds._states import Given, given_of, with_batch
 from jaxdyn.worlds._world_velocities import body_velocity, rates_of_rotation_vectors, world_velocity
 
 if TYPE_CHECKING:
@@ -23,6 +22,8 @@ if TYPE_CHECKING:
 
 
 def solved(given: Given) -> Solved:
+    if not given.world.parts.as_mujoco:
+        return advanced_as_model(given, sensed=False)[1]
     bound, operands = given.bound()
     parts, arguments = given.world.parts, given.arguments.named()
     found = solve(bound, operands, arguments, given.world.options)
@@ -34,44 +35,44 @@ def solved(given: Given) -> Solved:
 
 def sensed(given: Given, found: Solved) -> Any:
     """Return the values of all sensors at a solved state, `[*batch, n]`, one after the other."""
+    if not given.world.parts.as_mujoco:
+        return advanced_as_model(given, sensed=True)[2]
     bound, operands = given.bound()
     time = jnp.broadcast_to(given.state.time, given.arguments.q.shape[:-1])[..., None]
     named = given.arguments.named() | ({} if given.wrenches is None else {"wrenches": given.wrenches})
     return bound.call(sensor_rows, operands, found.a, time, **named, **found.given_pushes())
 
 
-def rolled_out(world: World, state: State, controls: Any, torques: Any, wrenches: Any) -> State:
-    controls = jnp.asarray(controls)
-    if controls.ndim < 2:
-        raise ShapeError(f"controls has shape {controls.shape}; [*batch, steps, {world.nu}] is needed")
-    further = {"torques": (torques, 2), "wrenches": (wrenches, 3)}
-    inputs = {"controls": (controls, 2)} | {k: (jnp.asarray(x), n) for k, (x, n) in further.items() if x is not None}
-    batches = {name: x.shape[: x.ndim - n] for name, (x, n) in inputs.items()}
-    state = completed(world, state)
-    batch = broadcast_batches({"state": state.q.shape[:-1]} | batches)
-    state = with_batch(state, batch)
-    # The axis of the steps first.
-    given = {name: jnp.moveaxis(x, -n, 0) for name, (x, n) in inputs.items()}
+def by_name(sensors: Any, values: Any) -> dict[str, Any]:
+    """Return the values `[*batch, n]` of all sensors, one after the other, by the names of the sensors."""
+    ends = np.cumsum(sensors.sizes)
+    return {name: values[..., end - n : end] for name, n, end in zip(sensors.names, sensors.sizes, ends, strict=True)}
 
-    def one(state: State, now: dict[str, Any]):
-        after = stepped(world, state, *(now.get(name) for name in ("controls", "torques", "wrenches")))
-        return after, after
 
-    _, states = lax.scan(one, state, given, length=controls.shape[-2])
-
-    def joined(first, rest):
-        return jnp.moveaxis(jnp.concatenate([first[None], rest]), 0, len(batch))
-
-    return jax.tree.map(joined, state, states)
+def advanced(world: World, state: State, control: Any, torque: Any, wrenches: Any, sensed_too: bool) -> Advance:
+    """Return the state after a time step, the readings of the sensors at its start if asked for, and how the
+    constraints were solved."""
+    given = given_of(world, state, control, torque, wrenches)
+    if world.parts.as_mujoco:
+        found = solved(given)
+        after, values = step_from(given, found.a), sensed(given, found) if sensed_too else None
+    else:
+        after, found, values = advanced_as_model(given, sensed=sensed_too)
+    tolerance = world.options.tolerance_of(found.error.dtype)
+    report = ContactReport(found.error, found.iterations.astype(jnp.int32), tolerance)
+    readings = by_name(world.parts.sensors, values) if sensed_too else None
+    return Advance(after, readings, report)
 
 
 def stepped(world: World, state: State, control: Any, torque: Any, wrenches: Any) -> State:
     given = given_of(world, state, control, torque, wrenches)
-    return step_from(given, solved(given).a)
+    return step_from(given, solved(given).a if world.parts.as_mujoco else None)
 
 
 def step_from(given: Given, a: Any) -> State:
     """Return the state after a time step from one with the accelerations `a`, those of `solved`."""
+    if not given.world.parts.as_mujoco:
+        return advanced_as_model(given, sensed=False)[0]
     world, state, arguments = given.world, given.state, given.arguments
     if world.parts.integrator == "rk4":
         q, v, activation = _runge_kutta(given, a)
