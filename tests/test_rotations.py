@@ -303,7 +303,7 @@ def test_turns_from_z_as_arrays():
     directions = np.concatenate([5.0 * AXES, np.eye(3), -np.eye(3), [[1e-6, 0, -1], [1e-12, 0, -1]]])
     turned = quaternion_to_rotation(in_both(quaternion_from_z, directions))[..., 2]
     expected = directions / np.linalg.norm(directions, axis=1, keepdims=True)
-    np.testing.assert_allclose(turned, expected, rtol=0, atol=1e-9)
+    np.testing.assert_allclose(turned, expected, rtol=0, atol=2e-15)
     np.testing.assert_array_equal(quaternion_from_z(np.zeros(3)), [1, 0, 0, 0])
 
 

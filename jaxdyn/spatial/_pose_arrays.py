@@ -169,8 +169,10 @@ def quaternion_from_z(direction: ArrayLike) -> Any:
     known = square > 0
     x, y, z = lib.moveaxis(v / lib.sqrt(lib.where(known, square, 1.0))[..., None], -1, 0)
     z = lib.where(known, z, 1.0)
-    # Any half turn about an axis across z takes z to -z. Nearer to it, rounding of `1 + z` would decide on the axis.
-    turn = lib.stack([1 + z, lib.where(z < -1 + 1e-9, 1.0, -y), x, 0 * z], axis=-1)
+    # `1 + z` of a unit vector, without the cancellation near -z; any half turn about an axis across z takes z to -z.
+    across = x * x + y * y
+    w = lib.where(z < 0, across / lib.where(z < 0, 1 - z, 1.0), 1 + z)
+    turn = lib.stack([w, lib.where((z < 0) & (across == 0), 1.0, -y), x, 0 * z], axis=-1)
     return turn / lib.sqrt((turn * turn).sum(axis=-1, keepdims=True))
 
 

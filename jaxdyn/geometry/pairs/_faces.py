@@ -1,4 +1,4 @@
-"""Flat faces of convex shapes, and the contacts of an edge or of a disk with them (mjc_multicontact of MuJoCo 4)."""
+"""Flat faces of convex shapes, and the contacts of an edge with them (mjc_multicontact of MuJoCo 4)."""
 
 from __future__ import annotations
 
