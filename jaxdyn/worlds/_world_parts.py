@@ -10,16 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdyn._types import Array, Float
-from jaxdyn.algorithms.recursions import Robot, RobotAndParts
+from jaxdyn.algorithms.recursions import Robot
 from jaxdyn.contact import Contacts
-from jaxdyn.model import Model
 from jaxdyn.spatial import Quaternion, Sym3, Vec3
 from jaxdyn.tree import columns_of, take_rows
-from jaxdyn.worlds import _equations as rows
 from jaxdyn.worlds._actuators import Actuators
 from jaxdyn.worlds._bodies import Bodies
 from jaxdyn.worlds._constraints import Constraints
-from jaxdyn.worlds._newton import Pattern
 from jaxdyn.worlds._no_slip import NoSlip
 from jaxdyn.worlds._parts import Part, PartRows
 from jaxdyn.worlds._passive import Passive
@@ -47,7 +44,6 @@ class WorldParts(Part):
     """Whether Euler steps take the damping of joints implicitly."""
     free_bodies: tuple[int, ...] = eqx.field(static=True)
     """The first degrees of freedom of free bodies that carry no joints."""
-    pattern: Pattern | None = eqx.field(static=True)
     no_slip: NoSlip | None = None
     """MuJoCo's sweeps against slip, if the file has them."""
     of_model: bool = eqx.field(static=True, default=False)
@@ -145,21 +141,3 @@ def _placed(origin: list) -> Any:
     """Return poses without rotations."""
     x, y, z = origin
     return _table([x, y, z, x * 0 + 1, x * 0, x * 0, x * 0])
-
-
-def pattern_of(model: Model, parts: WorldParts) -> Pattern:
-    """Return the structure of the constraints' rows, which tracing finds."""
-    found: list[Pattern] = []
-
-    def look(robot: Robot, world, q, v, control, activation):
-        now = rows.acting(robot, world, q, v, control, activation, robot.zeros())
-        all_rows = rows.rows_at(robot, world, now)
-        found.append(Pattern.of(all_rows.kinds, all_rows.moves(robot), robot.topology.dof_ancestors))
-        return all_rows.aref
-
-    na = sum(x >= 0 for x in parts.actuators.states)
-    sizes = model.nq, model.nv, len(parts.actuators.names), na
-    dtype = model.dtype
-    bound, operands = RobotAndParts.of(model, parts, dtype, "load_world")
-    jax.eval_shape(lambda *x: bound.call(look, operands, *x), *(jax.ShapeDtypeStruct((n,), dtype) for n in sizes))
-    return found[0]
