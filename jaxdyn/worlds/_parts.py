@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import typing
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Self
 
 import equinox as eqx
@@ -107,18 +107,23 @@ class PartRows:
 
     def __init__(self, part: Part, robot: Robot):
         self.part, self.robot = part, robot
+        self.elsewhere: dict[str, Callable[[], Any]] = {}
+        """The functions of the rows that stand in the model, called for those that are read."""
 
     def __getattr__(self, name: str) -> Any:
+        there = self.elsewhere.get(name)
+        self.__dict__[name] = value = self.rows_of_part(name) if there is None else there()
+        return value
+
+    def rows_of_part(self, name: str) -> Any:
+        """Return a field of the part itself, as rows."""
         value: Any = getattr(self.part, name)
         count = _axes_of_fields(type(self.part)).get(name)
         if isinstance(value, Part):
-            value = PartRows(value, self.robot)
-        elif isinstance(value, tuple) and any(isinstance(x, Part) for x in value):
-            value = tuple(PartRows(x, self.robot) for x in value)
-        elif count is not None and value is not None:
-            value = self._rows(value, count)
-        self.__dict__[name] = value
-        return value
+            return PartRows(value, self.robot)
+        if isinstance(value, tuple) and any(isinstance(x, Part) for x in value):
+            return tuple(PartRows(x, self.robot) for x in value)
+        return value if count is None or value is None else self._rows(value, count)
 
     def _rows(self, value: Any, count: int) -> Any:
         rank = self.robot.rank

@@ -68,23 +68,43 @@ def with_numbers_of_model(found: PartRows, robot: Robot) -> PartRows:
     damping, springs, dry friction, limits of positions and efforts, inertias, and placements and axes of joints. Each
     number then stands in one place, where gradients and fits reach it; the parts hold arrays without rows for them."""
     limits, passive, sensors = found.constraints.limits, found.passive, found.sensors
-    coordinates, _ = np.array(limits.joints, int).reshape(-1, 2).T
-    bounds = [take_rows(x, coordinates) for x in (robot.position_lower, robot.position_upper)]
-    limits.range = _table([jnp.clip(x, -ENDLESS, ENDLESS) for x in bounds])
-    found.constraints.losses.loss = take_rows(robot.friction, np.array(found.constraints.losses.dofs, int))
-    effort = jnp.clip(robot.effort_limit, -ENDLESS, ENDLESS)
-    found.actuators.joint_range = _table([-effort, effort])
-    passive.damping = _linear(robot.damping)
-    if passive.springs:
-        passive.stiffness = _linear(take_rows(robot.stiffness, np.array(passive.spring_dofs)))
-        passive.reference = take_rows(robot.spring_reference, np.array(passive.springs))
-    _, center, _ = _inertias(robot, np.arange(robot.nb))
-    # The world comes first; its own frame stands for its center of mass.
-    found.bodies.centers.placement = _placed([jnp.concatenate([0 * x[:1], x]) for x in jax.tree.leaves(center)])
-    sensors.mass, center, inertia = _inertias(robot, np.array(sensors.body_numbers, int) - 1)
-    sensors.bodies.placement, sensors.inertia = _placed(jax.tree.leaves(center)), _table(jax.tree.leaves(inertia))
-    if sensors.turned:
-        _turn(sensors.turns, robot)
+
+    def bounds() -> Any:
+        coordinates, _ = np.array(limits.joints, int).reshape(-1, 2).T
+        both = [take_rows(x, coordinates) for x in (robot.position_lower, robot.position_upper)]
+        return _table([jnp.clip(x, -ENDLESS, ENDLESS) for x in both])
+
+    def efforts() -> Any:
+        effort = jnp.clip(robot.effort_limit, -ENDLESS, ENDLESS)
+        return _table([-effort, effort])
+
+    def centers() -> Any:
+        center = jax.tree.leaves(_inertias(robot, np.arange(robot.nb))[1])
+        # The world comes first; its own frame stands for its center of mass.
+        return _placed([jnp.concatenate([0 * x[:1], x]) for x in center])
+
+    def members() -> tuple[Any, Vec3, Sym3]:
+        return _inertias(robot, np.array(sensors.body_numbers, int) - 1)
+
+    dofs = np.array(found.constraints.losses.dofs, int)
+    limits.elsewhere["range"] = bounds
+    found.constraints.losses.elsewhere["loss"] = lambda: take_rows(robot.friction, dofs)
+    found.actuators.elsewhere["joint_range"] = efforts
+    passive.elsewhere |= {
+        "damping": lambda: _linear(robot.damping),
+        "stiffness": lambda: _linear(take_rows(robot.stiffness, np.array(passive.spring_dofs))),
+        "reference": lambda: take_rows(robot.spring_reference, np.array(passive.springs)),
+    }
+    found.bodies.centers.elsewhere["placement"] = centers
+    sensors.bodies.elsewhere["placement"] = lambda: _placed(jax.tree.leaves(members()[1]))
+    sensors.elsewhere |= {
+        "mass": lambda: members()[0],
+        "inertia": lambda: _table(jax.tree.leaves(members()[2])),
+    }
+    sensors.turns.elsewhere |= {
+        "fixed": lambda: _fixed_turns(sensors.turns, robot),
+        "axis": lambda: take_rows(robot.joint_axis, np.array(sensors.turns.own, int)[:, 1]),
+    }
     return found
 
 
@@ -98,14 +118,13 @@ def _inertias(robot: Robot, bodies: np.ndarray) -> tuple[Any, Vec3, Sym3]:
     return mass, center, Sym3(*about_origin) - offset * mass
 
 
-def _turn(turns: Any, robot: Robot) -> None:
-    """Set the fixed rotations before joints, and their axes, of chains (`Turns`)."""
-    joints, axes = np.array(turns.own, int).T
+def _fixed_turns(turns: PartRows, robot: Robot) -> Any:
+    """Return the fixed rotations before the joints of chains (`Turns`)."""
+    joints = np.array(turns.own, int)[:, 0]
     placed = columns_of(take_rows(robot.joint_placement, joints))[3:]
     alone = robot.constant((joints < 0).astype(float))
-    own = Quaternion(*columns_of(turns.fixed))
-    fixed = Quaternion(placed[0] + alone, *placed[1:]).multiply(own)
-    turns.fixed, turns.axis = _table(jax.tree.leaves(fixed)), take_rows(robot.joint_axis, axes)
+    own = Quaternion(*columns_of(turns.rows_of_part("fixed")))
+    return _table(jax.tree.leaves(Quaternion(placed[0] + alone, *placed[1:]).multiply(own)))
 
 
 def _table(columns: list) -> Any:
