@@ -172,6 +172,55 @@ def test_residuals_of_a_block_without_leverage_have_the_covariance_of_the_noise(
     np.testing.assert_allclose(enlarged @ left @ enlarged.T, np.eye(10), atol=1e-12)
 
 
+def _periodic(truth, seed, *, degrees=0.0, gain=0.0, spring=0.0):
+    """A recording of two periods of an arm, with an error that no effect of the joints describes, or with springs."""
+    rng, t, w = np.random.default_rng(seed), np.arange(0.0, 12.0, 0.004), 2 * np.pi / 6
+    size, k = rng.normal(size=(5, 2, truth.nv)) * 0.25 / np.arange(1, 6)[:, None, None] ** 0.7, w * np.arange(1, 6)
+    s, c = np.sin(k[:, None] * t), np.cos(k[:, None] * t)
+    q = np.einsum("hj,ht->tj", size[:, 0], s) + np.einsum("hj,ht->tj", size[:, 1], c)
+    v, a = (np.einsum("hj,h,ht->tj", size[:, 0], k**n, x) for n, x in ((1, c), (2, -s)))
+    v, a = (x + np.einsum("hj,h,ht->tj", size[:, 1], -(k**n), y) for x, n, y in ((v, 1, s), (a, 2, c)))
+    tilted = np.array([np.sin(np.radians(degrees)), 0, -np.cos(np.radians(degrees))]) * 9.81
+    robot = dataclasses.replace(truth, gravity=jnp.asarray(tilted))
+    middle = np.asarray(truth.position_lower + truth.position_upper) / 2
+    tau = np.asarray(jaxdyn.rnea(robot, *(jnp.asarray(x) for x in (q + middle, v, a)))) + spring * q
+    tau = tau * (1 + gain * rng.choice([-1, 1], truth.nv))
+    return sysid.Recording(t, q + middle, tau=tau + 0.015 * tau.std(axis=0) * rng.normal(size=tau.shape))
+
+
+def test_parts_that_are_held_out_have_other_motions():
+    """A periodic motion repeats itself: parts in time would be predicted as well as those of the fit, whatever the
+    model lacks."""
+    truth = _arm().with_joint_friction(**FRICTION)
+    recording = _periodic(truth, 0, spring=2.0).prepared(10.0)
+    found = sysid.cross_validate(truth, recording, friction_velocity=0.05, prior_weights=(1.0,))
+    assert found.errors.shape == (5, 1)
+    # The noise by which errors are divided is what least squares leave of the fit's own data. Parts in time have twice
+    # as much, since the ends of the recording differ.
+    assert found.errors.mean() > 2.5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("cause", "change"),
+    [
+        ("gain", {"gain": 0.1}),
+        ("tilt", {"degrees": 3.0}),
+        ("length", {}),
+        ("spring", {"spring": 4.0}),
+    ],
+)
+def test_effects_that_do_not_exist_do_not_make_up_for_other_errors(cause, change):
+    """Of an arm of seven joints, with errors of other kinds, and with springs that exist."""
+    truth = jaxdyn.samples.arm().with_joint_friction(0.5, 0.4, 0.02).with_armature(0.1)
+    start = truth.scaled(mass=1.2)
+    if cause == "length":
+        start = dataclasses.replace(start, joint_placement=start.joint_placement.at[1:, :3].multiply(1.03))
+    for seed in range(3):
+        effects = sysid.plan_identification(start, _periodic(truth, seed, **change)).joint_effects
+        assert effects == sysid.JointEffects(spring=cause == "spring")
+
+
 @pytest.mark.slow
 def test_identify_finds_what_is_there_and_nothing_else():
     truth = _arm().with_joint_friction(**FRICTION)
@@ -308,6 +357,18 @@ def test_structure_without_a_name_is_something_else(kind):
     assert "Nor do they show" not in text
 
 
+def test_lengths_that_leave_no_residuals_are_named():
+    """Joint 3 slides along its own axis, which changes no torque; joint 4 stands beside its axis."""
+    arm = jaxdyn.samples.arm().with_locked_joints({f"joint{i}": 0.0 for i in (5, 6, 7)} | {"joint4": -1.0})
+    truth = arm.with_joint_friction(**FRICTION)
+    start = dataclasses.replace(truth, joint_placement=truth.joint_placement.at[1:, :3].multiply(1.08))
+    found = sysid.identify(start, _periodic(truth, 0), joint_effects=sysid.JointEffects(), prior_weight=1.0)
+    (lengths,) = (x for x in found.causes if x.name == "lengths")
+    assert not lengths.evident
+    assert "joint3" in lengths.hidden
+    assert any("would not show, even by a tenth" in x and "joint3" in x for x in found.verdict())
+
+
 def test_flexible_joints_and_gravity_upside_down_are_named():
     truth = _arm().with_joint_friction(**FRICTION)
     r = _recording(truth, noise=0.02, rate=100.0)
@@ -359,7 +420,34 @@ def test_a_joint_that_turns_one_way_or_never_or_whose_torque_is_clipped():
     still = identified(q * [1, 0] + [0, 0.3] + 2e-5 * rng.normal(size=q.shape))
     assert still.plan.joint_effects.coulomb == still.plan.joint_effects.armature == ("joint2",)
     assert any("armature and friction of joint4 were not fitted" in y for y in still.verdict())
-    assert any("stay at their largest values: joint4" in y for y in identified(q, clip=15.0).verdict())
+    assert any("largest values or limits" in y and "joint4 (" in y for y in identified(q, clip=15.0).verdict())
+
+
+@pytest.mark.parametrize("limited", [False, True])
+def test_clipped_torques_are_left_out(limited):
+    """Values that repeat show a limit, and so does the model's limit, with noise after it."""
+    truth, rng = _arm().with_joint_friction(0.8, 1.5, 0.05), np.random.default_rng(0)
+    exact = _recording(truth, noise=0.0, offset=np.array([0.3, -0.2]))
+    limit = 0.6 * np.abs(exact.tau).max(axis=0)
+    noise = 0.05 * rng.normal(size=exact.tau.shape)
+    tau = np.clip(exact.tau, -limit, limit) + noise if limited else np.clip(exact.tau + noise, -limit, limit)
+    start = truth.scaled(mass=0.8)
+    if limited:
+        start = dataclasses.replace(start, effort_limit=jnp.asarray(limit))
+    recording = sysid.Recording(exact.t, exact.q, tau=tau)
+    found = sysid.identify(start, recording, friction_velocity=0.05, prior_weight=1.0, force=True)
+    assert not any(x.taken for x in found.plan.choices)
+    assert not any(x.evident for x in found.causes)
+    assert np.mean(_covered(found.fit, truth, np.array([0.3, -0.2]))) > 0.9
+    np.testing.assert_allclose(found.fit.model.friction, 1.5, rtol=0.1)
+    # Other things than the torque at these samples stay: the other joint's torque, and the motion.
+    clipped, left_out = recording.clipped_torques(start), found.plan.recordings[0].clipped_torques()
+    assert clipped.mean(axis=0).min() > 0.1
+    assert (left_out.mean(axis=0) < 1.3 * clipped.mean(axis=0)).all()
+    (sentence,) = (x for x in found.verdict() if "largest values or limits" in x)
+    assert f"joint2 ({clipped[:, 0].sum()} of {len(clipped)} samples)" in sentence
+    # The errors of held-out torques do not count clipped ones, which the model cannot predict.
+    assert found.evaluate(recording).relative < 0.02
 
 
 def test_wrong_lengths_are_found():

@@ -16,6 +16,7 @@ from loop_robots import LEGS, admissible_velocity, biped, bricard, close_four_ba
 import jaxdyn
 from experiments.benchmark_loops import standing_quadruped
 from jaxdyn import BodyInertia, Joint, ModelBuilder, State
+from jaxdyn.native._specialize import specialize
 from jaxdyn.simulate import RolloutOptions, Trajectory, Transmission
 from jaxdyn.simulate.integrators import RUNGE_KUTTA_STEPS
 from jaxdyn.simulate.integrators._closed_loops import closed
@@ -256,6 +257,28 @@ def test_open_loops_are_named_and_not_jumped():
     assert (
         jaxdyn.rollout(jaxdyn.samples.pendulum(), State(np.zeros(1), np.zeros(1)), tau[:, :1], 1e-3).loop_error is None
     )
+    # A half turn, at which the sine of the angle is zero.
+    builder = ModelBuilder().add_body(
+        "rod", "world", Joint(axis=(0, 1, 0)), inertia=BodyInertia.rod(1.0, (0, 0, 0), (1, 0, 0))
+    )
+    held = builder.add_loop("held", "weld", "rod", "world").build()
+    with pytest.raises(jaxdyn.ModelError, match=r"'held' open by 3\.14"):
+        jaxdyn.step(held, State(np.array([np.pi]), np.zeros(1)), np.zeros(1), 1e-3)
+
+
+def test_steps_of_first_order_have_one_loop_of_newton_steps():
+    """Written out one after the other, five steps took five times the operations of forward dynamics."""
+    model = jaxdyn.samples.four_bar().astype(jnp.float32)
+
+    def stepped(q, v, tau):
+        end = jaxdyn.step(model, State(q, v), tau, 1e-3)
+        return end.q, end.v
+
+    def operations(function) -> int:
+        shapes = [jax.ShapeDtypeStruct((n,), "float32") for n in (model.nq, model.nv, model.nv)]
+        return sum(not n.uniform for n in specialize(function, shapes, [False] * 3, 32).nodes)
+
+    assert operations(stepped) < 3.5 * operations(lambda q, v, tau: jaxdyn.aba(model, q, v, tau))
 
 
 @pytest.mark.slow
@@ -299,7 +322,7 @@ def test_squeezer_after_three_hundredths_of_a_second():
 @pytest.mark.slow
 @pytest.mark.parametrize(("integrator", "substeps"), [("rk4", 1), ("semi_implicit_euler", 2), ("midpoint", 1)])
 def test_derivatives_of_steps(integrator, substeps):
-    """Those that solvers use are those of the step."""
+    """Those that solvers use are those of the step, and of differences by torques."""
     model, q = four_bar(), close_four_bar(0.7)
     start, tau = (
         State(jnp.asarray(q), jnp.asarray(admissible_velocity(model, q, np.ones(3)))),
@@ -315,6 +338,10 @@ def test_derivatives_of_steps(integrator, substeps):
     by_state, by_tau = jax.jacrev(after, (0, 1))(start, tau)
     np.testing.assert_allclose(found.by_state, jnp.concatenate([by_state.q, by_state.v], axis=1), atol=1e-9)
     np.testing.assert_allclose(found.by_torque, by_tau, atol=1e-9)
+    more, less = jax.vmap(lambda x: after(start, tau + x))(
+        np.stack([1e-3 * np.eye(3), -1e-3 * np.eye(3)]).reshape(6, 3)
+    ).reshape(2, 3, -1)
+    np.testing.assert_allclose((more - less).T / 2e-3, by_tau, atol=1e-8)
 
 
 @pytest.mark.slow

@@ -1,5 +1,7 @@
 """Model predictive control compiles once, starts warm, follows moving references and tolerates wrong models."""
 
+import sys
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -15,6 +17,7 @@ from jaxdyn.trajopt import (
     ContinuousDynamics,
     ControlResidual,
     DDPOptions,
+    FunctionCost,
     FunctionResidual,
     Latency,
     PredictiveSamplingOptions,
@@ -24,7 +27,9 @@ from jaxdyn.trajopt import (
     StateResidual,
     Status,
     closed_loop,
+    ddp,
 )
+from jaxdyn.trajopt.ddp import host_microseconds
 from jaxdyn.trajopt.problem import with_disturbance
 
 DT, HORIZON = 0.05, 12
@@ -284,6 +289,35 @@ def test_no_time_ends_after_an_iteration_and_enough_time_changes_nothing():
     assert np.isfinite(ended[0].us).all()
     assert ended[1].success
     assert ended[1].iterations > 1
+
+
+def test_the_time_limit_is_that_of_the_whole_step(monkeypatch):
+    """The call of the step has taken two seconds when the solve begins."""
+    x = np.array([0.6, 1.0])
+    controller = MPC(problem(), DDPOptions(max_iterations=40, time_limit=1.0))
+    plan = controller.start(x)
+    monkeypatch.setattr("jaxdyn.trajopt.mpc._mpc.host_microseconds", lambda: host_microseconds() - np.int32(2_000_000))
+    solution = controller.step(plan, x)[2]
+    assert solution.status == Status.OUT_OF_TIME
+    assert solution.iterations == 1
+
+
+def test_searches_within_an_iteration_end_when_the_time_is_up(monkeypatch):
+    """Each look at the clock takes a second. The concave cost needs a regularization of about its curvature."""
+    seconds = iter(range(1000))
+    # The package's name is that of its function.
+    clock = sys.modules["jaxdyn.trajopt.ddp._clock"]
+    monkeypatch.setattr(clock, "host_microseconds", lambda: np.array(next(seconds) * 10**6, np.int32))
+    concave = Problem(
+        ContinuousDynamics(lambda x, u, t, _: u, 1, 1, dt=1.0),
+        np.ones(1),
+        3,
+        stage_costs=[FunctionCost(lambda x, u, t, _: u @ u - 10 * x @ x)],
+    )
+    found = ddp(concave, options=DDPOptions(time_limit=1.5, hessian="full", history=1))
+    assert found.status == Status.OUT_OF_TIME
+    assert found.iterations == 1
+    assert 0 < found.history.regularization[0] < 1e-6
 
 
 def test_a_plant_outside_of_what_the_model_allows_is_led_back():

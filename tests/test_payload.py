@@ -1,6 +1,7 @@
 """An arm's payload is recovered from simulated recordings with and without it."""
 
 import dataclasses
+import warnings
 
 import jax.numpy as jnp
 import numpy as np
@@ -84,6 +85,21 @@ def pair(noise: float, seed: int = 0, **options):
     believed = dataclasses.replace(bare, inertial_parameters=1.5 * bare.inertial_parameters)
     recordings = record(bare, seed, noise), record(bare.with_payload("tool", PAYLOAD), seed + 1, noise)
     return identify_payload(believed, *recordings, frame="tool", friction_velocity=0.05, **options), recordings
+
+
+def test_gains_of_drives_that_are_wrong_are_named():
+    """A factor of all torques is one of all masses, which the print says; factors of single joints leave residuals."""
+    bare = arm()
+    runs = record(bare, 0, 0.01), record(bare.with_payload("tool", HEAVY), 1, 0.01)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        alike = [dataclasses.replace(x, tau=1.09 * x.tau) for x in runs]
+        fit = identify_payload(bare, *alike, frame="tool", friction_velocity=0.05)
+    np.testing.assert_allclose(fit.mass, 1.09 * HEAVY.mass, rtol=0.02)
+    assert "a drive gain wrong by a part makes masses and inertias wrong by that part" in str(fit)
+    unlike = [dataclasses.replace(x, tau=x.tau * [1.0, 1.1, 0.9]) for x in runs]
+    with pytest.warns(RecordingWarning, match="wrong from joint to joint would explain"):
+        identify_payload(bare, *unlike, frame="tool", friction_velocity=0.05)
 
 
 def test_exact_torques_give_the_payload():

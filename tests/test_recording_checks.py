@@ -306,6 +306,19 @@ def test_true_torques_of_a_light_wrist_are_not_refused(friction):
     assert (finding.kind, finding.joints, finding.grave) == ("sign", ("joint4",), True)
 
 
+def test_torques_of_a_rotor_that_hides_a_light_link_are_not_refused():
+    """About a vertical axis the torque follows the acceleration, whether the inertia is a rotor's or a link's."""
+    builder = jaxdyn.ModelBuilder()
+    light = jaxdyn.BodyInertia.box(0.5, (0.05, 0.05, 0.1))
+    builder.add_body("wrist", "world", jaxdyn.Joint(name="turn", axis=(0, 0, 1)), (0, 0, 0), light)
+    model, r = builder.build(), good()
+    q, v, a = (x[:, :1] for x in (r.q, *r.require("v", "a")))
+    truth = model.with_armature(100 * 0.5 * 0.05**2 / 6).with_joint_friction(0.001, 0.001, 0.02)
+    tau = np.asarray(rnea(truth, *(jnp.asarray(x) for x in (q, v, a))))
+    (finding,) = check_recording(Recording(r.t, q, v, a, tau), model, warn=False)
+    assert (finding.kind, finding.grave) == ("scale", False)
+
+
 def test_torques_far_smaller_than_the_model_s():
     r = recorded(1, friction=2.0)
     for j in (2, 5, 6):

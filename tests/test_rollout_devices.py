@@ -132,6 +132,22 @@ roll = jax.jit(lambda s, u: jaxdyn.rollout(model, s, u, 1e-3, **only))
 assert not communicates(roll.lower(State(put(q), put(v)), put(tau)).compile())
 print("passed")
 """
+WORLDS = '''
+world = jaxdyn.load_world("""<mujoco><worldbody><geom type="plane" size="1 1 1"/>
+<body pos="0 0 0.06"><freejoint/><geom type="capsule" size="0.05 0.1" euler="70 0 0"/></body>
+<body pos="1 0 1"><joint name="j" axis="1 0 0"/><geom size="0.1" pos="0 0 0.3"/></body></worldbody>
+<actuator><position joint="j" kp="3" timeconst="0.05"/></actuator><sensor><jointpos joint="j"/></sensor></mujoco>""")
+start = world.state(v=rng.normal(size=(16, 7)))
+u = rng.normal(size=(16, steps, 1))
+want = world.rollout(start, u, sensors=True)
+got = world.rollout(start, u, sensors=True, options=RolloutOptions(check=True, sharding=split))
+same((got.q, got.sensors, got.end, got.contact.iterations), (want.q, want.sensors, want.end, want.contact.iterations))
+assert got.q.sharding.is_equivalent_to(split, 3) and got.end.time.sharding.is_equivalent_to(split, 1)
+only = RolloutOptions(sharding=split)
+roll = jax.jit(lambda s, u: world.rollout(s, u, options=only))
+assert not communicates(roll.lower(jax.tree.map(put, start), put(u)).compile())
+print("passed")
+'''
 TWO_PROCESSES = """
 import sys
 jax.distributed.initialize(sys.argv[1], num_processes=2, process_id=int(sys.argv[2]))
@@ -178,7 +194,7 @@ def finish(process: subprocess.Popen) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("body", [ROLLOUTS, REST, CONTACTS], ids=["roll-outs", "rest", "contacts"])
+@pytest.mark.parametrize("body", [ROLLOUTS, REST, CONTACTS, WORLDS], ids=["roll-outs", "rest", "contacts", "worlds"])
 def test_eight_devices_do_what_one_does_and_exchange_nothing(body):
     out = finish(start(MESH + body, 8))
     assert out.strip().endswith("passed"), out[-4000:]

@@ -23,6 +23,7 @@ from jaxdyn import (
     NotConvergedWarning,
     ShapeError,
     UnknownNameError,
+    _waits,
     samples,
 )
 from jaxdyn.simulate import Transmission
@@ -736,6 +737,42 @@ def test_a_constant_in_the_cost_and_units_of_constraints_change_no_solution(chan
     assert_allclose(s.us, reference.us, atol=1e-8)
 
 
+def rate_in_units(x, u, t, units):
+    angle, speed = x / units[0]
+    return units[0] * jnp.array([speed, 9.81 * jnp.sin(angle) + 3 * u[0] / units[1]])
+
+
+def effort_in_units(x, u, t, units):
+    return units[2] * 0.01 * ((u @ u) / units[1] ** 2 + (x @ x) / units[0] ** 2)
+
+
+def distance_in_units(x, u, t, units):
+    return units[2] * 10 * (x @ x) / units[0] ** 2
+
+
+def in_units(state=1.0, control=1.0, cost=1.0) -> Problem:
+    """Return the way of a pendulum from 3 rad to rest, in units of these sizes; all share one program."""
+    units = jnp.array([state, control, cost])
+    return Problem(
+        ContinuousDynamics(rate_in_units, 2, 1, units, dt=0.1, integrator="rk4"),
+        state * np.array([3.0, 0.0]),
+        20,
+        stage_costs=[FunctionCost(effort_in_units, units)],
+        terminal_costs=[FunctionCost(distance_in_units, units)],
+        control_lower=-3.0 * control,
+        control_upper=3.0 * control,
+    )
+
+
+@pytest.mark.parametrize("units", [{"cost": 1e-12}, {"state": 1e6}, {"state": 1e-6, "cost": 1e-12}, {"control": 1e6}])
+def test_units_change_no_solution_of_a_problem_with_bounds_on_controls_only(units):
+    reference, s = ddp(in_units()), ddp(in_units(**units))
+    assert reference.success
+    assert s.success, s.message
+    assert abs(s.iterations - reference.iterations) <= 2
+    assert_allclose(s.us / units.get("control", 1.0), reference.us, atol=1e-7)
+
+
 @pytest.mark.parametrize("stages", [slice(1), (slice(None), 1)])
 def test_controls_with_equal_bounds_need_no_stationarity(stages):
     """The first controls are on their way; one actuator is broken."""
@@ -762,6 +799,47 @@ def test_contradicting_constraints_are_named_with_their_stages():
     assert "below its lower bound, at stage 3, stage_constraints[0] (FunctionResidual), component 0" in s.describe(
         problem
     )
+
+
+@pytest.mark.parametrize("apart", [1e-3, 1e-5])
+def test_constraints_that_contradict_each_other_by_little_are_infeasible(apart):
+    """The solve ends at a stationary point of the violation: half of it on each side."""
+    place = Selected(StateResidual(), [0])
+    problem = Problem(
+        ContinuousDynamics(two_forces, 2, 2, dt=0.1),
+        np.zeros(2),
+        20,
+        stage_costs=[QuadraticCost(ControlResidual(), 0.01)],
+        terminal_constraints=[Constraint(place, 1 + apart, np.inf), Constraint(place, -np.inf, 1.0)],
+        control_lower=-2.0,
+        control_upper=2.0,
+    )
+    s = ddp(problem)
+    assert s.status == Status.INFEASIBLE
+    assert_allclose(s.residuals.violation, apart / 2, rtol=1e-2)
+    for i in range(2):
+        assert f"at the end, terminal_constraints[{i}]" in s.describe(problem)
+    possible = eqx.tree_at(lambda p: p.terminal_constraints[0].lower, problem, jnp.asarray(1 - apart))
+    assert ddp(possible).success
+
+
+def test_a_solve_that_takes_long_says_so(monkeypatch, caplog):
+    monkeypatch.setattr("jaxdyn._waits.PATIENCE", 0.3)
+    monkeypatch.setattr("jaxdyn._waits._threads", _waits._Threads())
+    asleep = []
+
+    def report(iteration, record, status):
+        if asleep:
+            time.sleep(asleep.pop())
+
+    options = DDPOptions(progress=report)
+    ddp(pendulum(), options=options)
+    time.sleep(0.6)
+    caplog.clear()
+    asleep.append(0.6)
+    ddp(pendulum(), options=options)
+    (message,) = caplog.messages
+    assert message.startswith("jaxdyn has been solving a problem of optimal control for ")
 
 
 def pulled(x, u, t, params):
@@ -999,7 +1077,7 @@ def test_a_minimum_without_curvature_is_one_and_derivatives_say_that_it_is_not_t
         assert np.isfinite(ended(0.1)).all()
 
 
-def crane() -> Problem:
+def crane(limit=2.0) -> Problem:
     """Return a load on a rope that a trolley moves by 3 m; swinging costs, and controls do not."""
 
     def rate(x, u, t, _):
@@ -1012,9 +1090,13 @@ def crane() -> Problem:
         40,
         stage_costs=[QuadraticCost(Selected(StateResidual(), [2, 3]))],
         terminal_constraints=[Constraint(StateResidual(np.array([3.0, 0.0, 0.0, 0.0])))],
-        control_lower=-2.0,
-        control_upper=2.0,
+        control_lower=None if limit is None else -limit,
+        control_upper=limit,
     )
+
+
+def crane_without_bounds() -> Problem:
+    return crane(None)
 
 
 def past_obstacles() -> Problem:
@@ -1040,7 +1122,7 @@ def past_obstacles() -> Problem:
     )
 
 
-@pytest.mark.parametrize(("make", "guess"), [(crane, 0.0), (past_obstacles, 0.5)])
+@pytest.mark.parametrize(("make", "guess"), [(crane, 0.0), (crane_without_bounds, 0.0), (past_obstacles, 0.5)])
 def test_controls_without_a_cost(make, guess):
     problem = make()
     s = ddp(problem, guess)

@@ -278,7 +278,7 @@ def test_rollouts_stay_together(integrator):
         expected.append(d.qpos.copy())
     assert states.q.shape == (steps + 1, m.nq)
     assert np.abs(np.asarray(states.q[1:]) - np.array(expected)).max() < 1e-7
-    assert np.isclose(states.time[-1], d.time)
+    assert np.isclose(states.end.time, d.time)
 
 
 @pytest.mark.slow

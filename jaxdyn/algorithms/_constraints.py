@@ -27,7 +27,8 @@ def constraint_error(robot: Robot, q: Configuration) -> Float[Array, "*batch nc"
 @algorithm()
 def loop_opening(robot: Robot, q: Configuration) -> Float[Array, "*batch"]:
     """The greatest of `constraint_error` `[*batch]`, each over its lever: about the angle (rad), or the displacement
-    (m) of prismatic joints, by which joints would have to move to close the loops; zero without loops."""
+    (m) of prismatic joints, by which joints would have to move to close the loops; zero without loops. Rotations of
+    welds count with their sines, and one beyond a quarter turn."""
     rows = constraint_rows(robot, q, kinematics(robot, q))
     return robot.broadcast(jnp.zeros((), q.dtype)) if rows is None else rows.opening
 

@@ -13,6 +13,7 @@ from jaxdyn.joints._loops import (
     loop_errors,
     loop_force_rates,
     loop_forces,
+    rotation_sines,
 )
 from jaxdyn.joints._manifold import (
     apply_to_rows,

@@ -294,9 +294,9 @@ class MatrixLoops(Body):
 
         self.loop(rows, solve)
 
-    def make_symmetric(self, matrix: Matrix, rows: int, column: int, target: Matrix, plus: str) -> None:
-        """Append `target = (S + S^T) / 2 + plus I` for the square block `S` of `matrix` from a column on; `target` may
-        be the block itself."""
+    def make_symmetric(self, matrix: Matrix, rows: int, column: int, target: Matrix) -> None:
+        """Append `target = (S + S^T) / 2` for the square block `S` of `matrix` from a column on; `target` may be the
+        block itself."""
         half = self.one.constant(0.5)
 
         def each_row(i: Number) -> None:
@@ -308,7 +308,6 @@ class MatrixLoops(Body):
                 self.put(mean, self.at(target, j, i))
 
             self.loop(i, each)
-            x = self.number(self.at(matrix, i, self.plus(i, column)))
-            self.put(self.arithmetic("fadd", x, plus), self.at(target, i, i))
+            self.put(self.number(self.at(matrix, i, self.plus(i, column))), self.at(target, i, i))
 
         self.loop(rows, each_row)

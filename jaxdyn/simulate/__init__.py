@@ -3,8 +3,9 @@
 import inspect as _inspect
 
 from jaxdyn.simulate._divergence import DivergenceError
-from jaxdyn.simulate._rollout import RolloutOptions, rollout
+from jaxdyn.simulate._rollout import Policy, RolloutOptions, roll_out_world, rollout
 from jaxdyn.simulate._state import State, Trajectory
+from jaxdyn.simulate._systems import AbstractWorld, Advance
 from jaxdyn.simulate._vector_field import coordinate_rate, normalized, vector_field
 from jaxdyn.simulate.actuators import *
 from jaxdyn.simulate.integrators import (
@@ -15,7 +16,10 @@ from jaxdyn.simulate.integrators import (
     step_derivatives,
 )
 
-# The names that are imported above, without the modules that Python sets beside them.
+_FOR_WORLDS = {"AbstractWorld", "Advance", "Policy", "roll_out_world"}
+# The names that are imported above for users, without the modules that Python sets beside them.
 __all__ = [  # pyright: ignore[reportUnsupportedDunderAll]
-    name for name, value in list(globals().items()) if name[0] != "_" and not _inspect.ismodule(value)
+    name
+    for name, value in list(globals().items())
+    if name[0] != "_" and not _inspect.ismodule(value) and name not in _FOR_WORLDS
 ]

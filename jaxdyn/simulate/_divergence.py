@@ -1,6 +1,8 @@
 """Roll-outs that stop being finite, or whose contacts are not solved: the element, the step, and the error that names
 them."""
 
+import functools
+import operator
 from typing import Any, NamedTuple
 
 import jax
@@ -52,7 +54,9 @@ class Report(NamedTuple):
 
 
 def _finite(state: State):
-    return jnp.isfinite(state.q).all(axis=-1) & jnp.isfinite(state.v).all(axis=-1)
+    # A control that is not finite reaches the activation of a filter first.
+    rows = (x for x in (state.q, state.v, state.activation) if x is not None)
+    return functools.reduce(operator.and_, (jnp.isfinite(x).all(axis=-1) for x in rows))
 
 
 def raise_divergence[T](result: T, report: Report, dt) -> T:
@@ -115,7 +119,7 @@ def _text(report: Report, bad: np.ndarray, dt, offset: tuple[int, ...]) -> str:
     return (
         f"{len(bad)} of {report.first.size} roll-outs stopped being finite:\n" + "\n".join(lines) + more + "\nIf the "
         "start is finite, try a smaller dt or more substeps, integrator='implicit_velocity' for stiff damping and "
-        "friction, or 'rk4' for fast motions without them, and look at the torques."
+        "friction, or 'rk4' for fast motions without them, in a world a smaller time step, and look at the torques."
     )
 
 
@@ -133,8 +137,9 @@ def warn_of_divergence(trajectory: Trajectory, dt, every: int) -> None:
     finite = np.isfinite(q).all(axis=-1) & np.isfinite(v).all(axis=-1)
     sample = np.where(finite.all(axis=-1), -1, finite.argmin(axis=-1))
     inputs = np.zeros(sample.shape, bool)
-    if trajectory.tau is not None and trajectory.tau.shape[-2]:
-        tau = np.isfinite(np.asarray(trajectory.tau)).all(axis=-1)
+    acted = trajectory.control if trajectory.tau is None else trajectory.tau
+    if acted is not None and acted.shape[-2]:
+        tau = np.isfinite(np.asarray(acted)).all(axis=-1)
         inputs = ~np.take_along_axis(tau, np.maximum(sample - 1, 0)[..., None], axis=-1)[..., 0]
     report = Report(np.where(sample > 0, every * sample, sample), inputs, None)
     text = _text(report, _earliest(report.first), dt, (0,) * sample.ndim)

@@ -23,6 +23,7 @@ from jaxdyn.simulate._divergence import Report
 from jaxdyn.simulate._native_steps import INTEGRATORS_AT_ONCE, steps_at_once
 from jaxdyn.simulate._sharding import Split
 from jaxdyn.simulate._state import State, Trajectory
+from jaxdyn.simulate._systems import AbstractWorld, Advance
 from jaxdyn.simulate.integrators import advance, differentiated_as, worst
 from jaxdyn.solve import SolverReport
 
@@ -30,19 +31,22 @@ from jaxdyn.solve import SolverReport
 class RolloutInputs(NamedTuple):
     """All arrays of a roll-out."""
 
-    model: Model
+    model: Model | AbstractWorld
     start: State
     controls: Any
-    """`[*batch, steps, nv]`, or None with a policy."""
+    """`[*batch, steps, nv]`, for a world `[*batch, steps, nu]`, or None with a policy."""
     f_ext: Any
-    """`[*batch, steps, nb, 6]`, `[*batch, 1, nb, 6]` for all steps, or None."""
+    """`[*batch, steps, nb, 6]`, `[*batch, 1, nb, 6]` for all steps, or None; the wrenches of a world likewise."""
     damping: Any
     dt: Any
+    """The time for which a control is held, s."""
     memory: Any = None
     """The carry of the policy's first call."""
     functions: Any = None
     """The arrays in the policy, the sensors and the function of wrenches."""
     contacts: Contacts | None = None
+    torques: Any = None
+    """For a world, `[*batch, steps, nv]`, `[*batch, 1, nv]` for all steps, or None."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,6 +61,8 @@ class RolloutPlan:
     check: bool
     split: Split | None
     functions: Any
+    sensed: bool = False
+    """Whether the sensors of a world are read."""
 
 
 def strongly_typed(x):
@@ -98,15 +104,16 @@ def run(inputs: RolloutInputs, plan: RolloutPlan) -> tuple[Trajectory, Report | 
 
 def shard_specs(split: Split, inputs: RolloutInputs) -> RolloutInputs:
     return RolloutInputs(
-        model=split.of_model(inputs.model),
-        start=split.specs(inputs.start, 1),
+        model=split.of_system(inputs.model),
+        start=split.of_leading(inputs.start),
         controls=split.specs(inputs.controls, 2),
         f_ext=split.specs(inputs.f_ext, 3),
         damping=split.specs(inputs.damping, 1),
         dt=PartitionSpec(),
         memory=split.of_leading(inputs.memory),
         functions=jax.tree.map(lambda _: PartitionSpec(), inputs.functions),
-        contacts=None if inputs.contacts is None else split.of_contacts(inputs.contacts),
+        contacts=None if inputs.contacts is None else split.of_parts(inputs.contacts),
+        torques=split.specs(inputs.torques, 2),
     )
 
 
@@ -118,12 +125,27 @@ class _Loop(NamedTuple):
     report: Report | None
 
 
+class _Inputs(NamedTuple):
+    """What acts in a step."""
+
+    control: Any
+    f_ext: Any
+    torque: Any
+
+
 class _Simulation:
     """A roll-out of one device."""
 
     def __init__(self, inputs: RolloutInputs, plan: RolloutPlan):
         self.inputs, self.plan = inputs, plan
+        self.world = inputs.model if isinstance(inputs.model, AbstractWorld) else None
+        self.model = inputs.model if self.world is None else self.world.model
         self.policy, self.sensors, self.wrenches = _join_arrays(inputs.functions, plan.functions)
+
+    @property
+    def width(self) -> int:
+        """The number of controls."""
+        return self.model.nv if self.world is None else self.world.nu
 
     def run(self) -> tuple[Trajectory, Report | None]:
         inputs, plan = self.inputs, self.plan
@@ -144,88 +166,161 @@ class _Simulation:
         without = plan.check, inputs.memory is not None, inputs.contacts is not None, inputs.controls is None
         return (
             native.wanted()
+            and self.world is None
             and not any(without)
             and self.wrenches is None
             and plan.steps > 0
             and plan.integrator in INTEGRATORS_AT_ONCE
-            and not inputs.model.topology.has_loops
+            and not self.model.topology.has_loops
         )
 
     def by_steps(self) -> tuple[Trajectory, Report | None]:
         """The trajectory by a loop over steps."""
         inputs, plan, start = self.inputs, self.plan, self.inputs.start
-        every, intervals = plan.save_every, plan.steps // plan.save_every
-        controls = None if inputs.controls is None else jnp.moveaxis(inputs.controls, -2, 0)
-        # The loop does not run over wrenches with one row for all steps.
-        f_ext = None if inputs.f_ext is None or inputs.f_ext.shape[-3] == 1 else jnp.moveaxis(inputs.f_ext, -3, 0)
-        xs = (jnp.arange(plan.steps), controls, f_ext)
+        every, intervals, batch = plan.save_every, plan.steps // plan.save_every, self.inputs.start.q.ndim - 1
+        xs = (jnp.arange(plan.steps), *self.rows())
         if every > 1:
             xs = jax.tree.map(lambda x: x.reshape(intervals, every, *x.shape[1:]), xs)
         loop = _Loop(start, inputs.memory, Report.of_start(start) if plan.check else None)
         # Segments are of steps; their ends are at samples where these are close, otherwise within the intervals.
         outer = None if plan.segment is None or plan.segment < every else plan.segment // every
-        loop, (states, tau, contact) = scan_in_segments(self.interval, loop, xs, intervals, outer)
+        loop, (states, given, readings, contact) = scan_in_segments(self.interval, loop, xs, intervals, outer)
         states = jax.tree.map(lambda first, later: jnp.concatenate([first[None], later]), start, states)
         t = self.time(jnp.arange(0, plan.steps + 1, every))
-        q, v, tau = (jnp.moveaxis(x, 0, -2) for x in (states.q, states.v, tau))
-        contact = jax.tree.map(lambda x: jnp.moveaxis(x, 0, -1), contact)
-        readings, loop_error = self.readings(states, t), self.loop_error(states.q)
-        return Trajectory(t, q, v, tau, loop.memory, readings, contact, loop_error), loop.report
+        readings = self.own_readings(states, given, readings) if plan.sensed else self.readings(states, t)
+
+        def samples_last(tree):
+            return jax.tree.map(lambda x: jnp.moveaxis(x, 0, batch), tree)
+
+        q, v, control, contact = samples_last((states.q, states.v, given.control, contact))
+        world: dict[str, Any] = {}
+        if self.world is not None:
+            world = {"activation": samples_last(states.activation), "control": control, "end": loop.state}
+        tau, loop_error = control if self.world is None else None, self.loop_error(states.q)
+        return Trajectory(t, q, v, tau, loop.memory, readings, contact, loop_error, **world), loop.report
+
+    def rows(self) -> _Inputs:
+        """What acts in the steps, with their axis first; None for what is the same in all of them, or a function."""
+        inputs = self.inputs
+        given = (inputs.controls, -2), (inputs.f_ext, -3), (inputs.torques, -2)
+        rows = [
+            None if x is None or (x.shape[k] == 1 and i) else jnp.moveaxis(x, k, 0) for i, (x, k) in enumerate(given)
+        ]
+        return _Inputs(*rows)
 
     def time(self, k):
         return k.astype(self.inputs.dt.dtype) * self.inputs.dt
 
-    def step(self, loop: _Loop, x) -> tuple[_Loop, Any, SolverReport | None]:
-        """The loop after a step, the step's torques, and how its contacts were solved."""
-        inputs, plan = self.inputs, self.plan
-        (k, tau, f_ext), memory, dtype = x, loop.memory, inputs.dt.dtype
+    def acting(self, loop: _Loop, x) -> tuple[Any, _Inputs]:
+        """The memory of the policy after it was called, and what acts in a step."""
+        inputs, (k, control, f_ext, torque), memory = self.inputs, x, loop.memory
+        dtype = inputs.dt.dtype
         if self.policy is not None:
-            memory, tau = self.policy(memory, loop.state, self.time(k))
+            memory, control = self.policy(memory, loop.state, self.time(k))
             memory = jax.tree.map(strongly_typed, memory)
-        tau = jnp.broadcast_to(jnp.asarray(tau, dtype), loop.state.v.shape)
+        control = jnp.broadcast_to(jnp.asarray(control, dtype), (*loop.state.v.shape[:-1], self.width))
         if self.wrenches is not None:
             f_ext = jnp.asarray(self.wrenches(inputs.model, loop.state, self.time(k)), dtype)
         elif f_ext is None and inputs.f_ext is not None:
             f_ext = inputs.f_ext[..., 0, :, :]
-        scheme = plan.integrator, plan.substeps, inputs.damping
-        state, contact = advance(inputs.model, loop.state, tau, inputs.dt, f_ext, *scheme, inputs.contacts)
-        report = None if loop.report is None else loop.report.after(state, tau, f_ext, k, contact)
-        return _Loop(state, memory, report), tau, contact
+        if torque is None and inputs.torques is not None:
+            torque = inputs.torques[..., 0, :]
+        return memory, _Inputs(control, f_ext, torque)
+
+    def step(self, loop: _Loop, x) -> tuple[_Loop, _Inputs, Any, SolverReport | None]:
+        """The loop after a step, what acted in it, the readings at its start, and how its contacts were solved."""
+        inputs, plan, k = self.inputs, self.plan, x[0]
+        memory, given = self.acting(loop, x)
+        readings = None
+        if self.world is None:
+            scheme = plan.integrator, plan.substeps, inputs.damping
+            state, contact = advance(
+                self.model, loop.state, given.control, inputs.dt, given.f_ext, *scheme, inputs.contacts
+            )
+        else:
+            state, readings, contact = self.world_step(self.world, loop.state, given)
+        # Zero controls are finite: a world may have none.
+        report = None if loop.report is None else loop.report.after(state, given.control, given.f_ext, k, contact)
+        return _Loop(state, memory, report), given, readings, contact
+
+    def world_step(self, world: AbstractWorld, state: State, given: _Inputs) -> Advance:
+        """The time steps of a world for which a control is held, with the readings at their start."""
+        first = world.advance(state, given.control, given.torque, given.f_ext, sensed=self.reads_in_steps)
+        if self.plan.substeps == 1:
+            return first
+
+        def further(carry, _):
+            state, before = carry
+            after = world.advance(state, given.control, given.torque, given.f_ext)
+            return (after.state, worst(before, after.report)), None
+
+        (state, report), _ = lax.scan(further, (first.state, first.report), length=self.plan.substeps - 1)
+        return Advance(state, first.readings, report)
+
+    @property
+    def reads_in_steps(self) -> bool:
+        """Whether steps read the sensors of a world: where not every step begins at a sample, that would be in vain."""
+        return self.plan.sensed and self.plan.save_every == 1
 
     def interval(self, loop: _Loop, xs):
-        """The steps from one sample to the next; also returns the sample, the torques of the first step, and how the
-        contacts of all of them were solved."""
+        """The steps from one sample to the next; also returns the sample, what acted in the first step, the readings at
+        its start, and how the contacts of all of them were solved."""
         every, segment = self.plan.save_every, self.plan.segment
         if every == 1:
-            loop, tau, contact = self.step(loop, xs)
-            return loop, (loop.state, tau, contact)
+            loop, given, readings, contact = self.step(loop, xs)
+            return loop, (loop.state, given, readings, contact)
 
         def step(carry, x):
             loop, held, before = carry
             j, *x = x
-            loop, tau, contact = self.step(loop, x)
+            loop, given, _, contact = self.step(loop, x)
             contact = None if contact is None or before is None else worst(before, contact)
-            return (loop, jnp.where(j == 0, tau, held), contact), None
+            held = jax.tree.map(lambda new, old: jnp.where(j == 0, new, old), given, held)
+            return (loop, held, contact), None
 
-        carry = loop, jnp.zeros_like(loop.state.v), self.no_contact()
+        first = jax.tree.map(lambda x: x[0], xs)
+        held = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(lambda: self.acting(loop, first)[1]))
         inner = None if segment is None or segment >= every else segment
-        (loop, tau, contact), _ = scan_in_segments(step, carry, (jnp.arange(every), *xs), every, inner)
-        return loop, (loop.state, tau, contact)
+        carry = loop, held, self.no_contact()
+        (loop, given, contact), _ = scan_in_segments(step, carry, (jnp.arange(every), *xs), every, inner)
+        return loop, (loop.state, given, None, contact)
 
     def no_contact(self) -> SolverReport | None:
         """The report of no step; None without contacts."""
         contacts, start = self.inputs.contacts, self.inputs.start
+        if self.world is not None:
+            return self.world.no_report(start)
         if contacts is None:
             return None
         zero = jnp.zeros(start.v.shape[:-1], start.v.dtype)
         return SolverReport(zero, zero.astype(jnp.int32), contacts.options.tolerance_of(zero.dtype))
 
+    def own_readings(self, states: State, given: _Inputs, readings: Any) -> Any:
+        """The readings of a world's sensors at all samples `[*batch, samples, n]`, from those in steps, if there are
+        any. The last sample has what acted in the last step."""
+        world, intervals = self.world, self.plan.steps // self.plan.save_every
+        assert world is not None
+        batch = states.q.ndim - 2
+
+        def read(_, x):
+            state, given = x
+            return None, world.advance(state, given.control, given.torque, given.f_ext, sensed=True).readings
+
+        zero = jnp.zeros((*states.v.shape[1:-1], world.nu), states.v.dtype)
+        acted = jax.tree.map(lambda x: x[-1], given) if intervals else _Inputs(zero, None, None)
+        last = read(None, (jax.tree.map(lambda x: x[-1], states), acted))[1]
+        if readings is None:
+            segment = None if self.plan.segment is None else 1
+            earlier = jax.tree.map(lambda x: x[:intervals], states), given
+            readings = scan_in_segments(read, None, earlier, intervals, segment)[1]
+        return jax.tree.map(lambda x, y: jnp.moveaxis(jnp.concatenate([x, y[None]]), 0, batch), readings, last)
+
     def loop_error(self, q):
         """The largest error of the loops at configurations `[samples, *batch, nq]`, `[*batch, samples]`; None without
         loops."""
-        if not self.inputs.model.topology.has_loops or not self.inputs.model.topology.nc:
+        if not self.model.topology.has_loops or not self.model.topology.nc:
             return None
-        model, q = lax.stop_gradient((self.inputs.model, q))
+        model, q = lax.stop_gradient((self.model, q))
         errors = lax.scan(lambda _, q: (None, jnp.abs(constraint_error(model, q)).max(axis=-1)), None, q)[1]
         return jnp.moveaxis(errors, 0, -1)
 
@@ -255,22 +350,28 @@ class _Simulation:
         """**Raises** `ModelError` if a function takes other arguments, and `ShapeError` if the policy or the function
         of wrenches does not return what the loop needs."""
         model, start, dt, first = self.inputs.model, self.inputs.start, self.inputs.dt, self.inputs.memory
-        batch = start.q.shape[:-1]
+        batch, kind = start.q.shape[:-1], "model" if self.world is None else "world"
         for function, what, before in (
-            (self.policy, "the policy", "carry"), (self.sensors, "sensors", "model"), (self.wrenches, "f_ext", "model")
+            (self.policy, "the policy", "carry"), (self.sensors, "sensors", kind), (self.wrenches, "f_ext", kind)
         ):  # fmt: skip
             if function is not None:
                 _require_parameters(function, (before, "state", "t"), what)
         if self.wrenches is not None:
             f_ext = jax.eval_shape(self.wrenches, model, start, dt)
-            _require_axes(f_ext, (model.nb, 6), "the array of f_ext", f"[*batch, nb, 6], nb = {model.nb}", batch)
+            _require_axes(
+                f_ext, (self.model.nb, 6), "the array of f_ext", f"[*batch, nb, 6], nb = {self.model.nb}", batch
+            )
         if self.policy is None:
             return
         returned = jax.eval_shape(self.policy, first, start, dt)
         if not isinstance(returned, tuple) or len(returned) != 2:
-            raise ShapeError(f"a policy returns the pair (carry, tau), not {type(returned).__name__}")
-        memory, tau = returned
-        _require_axes(tau, (model.nv,), "the policy's tau", f"[*batch, nv] with nv = {model.nv}", batch)
+            word = "tau" if self.world is None else "control"
+            raise ShapeError(f"a policy returns the pair (carry, {word}), not {type(returned).__name__}")
+        memory, control = returned
+        word, size = ("tau", "nv") if self.world is None else ("control", "nu")
+        _require_axes(
+            control, (self.width,), f"the policy's {word}", f"[*batch, {size}] with {size} = {self.width}", batch
+        )
         before, after = (jax.tree.map(lambda x: f"{x.dtype}{list(x.shape)}", x) for x in (first, memory))
         if before != after:
             raise ShapeError(

@@ -1,5 +1,6 @@
 """Roll-outs: their arguments, checked and brought to one form."""
 
+import inspect
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -25,6 +26,7 @@ from jaxdyn.simulate._divergence import raise_divergence, warn_of_divergence
 from jaxdyn.simulate._loop import RolloutInputs, RolloutPlan, run, separate_arrays, shard_specs, strongly_typed
 from jaxdyn.simulate._sharding import Split, sharding_of
 from jaxdyn.simulate._state import State, Trajectory
+from jaxdyn.simulate._systems import AbstractWorld
 from jaxdyn.simulate.actuators import AbstractActuator, ActuatedPolicy
 from jaxdyn.simulate.integrators import (
     CLOSED,
@@ -70,10 +72,10 @@ class RolloutOptions(eqx.Module):
 
 @naming_arguments
 def rollout(
-    model: Model,
+    model: Model | AbstractWorld,
     state: State,
     controls: Float[Array | np.ndarray, "*#batch steps nv"] | Policy,
-    dt: float,
+    dt: float | None = None,
     *,
     steps: int | None = None,
     policy_state: Any = None,
@@ -91,6 +93,8 @@ def rollout(
 
     **Arguments**
 
+    - `model`: a world has a time step, an integrator, contacts and sensors of its own: `rollout(world, state, controls,
+      ...)` is `World.rollout`.
     - `state`: `q` `[*batch, nq]`, `v` `[*batch, nv]`. Batch axes of all arguments broadcast.
     - `controls`: torques `[*batch, steps, nv]` in N m or N, one row a step; or a policy, a function
       `(carry, state, t) -> (carry, tau)` of the whole batch at once: `state.q` is `[*batch, nq]`, `t` one number (s),
@@ -116,6 +120,12 @@ def rollout(
     end.
     """
     options = RolloutOptions() if options is None else options
+    if isinstance(model, AbstractWorld):
+        own = {"dt": dt, "f_ext": f_ext, "contacts": contacts}
+        _require_world_arguments(own, integrator)
+        return roll_out_world(model, state, controls, steps, policy_state, substeps, sensors or False, options=options)
+    if dt is None:
+        raise ModelError("rollout of a model needs dt, the time (s) for which each row of the controls is held")
     require_integrator(integrator, substeps, actuator_damping=options.actuator_damping is not None)
     damped = options.actuator_damping is not None
     require_contact_integrator(model, contacts, integrator, actuator_damping=damped)
@@ -152,7 +162,92 @@ def rollout(
     return trajectory
 
 
-def _number_of_steps(controls, steps: int | None, policy_state) -> int:
+_DEFAULT_INTEGRATOR = inspect.signature(rollout).parameters["integrator"].default
+
+
+def _require_world_arguments(own: dict[str, Any], integrator: str) -> None:
+    """Raise `ModelError` for arguments of a roll-out that a world has itself."""
+    given = [name for name, x in own.items() if x is not None]
+    given += [] if integrator == _DEFAULT_INTEGRATOR else ["integrator"]
+    if given:
+        instead = {
+            "dt": "its time step is world.timestep; `substeps` holds each control for several",
+            "f_ext": "give `wrenches` to World.rollout",
+            "contacts": "a world has its contacts",
+            "integrator": "a world has its integrator",
+        }
+        raise ModelError(f"a roll-out of a world takes no {given[0]}: {instead[given[0]]}")
+
+
+def roll_out_world(
+    world: AbstractWorld,
+    state: State,
+    controls: Any,
+    steps: int | None,
+    policy_state: Any,
+    substeps: int,
+    sensors: Any,
+    *,
+    torques: Any = None,
+    wrenches: Any = None,
+    options: RolloutOptions | None = None,
+) -> Trajectory:
+    """The roll-out of a world: see `World.rollout`."""
+    options = RolloutOptions() if options is None else options
+    require_positive_integer(substeps, "substeps")
+    require_positive_integer(options.save_every, "save_every")
+    if options.actuator_damping is not None:
+        raise ModelError("a roll-out of a world takes no actuator_damping: its actuators have their own")
+    if controls is None:
+        if steps is None:
+            raise ModelError("controls are None, but so is steps: give the number of steps")
+        require_positive_integer(steps, "steps")
+        controls = jnp.zeros((steps, world.nu), world.model.dtype)
+    steps = _number_of_steps(controls, steps, policy_state, "nu")
+    if steps % options.save_every:
+        raise ModelError(f"save_every is {options.save_every}, which does not divide the {steps} steps")
+    policy, rows = (controls, None) if callable(controls) else (None, controls)
+    read = sensors if callable(sensors) else None
+    arrays, static = separate_arrays((policy, read, None))
+    inputs = _world_inputs(world, state, {"controls": rows, "torques": torques, "wrenches": wrenches}, steps, substeps)
+    inputs = inputs._replace(memory=jax.tree.map(strongly_typed, policy_state), functions=arrays)
+    split = _split_of(state, options.sharding, inputs.start.q.shape[:-1])
+    if split is not None:
+        inputs = split.put(inputs, shard_specs(split, inputs))
+    segment = segment_length(options.checkpoint, max(steps, 1))
+    scheme = "", substeps, options.save_every, segment, options.check, split
+    trajectory, report = run(inputs, RolloutPlan(steps, *scheme, static, read is None and bool(sensors)))
+    if report is not None:
+        return raise_divergence(trajectory, report, inputs.dt)
+    warn_of_divergence(trajectory, inputs.dt, options.save_every)
+    return trajectory
+
+
+def _world_inputs(world: AbstractWorld, state: State, rows: dict[str, Any], steps: int, substeps: int) -> RolloutInputs:
+    """The arrays of a roll-out of a world in one dtype, the start with all batch axes. **Raises** `ShapeError`."""
+    world = jax.tree.map(jnp.asarray, world)
+    bodies = len(world.body_names)
+    axes = {"controls": (world.nu,), "torques": (world.model.nv,), "wrenches": (bodies, 6)}
+    arrays: dict[str, Any] = {}
+    for name, x in rows.items():
+        if x is None:
+            continue
+        x = jnp.asarray(x)
+        x = x[None] if name == "wrenches" and x.ndim == 2 else x
+        some = 1 if name != "controls" and x.ndim > len(axes[name]) and x.shape[-len(axes[name]) - 1] == 1 else steps
+        require_last_axes(x, (some, *axes[name]), name, "one row a step, and batch axes may stand in front")
+        arrays[name] = x
+    start = world.start_of(state, {name: (x, 1 + len(axes[name])) for name, x in arrays.items()})
+    controls, torques, wrenches = (
+        x.astype(start.v.dtype) if (x := arrays.get(name)) is not None else None for name in axes
+    )
+    dt = world.timestep.astype(start.v.dtype) * substeps
+    if dt.ndim:
+        raise ShapeError(f"the world has {dt.shape} time steps; all elements of a batch share one in a roll-out")
+    return RolloutInputs(world, start, controls, wrenches, None, dt, torques=torques)
+
+
+def _number_of_steps(controls, steps: int | None, policy_state, size: str = "nv") -> int:
     if isinstance(controls, AbstractActuator):
         kind = type(controls).__name__
         raise ModelError(f"controls are {kind}, an actuator without commands: give Actuation(...).driven_by(commands)")
@@ -163,7 +258,7 @@ def _number_of_steps(controls, steps: int | None, policy_state) -> int:
         return steps
     shape = np.shape(controls)
     if len(shape) < 2:
-        raise ShapeError(f"controls have shape {shape}, but [..., steps, nv] is needed: one row a step")
+        raise ShapeError(f"controls have shape {shape}, but [..., steps, {size}] is needed: one row a step")
     if steps is not None and steps != shape[-2]:
         raise ShapeError(f"steps is {steps}, but controls have {shape[-2]} rows; leave steps out")
     if policy_state is not None:

@@ -11,6 +11,7 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 from jaxdyn._errors import ModelError, ShapeError
 from jaxdyn.contact import Contacts
 from jaxdyn.model import LEAVES, Model
+from jaxdyn.simulate._systems import AbstractWorld
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,16 +61,18 @@ class Split:
         """The specs of arrays with `core` axes after their batch axes."""
         return jax.tree.map(lambda x: self.spec(x.shape, core), tree)
 
-    def of_model(self, model: Model) -> Model:
-        """The specs of a model's arrays."""
-        arrays = {name: x for name in LEAVES if (x := getattr(model, name)) is not None}
+    def of_system(self, system: Model | AbstractWorld):
+        """The specs of the arrays of a model or a world."""
+        if isinstance(system, AbstractWorld):
+            return self.of_parts(system)
+        arrays = {name: x for name in LEAVES if (x := getattr(system, name)) is not None}
         specs = [self.spec(x.shape, LEAVES[name].axes) for name, x in arrays.items()]
-        return eqx.tree_at(lambda m: [getattr(m, name) for name in arrays], model, specs)
+        return eqx.tree_at(lambda m: [getattr(m, name) for name in arrays], system, specs)
 
-    def of_contacts(self, contacts: Contacts) -> Contacts:
-        """The specs of the arrays of contacts."""
-        leaves, structure = jax.tree.flatten(contacts)
-        specs = [self.spec(x.shape, core) for x, core in zip(leaves, contacts.axes(), strict=True)]
+    def of_parts(self, parts: Contacts | AbstractWorld):
+        """The specs of the arrays of what knows the axes of each."""
+        leaves, structure = jax.tree.flatten(parts)
+        specs = [self.spec(x.shape, core) for x, core in zip(leaves, parts.axes(), strict=True)]
         return jax.tree.unflatten(structure, specs)
 
     def of_leading(self, tree):

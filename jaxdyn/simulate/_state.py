@@ -55,7 +55,8 @@ class Trajectory(eqx.Module):
     q: Float[Array, "*#batch samples nq"]
     v: Float[Array, "*#batch samples nv"]
     tau: Float[Array, "*#batch intervals nv"] | None = None
-    """The actuator torques of the step that follows each sample but the last, `intervals = samples - 1`."""
+    """The actuator torques of the step that follows each sample but the last, `intervals = samples - 1`; None for a
+    world."""
     policy_state: Any = None
     """The carry of the policy after the last step."""
     sensors: Any = None
@@ -67,10 +68,17 @@ class Trajectory(eqx.Module):
     """The largest error of an equation of loops and couplings at each sample (m or rad, see `constraint_error`); None
     for a model without them. It is not differentiated."""
 
+    activation: Float[Array, "*#batch samples na"] | None = None
+    """The states of a world's actuators with dynamics; None for a model."""
+    control: Float[Array, "*#batch intervals nu"] | None = None
+    """The controls of a world in the step that follows each sample but the last; None for a model."""
+    end: State | None = None
+    """The whole state of a world after the last step; None for a model."""
+
     @property
     def final(self) -> State:
-        """The last sample."""
-        return State(self.q[..., -1, :], self.v[..., -1, :])
+        """The state at the last sample."""
+        return State(self.q[..., -1, :], self.v[..., -1, :]) if self.end is None else self.end
 
     def printed(self) -> printing.Facts:
         """The facts that `print` shows."""
@@ -91,6 +99,11 @@ class Trajectory(eqx.Module):
             facts["loops"] = f"open by at most {np.asarray(self.loop_error).max(initial=0):.1e} m or rad"
         if self.tau is not None:
             facts["tau"] = f"at most {np.abs(np.asarray(self.tau)).max(initial=0):.4g} N m or N"
+        if self.control is not None and self.control.size:
+            u = np.asarray(self.control)
+            facts["control"] = f"{u.shape[-1]} controls, at most {np.abs(u).max(initial=0):.4g}"
+        if isinstance(self.sensors, dict):
+            facts["sensors"] = printing.names(tuple(self.sensors))
         return first, facts
 
     __repr__, __str__, _repr_html_ = printing.one_line, printing.text, printing.table

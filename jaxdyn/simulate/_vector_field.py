@@ -13,19 +13,22 @@ from jaxdyn.algorithms import aba
 from jaxdyn.contact import Contacts, contact_wrenches, require_contact
 from jaxdyn.model import Model
 from jaxdyn.simulate._state import State, with_velocity
+from jaxdyn.simulate._systems import AbstractWorld
 from jaxdyn.simulate.integrators import closed
 
 
 class VectorField(eqx.Module):
     """`field(t, state, args)`: the rate of a state, as a `State`. A pytree, so that solvers differentiate in it."""
 
-    model: Model
+    model: Model | AbstractWorld
     control: Any
     f_ext: Any
     contacts: Contacts | None
 
     def __call__(self, t, state: State, args: Any = None) -> State:
         tau: Any = self.control(t, state, args) if callable(self.control) else self.control
+        if isinstance(self.model, AbstractWorld):
+            return self.model.rate(t, state, tau)
         f_ext: Any = self.f_ext(t, state, args) if callable(self.f_ext) else self.f_ext
         if self.contacts is not None:
             pushes = contact_wrenches(self.model, self.contacts, state.q, state.v)
@@ -36,7 +39,7 @@ class VectorField(eqx.Module):
 
 @naming_arguments
 def vector_field(
-    model: Model,
+    model: Model | AbstractWorld,
     control: Velocity | Callable[[Any, State, Any], Any] | None = None,
     f_ext: Wrenches | Callable[[Any, State, Any], Any] | None = None,
     *,
@@ -49,8 +52,9 @@ def vector_field(
 
     **Arguments**
 
-    - `control`: actuator torques `[*batch, nv]`, N m or N, or a function `(t, state, args)` that returns them; zero by
-      default.
+    - `model`: a model, or a world, with all that is attached to it; begin with `World.state`.
+    - `control`: actuator torques `[*batch, nv]`, N m or N, of a world its controls `[*batch, nu]`; or a function `(t,
+      state, args)` that returns them; zero by default.
     - `f_ext`: external wrenches `[*batch, nb, 6]` as in `step`, or a function `(t, state, args)` that returns them.
     - `contacts`: contacts of the model, whose forces at a state are those of `contact_forces`. An explicit solver then
       needs steps below `2 m stiction_velocity / (friction f)` for the normal force `f` on a mass `m`. Stops of joints
@@ -61,11 +65,18 @@ def vector_field(
     them: begin with a state that closes them, and let `normalized` close those that are saved. **Raises** `ShapeError`
     where torques or wrenches do not fit, `ModelError` for contacts of another model, or with stops of joints.
     """
+    world = model if isinstance(model, AbstractWorld) else None
+    size, n = ("nv", model.nv) if isinstance(model, Model) else ("nu", model.nu)
+    if world is not None and (f_ext is not None or contacts is not None):
+        raise ModelError("the vector field of a world takes no f_ext and no contacts: a world has its own")
     if control is None:
-        control = jnp.zeros(model.nv, model.dtype)
+        control = jnp.zeros(n, model.dtype if isinstance(model, Model) else model.model.dtype)
     if not callable(control):
         control = jnp.asarray(control)
-        require_last_axes(control, (model.nv,), "control", f"[*batch, nv] with nv = {model.nv}")
+        require_last_axes(control, (n,), "control", f"[*batch, {size}] with {size} = {n}")
+    if world is not None:
+        return VectorField(world, control, None, None)
+    assert isinstance(model, Model)
     if f_ext is not None and not callable(f_ext):
         f_ext = jnp.asarray(f_ext)
         require_last_axes(f_ext, (model.nb, 6), "f_ext", f"[*batch, nb, 6] with nb = {model.nb}")

@@ -42,6 +42,7 @@ from jaxdyn.trajopt.problem import (
     StateResidual,
     StepLengthResidual,
     TimeVarying,
+    WorldDynamics,
     effort_bounds,
     interpolated_guess,
     limit_constraints,

@@ -6,6 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -39,10 +40,10 @@ class Keyframe(NamedTuple):
 
     def take(self, i: int) -> Keyframe:
         """Return one of all keyframes."""
-        return Keyframe(*(jnp.take(x, i, axis=x.ndim - 1 - k) for x, k in zip(self, _KEY_AXES, strict=True)))
+        return Keyframe(*(jnp.take(x, i, axis=x.ndim - 1 - k) for x, k in zip(self, KEY_AXES, strict=True)))
 
 
-_KEY_AXES = 1, 1, 1, 1, 0, 2
+KEY_AXES = 1, 1, 1, 1, 0, 2
 """The axes of the arrays of a keyframe."""
 
 
@@ -86,6 +87,18 @@ def completed(world: World, state: State) -> State:
     zeros = {"v": world.model.nv, "activation": world.na, "time": ()}
     lacking = {name: jnp.zeros(shape, dtype) for name, shape in zeros.items() if getattr(state, name) is None}
     return dataclasses.replace(state, **lacking) if lacking else state
+
+
+def start_of(world: World, state: State, arrays: dict[str, tuple[Any, int]]) -> State:
+    """Return the start of a roll-out with all batch axes: see `AbstractWorld.start_of`."""
+    state = completed(world, state)
+    _batch_of(world, {name: jnp.asarray(x) for name in _AXES if (x := getattr(state, name)) is not None})
+    leaves = zip(jax.tree.leaves(world), world.axes(), strict=True)
+    batches = {"world": jnp.broadcast_shapes(*(x.shape[: x.ndim - n] for x, n in leaves))}
+    batches |= {"state": jnp.broadcast_shapes(*(jnp.shape(x)[:-n] for x, n in ((state.q, 1), (state.v, 1))))}
+    batches |= {name: x.shape[: x.ndim - n] for name, (x, n) in arrays.items()}
+    dtype = jnp.result_type(world.model.dtype, state.q, state.v)
+    return with_batch(jax.tree.map(lambda x: jnp.asarray(x, dtype), state), broadcast_batches(batches))
 
 
 def with_batch(state: State, batch: tuple[int, ...]) -> State:

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
-from jax import lax
+import numpy as np
 
-from jaxdyn._errors import ShapeError, broadcast_batches
 from jaxdyn.contact import straight_motion
-from jaxdyn.simulate import State
-from jaxdyn.solve import solve
+from jaxdyn.simulate import Advance, State
+from jaxdyn.solve import SolverReport, solve
 from jaxdyn.worlds._equations import EQUATIONS, activations
 from jaxdyn.worlds._no_slip import without_slip
 from jaxdyn.worlds._sensed import Quantities
-from jaxdyn.worlds._states import Given, completed, given_of, with_batch
+from jaxdyn.worlds._states import Given, given_of, with_batch
 from jaxdyn.worlds._world_velocities import body_velocity, rates_of_rotation_vectors, world_velocity
 
 if TYPE_CHECKING:
@@ -52,29 +50,27 @@ def solved(given: Given, *names: str) -> Solved:
     return Solved(a, found.error, found.iterations, results or {})
 
 
-def rolled_out(world: World, state: State, controls: Any, torques: Any, wrenches: Any) -> State:
-    controls = jnp.asarray(controls)
-    if controls.ndim < 2:
-        raise ShapeError(f"controls has shape {controls.shape}; [*batch, steps, {world.nu}] is needed")
-    further = {"torques": (torques, 2), "wrenches": (wrenches, 3)}
-    inputs = {"controls": (controls, 2)} | {k: (jnp.asarray(x), n) for k, (x, n) in further.items() if x is not None}
-    batches = {name: x.shape[: x.ndim - n] for name, (x, n) in inputs.items()}
-    state = completed(world, state)
-    batch = broadcast_batches({"state": state.q.shape[:-1]} | batches)
-    state = with_batch(state, batch)
-    # The axis of the steps first.
-    given = {name: jnp.moveaxis(x, -n, 0) for name, (x, n) in inputs.items()}
+def by_name(sensors: Any, values: Any) -> dict[str, Any]:
+    """Return the values `[*batch, n]` of all sensors, one after the other, by the names of the sensors."""
+    ends = np.cumsum(sensors.sizes)
+    return {name: values[..., end - n : end] for name, n, end in zip(sensors.names, sensors.sizes, ends, strict=True)}
 
-    def one(state: State, now: dict[str, Any]):
-        after = stepped(world, state, *(now.get(name) for name in ("controls", "torques", "wrenches")))
-        return after, after
 
-    _, states = lax.scan(one, state, given, length=controls.shape[-2])
+def advanced(world: World, state: State, control: Any, torque: Any, wrenches: Any, sensed_too: bool) -> Advance:
+    """Return the state after a time step, the readings of the sensors at its start if asked for, and how the
+    constraints were solved."""
+    given = given_of(world, state, control, torque, wrenches)
+    sensors = ("sensors",) if sensed_too else ()
+    found = solved(given, *step_quantities(world), *sensors)
+    readings = by_name(world.parts.sensors, found.results["sensors"]) if sensed_too else None
+    return Advance(step_from(given, found), readings, report_of(given, found))
 
-    def joined(first, rest):
-        return jnp.moveaxis(jnp.concatenate([first[None], rest]), 0, len(batch))
 
-    return jax.tree.map(joined, state, states)
+def report_of(given: Given, found: Solved) -> SolverReport:
+    """Return how well the constraints were solved; with `deep` where this was asked for."""
+    tolerance, deep = given.world.options.tolerance_of(found.error.dtype), found.results.get("deep")
+    deep = None if deep is None else deep[..., 0]
+    return SolverReport(found.error, found.iterations.astype(jnp.int32), tolerance, deep)
 
 
 def stepped(world: World, state: State, control: Any, torque: Any, wrenches: Any) -> State:

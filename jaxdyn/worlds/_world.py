@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Self
 
 import equinox as eqx
@@ -12,12 +13,12 @@ import numpy as np
 from jaxdyn import _printing as printing
 from jaxdyn import joints
 from jaxdyn._compile import compiled
-from jaxdyn._errors import naming_arguments, require_floating, warn
-from jaxdyn._types import Array, Configuration, Float, Torque, Velocity, float_leaf
+from jaxdyn._errors import naming_arguments, require_floating, require_time_step, warn
+from jaxdyn._types import Array, ArrayLike, Configuration, Float, Torque, Velocity, float_leaf
 from jaxdyn.io import LeftOutWarning
 from jaxdyn.io.mjcf import compile_mjcf, enum_name, is_disabled, object_name
-from jaxdyn.model import Model
-from jaxdyn.simulate import State
+from jaxdyn.model import LEAVES, Model
+from jaxdyn.simulate import AbstractWorld, Advance, RolloutOptions, State, Trajectory, roll_out_world
 from jaxdyn.solve import SolverOptions, SolverReport
 from jaxdyn.worlds._actuators import Actuators
 from jaxdyn.worlds._bodies import Bodies
@@ -29,14 +30,16 @@ from jaxdyn.worlds._passive import Passive
 from jaxdyn.worlds._refusals import refuse_what_is_not_built, warn_of_what_differs
 from jaxdyn.worlds._sensors import Sensors, reasons_against_sensors
 from jaxdyn.worlds._states import (
+    KEY_AXES,
     BodyWrenches,
     Controls,
     Keyframe,
     given_of,
     keyframes_of,
     make_state,
+    start_of,
 )
-from jaxdyn.worlds._steps import rolled_out, solved, stepped
+from jaxdyn.worlds._steps import advanced, by_name, report_of, solved, stepped
 from jaxdyn.worlds._tendons import Tendons
 from jaxdyn.worlds._tree_of_file import tree_of
 from jaxdyn.worlds._world_velocities import body_velocity, world_velocity
@@ -66,7 +69,7 @@ class WorldParts(Part):
     """MuJoCo's sweeps against slip, if the file has them."""
 
 
-class World(eqx.Module):
+class World(AbstractWorld):
     """A world of an MJCF file, with MuJoCo's laws: made by `load_world`.
 
     All numbers of the file are arrays, which gradients reach and which may have leading batch axes; new values compile
@@ -215,20 +218,74 @@ class World(eqx.Module):
         """
         return stepped(self, state, control, torque, wrenches)
 
-    @compiled()
+    @naming_arguments
     def rollout(
         self,
         state: State,
-        controls: Float[Array | np.ndarray, "*#batch steps nu"],
+        controls: Float[Array | np.ndarray, "*#batch steps nu"]
+        | Callable[[Any, State, Any], tuple[Any, Any]]
+        | None = None,
+        *,
+        steps: int | None = None,
+        policy_state: Any = None,
+        substeps: int = 1,
+        sensors: bool | Callable[[World, State, Any], Any] = False,
         torques: Float[Array | np.ndarray, "*#batch steps nv"] | None = None,
         wrenches: Float[Array | np.ndarray, "*#batch steps nbody 6"] | None = None,
-    ) -> State:
-        """The states `[*batch, steps + 1, ...]` at the start and after each step.
+        options: RolloutOptions | None = None,
+    ) -> Trajectory:
+        """The trajectory from `state`, `steps + 1` samples with the first of them: one compiled loop, differentiable in
+        the state, the controls or the arrays of a policy, and every array of the world.
 
-        `controls` `[*batch, steps, nu]`, and `torques` `[*batch, steps, nv]` and `wrenches` `[*batch, steps, nbody,
-        6]`, zero by default, are held in each step. Errors as for `accelerations`.
+        - `controls`: the inputs of the actuators, `[*batch, steps, nu]`, one row a step; or a policy, a function
+          `(carry, state, t) -> (carry, control)` of the whole batch, as in `jaxdyn.rollout`; zero by default.
+        - `steps`: their number; needed without an array of controls. `policy_state`: the carry of a policy's first
+          call.
+        - `substeps`: the time steps of the world for which a control is held; a sample is taken after them.
+        - `sensors`: True for those of the world: `Trajectory.sensors` then has their values by name,
+          `[*batch, samples, n]`. They are read at the start of the step that follows a sample, with its control and
+          from the same solution of the constraints; the last sample has the control of the last step. Or a function
+          `(world, state, t)` that returns a pytree of arrays.
+        - `torques` `[*batch, steps, nv]` and `wrenches` `[*batch, steps, nbody, 6]`, zero by default, are held like
+          controls: see `accelerations`.
+        - `options`: memory of the reverse pass, checks, devices, samples, as in `jaxdyn.rollout`.
+
+        Errors as for `accelerations` and `jaxdyn.rollout`.
         """
-        return rolled_out(self, state, controls, torques, wrenches)
+        scheme = steps, policy_state, substeps, sensors
+        return roll_out_world(self, state, controls, *scheme, torques=torques, wrenches=wrenches, options=options)
+
+    @property
+    def control_bounds(self) -> tuple[Float[Array, "*batch nu"], Float[Array, "*batch nu"]]:
+        """The least and the greatest controls; infinite where the file has no range."""
+        lower, upper = jnp.moveaxis(self.parts.actuators.control_range, -1, 0)
+        return jnp.where(lower <= -_ENDLESS, -jnp.inf, lower), jnp.where(upper >= _ENDLESS, jnp.inf, upper)
+
+    @naming_arguments
+    def with_timestep(self, dt: ArrayLike) -> Self:
+        """Return the world with another time step `dt`, s. Time constants of contacts stay at least two time steps
+        where the file says so. **Raises** `ModelError` for one that is known and not positive."""
+        require_time_step(dt)
+        parts = dataclasses.replace(self.parts, timestep=jnp.asarray(dt, self.parts.timestep.dtype))
+        return dataclasses.replace(self, parts=parts)
+
+    def axes(self) -> list[int]:
+        """For each array, in the order of the leaves, the number of axes that are not batch axes."""
+        model = [LEAVES[name].axes for name in LEAVES if getattr(self.model, name) is not None]
+        return [*model, *self.parts.axes(), 1, *(n + 1 for n in KEY_AXES)]
+
+    def start_of(self, state: State, arrays: dict[str, tuple[Any, int]]) -> State:
+        """See `AbstractWorld`."""
+        return start_of(self, state, arrays)
+
+    def advance(self, state: State, control: Any, torque: Any, wrenches: Any, *, sensed: bool = False) -> Advance:
+        """See `AbstractWorld`."""
+        return advanced(self, state, control, torque, wrenches, sensed)
+
+    def no_report(self, state: State) -> SolverReport:
+        """See `AbstractWorld`."""
+        zero = jnp.zeros(state.v.shape[:-1], state.v.dtype)
+        return SolverReport(zero, zero.astype(jnp.int32), self.options.tolerance_of(zero.dtype))
 
     @compiled()
     def sensors(
@@ -241,11 +298,7 @@ class World(eqx.Module):
         """The values of the file's sensors by their names, `[*batch, n]` each: MuJoCo's `sensordata`. Arguments and
         errors as for `accelerations`."""
         given = given_of(self, state, control, torque, wrenches)
-        values, sensors = solved(given, "sensors").results["sensors"], self.parts.sensors
-        ends = np.cumsum(sensors.sizes)
-        return {
-            name: values[..., end - n : end] for name, n, end in zip(sensors.names, sensors.sizes, ends, strict=True)
-        }
+        return by_name(self.parts.sensors, solved(given, "sensors").results["sensors"])
 
     @compiled()
     def report(
@@ -257,9 +310,7 @@ class World(eqx.Module):
     ) -> SolverReport:
         """How well the constraints are solved in a state. Arguments and errors as for `accelerations`."""
         given = given_of(self, state, control, torque, wrenches)
-        found = solved(given, "deep")
-        tolerance = self.options.tolerance_of(given.arguments.q.dtype)
-        return SolverReport(found.error, found.iterations.astype(jnp.int32), tolerance, found.results["deep"][..., 0])
+        return report_of(given, solved(given, "deep"))
 
     @compiled()
     def constraint_forces(

@@ -18,8 +18,7 @@ from jax import lax
 from jaxdyn.algorithms.recursions._equations_of_motion import (
     Kinematics,
     kinematics,
-    poses_from_roots,
-    root_places,
+    poses_and_roots,
     velocities,
     velocity_accelerations,
 )
@@ -36,6 +35,7 @@ from jaxdyn.joints import (
     loop_errors,
     loop_force_rates,
     loop_forces,
+    rotation_sines,
 )
 from jaxdyn.spatial import Mat3, Motion, Pose, Vec3
 from jaxdyn.tree import sum_down, take_rows
@@ -136,8 +136,9 @@ def loop_ends(robot: Robot, group: LoopGroup, poses: Pose, q) -> LoopEnds:
     if not group.one_tree:
         # The places of the roots are subtracted first, so that a distance from the world's origin costs no digits.
         moving = robot.constant((bodies >= 0).astype(float))
-        places = body_poses(robot, poses_from_roots(robot, q), bodies).apply(placements.translation) * moving
-        roots = take_rows(root_places(robot, q), _rows_of_bodies(robot, bodies))
+        poses, roots = poses_and_roots(robot, q)
+        places = body_poses(robot, poses, bodies).apply(placements.translation) * moving
+        roots = take_rows(roots, _rows_of_bodies(robot, bodies))
         roots = roots + placements.translation * (1.0 - moving)
 
     def half(x, k: int):
@@ -193,7 +194,7 @@ def constraint_rows(
         forces = loop_forces(group.kind, ends.frames), free_forces(group.kind, ends.frames)
         along, free = (_loop_rows(robot, group, ends, at.S, x) for x in forces)
         J, others = J + along, others + free
-        errors += loop_errors(group.kind, ends.frames)
+        errors += loop_errors(group.kind, ends.frames, rotation_sines)
         if velocity is not None:
             gamma += _loop_rates(robot, group, ends, velocity, acceleration)
     J, gamma, errors = ([take_rows(jnp.concatenate(x), loop_order(topology))] if x else [] for x in (J, gamma, errors))

@@ -63,15 +63,12 @@ def absolute_poses(robot: Robot, q) -> Pose:
     return compose_down(robot.tree, _local_poses(robot, q))
 
 
-def poses_from_roots(robot: Robot, q) -> Pose:
-    """Return `absolute_poses` with translations from `root_places`."""
-    return _with_translations(robot, _local_poses(robot, q), ~robot.topology.is_root_joint)
-
-
-def root_places(robot: Robot, q) -> Vec3:
-    """Return where the joints that hold the trees of the degrees of freedom in the world put their bodies, rows
-    `[nv]`."""
-    return _with_translations(robot, _local_poses(robot, q), robot.topology.is_root_joint).translation
+def poses_and_roots(robot: Robot, q) -> tuple[Pose, Vec3]:
+    """Return `absolute_poses` with translations from the places where the joints that hold the trees in the world put
+    their bodies, and these places, rows `[nv]`."""
+    local, is_root_joint = _local_poses(robot, q), robot.topology.is_root_joint
+    roots = _with_translations(robot, local, is_root_joint).translation
+    return _with_translations(robot, local, ~is_root_joint), roots
 
 
 def _with_translations(robot: Robot, local: Pose, which: np.ndarray) -> Pose:

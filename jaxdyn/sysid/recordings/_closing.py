@@ -61,7 +61,8 @@ def joint_names(joints, arrays: dict[str, np.ndarray], recording: str) -> tuple[
 def completed(
     model: Model, joints: tuple[str, ...], assembly: np.ndarray | None, arrays: dict[str, np.ndarray], t: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """Return `q` `[n, nq]`, and those of `v`, `a` and `tau` `[n, nv]` that are among the arrays of the recorded joints.
+    """Return `q` `[n, nq]`, and those of `v`, `a`, `tau` and `clipped` `[n, nv]` that are among the arrays of the
+    recorded joints.
 
     From the configuration `assembly` the loops are followed to the first sample and from one sample to the next.
     Torques of joints that were not recorded are zero. **Raises** `DataError` where the joints do not determine the
@@ -93,7 +94,7 @@ def completed(
     _require_determined(model, q[0], joints, columns)
     out = {"q": np.asarray(q, np.float64)}
     full = {}
-    for name in ("v", "a", "tau"):
+    for name in ("v", "a", "tau", "clipped"):
         if name in arrays:
             full[name] = np.zeros((n, model.nv))
             full[name][:, columns.v] = arrays[name]
@@ -101,7 +102,7 @@ def completed(
         rates = (full["v"], full.get("a", np.zeros_like(full["v"])))
         motion = _complete(model, *(jnp.asarray(_padded(x), model.dtype) for x in (q, *rates)), joints)
         out |= {name: np.asarray(x[:n], np.float64) for name, x in motion._asdict().items() if name in full}
-    return out | {name: x for name, x in full.items() if name == "tau"}
+    return out | {name: x for name, x in full.items() if name in ("tau", "clipped")}
 
 
 def _padded(x: np.ndarray) -> np.ndarray:

@@ -64,3 +64,23 @@ def _kind(value: Any) -> str:
 
 def _is_real(x: Any) -> bool:
     return isinstance(x, numbers.Real) and not isinstance(x, bool | np.bool_ | np.timedelta64)
+
+
+def require_samples(t: np.ndarray, arrays: dict[str, np.ndarray], recording: str) -> None:
+    """Raise `DataError` for NaN or infinity in the times `t` `[n]` or in arrays `[n, k]`, and for times that do not
+    increase."""
+    for name, x in {"t": t, **arrays}.items():
+        bad = np.argwhere(~np.isfinite(x))
+        if bad.size:
+            raise DataError(
+                f"{recording}: {name} is not finite in {len(bad)} places, the first at row {bad[0][0]}"
+                f"{f', column {bad[0][1]}' if x.ndim == 2 else ''} (t = {t[bad[0][0]]:g} s); "
+                "drop those rows or fill them in"
+            )
+    back = np.flatnonzero(np.diff(t) <= 0)
+    if back.size:
+        k = int(back[0])
+        raise DataError(
+            f"{recording}: time does not increase from row {k} (t = {t[k]!r}) to row {k + 1} (t = {t[k + 1]!r}), and "
+            f"in {back.size} places in all; drop repeated samples, or split where the clock was reset"
+        )

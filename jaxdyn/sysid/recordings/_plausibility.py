@@ -23,8 +23,6 @@ _SAME_COLUMN = 0.9
 # Times that are this far apart, s, are no seconds if the motion between them is smooth, and this slow: rad/s or m/s for
 # a range of less than pi, in proportion for larger ones, so that positions in degrees are judged as those in radians.
 _LONG_STEP, _SLOW, _SMOOTH = 0.5, 0.01, 0.5
-# A torque is clipped if it stays at its largest value this many times or more, for more than this part of the samples.
-_STAYS, _CLIPPED = 3, 0.005
 _CLOCKS = {1e3: "milliseconds", 1e6: "microseconds", 1e9: "nanoseconds"}
 
 
@@ -43,7 +41,7 @@ def check_recording(
     - `"order"`: columns that belong to other joints;
     - `"still"`: a joint that never moves, of which hardly more than its gravity torque can be identified;
     - `"no torque"`: a torque that never changes;
-    - `"saturated"`: a torque that stays at its largest value again and again, as where a limit clips it;
+    - `"saturated"`: a torque that stays at its largest value, or at the model's limit, as where a limit clips it;
     - `"sign"`, `"scale"`, with a model: torques that follow the model's with a negative factor, or with one far from 1;
       torques that the model and friction explain only if they are negated; torques far larger than those of the joints
       that follow the model, or beyond a joint's limit where other joints stay within theirs; and torques far smaller
@@ -302,22 +300,7 @@ def _still(recording: Recording, model: Model | None, names: tuple[str, ...]) ->
         constant = np.ptp(recording.tau, axis=0) <= 1e-9 * np.abs(recording.tau).max()
         dead = [names[j] for j in np.flatnonzero(constant)]
         out += of_joints("no torque", dead, "the torque of {} never changes: is it measured?")
-        message = "the torques of {} stay at their largest values: clipped by a limit? Leave such parts out (between())"
-        out += of_joints("saturated", [names[j] for j in saturated(recording)], message)
-    return out
-
-
-def saturated(recording: Recording) -> list[int]:
-    """Return the columns of torques that stay at their largest or least value several times and for a part of the
-    samples, while they change from sample to sample elsewhere."""
-    out, (tau,) = [], recording.require("tau")
-    for j, x in enumerate(tau.T):
-        same = np.diff(x) == 0
-        for end in (x.min(), x.max()):
-            stays = same & (x[1:] == end)
-            runs = int(np.sum(np.diff(stays.astype(int), prepend=0) == 1))
-            # A coarse sensor repeats all values, not only these.
-            if runs >= _STAYS and stays.mean() > _CLIPPED and same[~stays].mean() < 0.1:
-                out.append(j)
-                break
+        message = "the torques of {} stay at their largest values or limits, which fits leave out as clipped"
+        clipped = recording.clipped_torques(model).any(axis=0)
+        out += of_joints("saturated", [names[j] for j in np.flatnonzero(clipped)], message)
     return out

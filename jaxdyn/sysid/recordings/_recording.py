@@ -14,12 +14,13 @@ from jaxdyn._errors import DataError, naming_arguments, require_choice
 from jaxdyn._types import ArrayLike
 from jaxdyn.model import Model
 from jaxdyn.sysid.recordings import _signals as signals
+from jaxdyn.sysid.recordings._clipping import MIXED, clipped_samples
 from jaxdyn.sysid.recordings._closing import Columns, completed, joint_names
-from jaxdyn.sysid.recordings._numbers import real_numbers, times
+from jaxdyn.sysid.recordings._numbers import real_numbers, require_samples, times
 
 type Recordings = Recording | Sequence[Recording]
 
-_OPTIONAL = ("v", "a", "tau", "current")
+_OPTIONAL = ("v", "a", "tau", "current", "clipped")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,6 +32,8 @@ class Recording:
     - `q` `[n, nq]`: rad or m; `v` `[n, nv]`, rad/s or m/s; `a` `[n, nv]`, rad/s^2 or m/s^2;
     - `tau` `[n, nv]`: N m or N;
     - `current` `[n, m]`: of motors, A (see `torque_from_current`);
+    - `clipped` `[n, nv]`: the part of each torque that comes from clipped samples (`clipped_torques`), as filters have
+      mixed them; fits leave out what has more than 0.01;
     - `name`: put in front of messages;
     - `cutoff`: Hz, where fits low-pass the torques and the torque model alike (see `prepared`); None for fits to the
       samples as they are;
@@ -62,6 +65,7 @@ class Recording:
     cutoff: float | None = None
     joints: tuple[str, ...] | None = None
     assembly: np.ndarray | None = None
+    clipped: np.ndarray | None = None
 
     def __post_init__(self):
         for name in ("t", "q", *_OPTIONAL):
@@ -79,26 +83,12 @@ class Recording:
                     f"{name} has shape {x.shape}, but [{len(self.t)}, joints] is needed: one row for each time in t"
                 )
         reference = "v" if self.tau is None else "tau"
-        for name, x in (("v", self.v), ("a", self.a)):
+        for name, x in (("v", self.v), ("a", self.a), ("clipped", self.clipped)):
             if x is not None and x.shape[1] != self.dofs:
-                raise self._error(f"{name} has {x.shape[1]} columns, but {reference} has {self.dofs}; both are [n, nv]")
+                raise self._error(f"{name} has {x.shape[1]} columns, but {reference} has {self.dofs}; they are [n, nv]")
         if self.joints is not None:
             object.__setattr__(self, "joints", joint_names(self.joints, self._arrays(), self.name))
-        for name, x in {"t": self.t, **self._arrays()}.items():
-            bad = np.argwhere(~np.isfinite(x))
-            if bad.size:
-                raise self._error(
-                    f"{name} is not finite in {len(bad)} places, the first at row {bad[0][0]}"
-                    f"{f', column {bad[0][1]}' if x.ndim == 2 else ''} (t = {self.t[bad[0][0]]:g} s); "
-                    "drop those rows or fill them in"
-                )
-        back = np.flatnonzero(np.diff(self.t) <= 0)
-        if back.size:
-            k = int(back[0])
-            raise self._error(
-                f"time does not increase from row {k} (t = {self.t[k]!r}) to row {k + 1} (t = {self.t[k + 1]!r}), and "
-                f"in {back.size} places in all; drop repeated samples, or split where the clock was reset"
-            )
+        require_samples(self.t, self._arrays(), self.name)
 
     def __len__(self) -> int:
         return len(self.t)
@@ -151,6 +141,17 @@ class Recording:
                 f"{name} has {x.shape[1]} columns, but the model needs {len(needed)}: {', '.join(needed)}{follow}"
                 f"{advice if x.shape[1] < len(needed) else ''}"
             )
+
+    def clipped_torques(self, model: Model | None = None) -> np.ndarray:
+        """Return which torques a limit has clipped, `[n, nv]` of bool: those that stay at their largest or least value
+        in motion, and those at a limit of the model that is not exceeded; after filters those with a part of these."""
+        (tau,), limit = self.require("tau"), np.full(self.dofs or 0, np.inf)
+        if self.clipped is not None or self.cutoff is not None:
+            return np.abs(0 * tau if self.clipped is None else self.clipped) > MIXED
+        if model is not None:
+            used = slice(None) if self.joints is None else Columns.of(model, self.joints).v
+            limit = np.asarray(model.effort_limit, np.float64)[used]
+        return clipped_samples(self.t, self.q, tau, limit)
 
     def completed(self, model: Model) -> Recording:
         """The motion of all joints of `model` where only some were recorded (`joints`); the recording itself otherwise.
@@ -321,12 +322,10 @@ class Recording:
                     "which a spline so close to them would follow; give a larger noise, or none to have it estimated"
                 )
             cut, (first, second) = 0, signals.smoothing_spline(self.t, x, sigma)
-        if self.v is None:
+        v, a = self.v, first
+        if v is None:
             v, a = signals.rates_on_manifold(self._manifold(model), source.q, first, second)
-            out = dataclasses.replace(self, v=v, a=a)
-        else:
-            out = dataclasses.replace(self, a=first)
-        return out._map(lambda x: x[cut : len(x) - cut]) if cut else out
+        return dataclasses.replace(self, v=v, a=a)._map(lambda x: x[cut : len(x) - cut])
 
     @naming_arguments
     def torque_from_current(self, gain: ArrayLike) -> Recording:
@@ -347,7 +346,7 @@ class Recording:
             raise self._error(f"a delay of {delay:g} s is too long for a recording of {self.duration:g} s")
         times = self.t + delay
         keep = (times >= self.t[0]) & (times <= self.t[-1])
-        late = {name: x for name, x in self._arrays().items() if name in ("tau", "current")}
+        late = {name: x for name, x in self._marked(None)._arrays().items() if name in ("tau", "current", "clipped")}
         late = {name: signals.interpolate(self.t, x, times[keep], "cubic") for name, x in late.items()}
         return dataclasses.replace(self._map(lambda x: x[keep]), **late)
 
@@ -388,7 +387,13 @@ class Recording:
                 "numbers; give the model"
             )
         q = signals.continuous_coordinates(self.t, self.q, model, self.joints, self.name)
-        return dataclasses.replace(self, q=q)
+        return dataclasses.replace(self._marked(model), q=q)
+
+    def _marked(self, model: Model | None) -> Recording:
+        """Return the recording with `clipped`, if torques are: what mixes samples does the same to these numbers."""
+        if self.tau is None or self.clipped is not None or not (clipped := self.clipped_torques(model)).any():
+            return self
+        return dataclasses.replace(self, clipped=1.0 * clipped)
 
     def _manifold(self, model: Model | None) -> Model | None:
         """The model if the coordinates are its own; those of recorded joints are plain numbers."""

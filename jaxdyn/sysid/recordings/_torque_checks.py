@@ -103,6 +103,7 @@ def _other_readings(
         return degrees
     order = _torque_order(given, tau, unexplained, scaled)
     findings = _factors(names, factors, unexplained, scaled, negated, possible)
+    findings = [_unless_rotors(x, part, model) if x.kind == "scale" and x.grave else x for x in findings]
     explained = {name for x in findings for name in x.joints}
     if order is None and all(u <= SUSPICIOUS or x in explained for u, x in zip(unexplained, names, strict=True)):
         return findings
@@ -145,6 +146,14 @@ def _is_better(new: np.ndarray, old: np.ndarray) -> np.ndarray:
     """Return which of the parts that a new reading leaves unexplained are small, and far smaller than the old ones."""
     better = (new < _BETTER * old) & (old > SUSPICIOUS) | (new < _FAR_BETTER * old) & (old > _LITTLE)
     return (new < GOOD) & better
+
+
+def _unless_rotors(finding: Finding, part: Recording, model: Model) -> Finding:
+    """Return the finding of a factor, grave unless an armature of any size would explain the torques as well: rotors
+    behind gears may have hundreds of times the inertia of a light wrist."""
+    (tau,), names = part.require("tau"), model.topology.dof_names
+    unexplained = Explanation.along(part, model, rotor=np.inf).unexplained_parts(tau)
+    return finding._replace(grave=any(unexplained[list(names).index(x)] > SUSPICIOUS for x in finding.joints))
 
 
 def _factors(

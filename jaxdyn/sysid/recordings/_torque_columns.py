@@ -117,22 +117,25 @@ class Explanation:
     """For each degree of freedom the columns `[n, k]` of the model's torque, friction and offset."""
 
     @classmethod
-    def along(cls, part: Recording, model: Model) -> Explanation:
-        """Return the torques along a prepared motion."""
+    def along(cls, part: Recording, model: Model, *, rotor: float = _ROTOR) -> Explanation:
+        """Return the torques along a prepared motion, with an armature of up to `rotor` times the largest inertia that
+        the robot has at a joint."""
         inertias = np.asarray(model.inertial_parameters, np.float64)
         Y = inertial_columns(part, model).reshape(len(part), model.nv, model.nb, 10)
         links = np.einsum("njbp,bp->njb", Y, inertias)
         ends = [b for b in range(model.nb) if b not in model.topology.parents]
         mass = _PAYLOAD * max(float(inertias[:, 0].sum()), 0.0)
         lever = 0.5 * float(np.linalg.norm(np.asarray(model.joint_placement)[:, :3], axis=-1).max(initial=0.0))
-        rotor = _ROTOR * _largest_inertias(part, model)
+        armature = rotor * _largest_inertias(part, model)
         own, shared = joint_columns(part, model)
         bounded, bounds, free = [], [], []
         x = links.sum(axis=-1)
         for j in range(model.nv):
             load = Y[:, j, ends, :4].reshape(len(part), -1)
             columns = np.concatenate([links[:, j], load, own[j], shared], axis=-1)
-            others = np.array([[0.0, rotor[j]], [0.0, np.inf], [0.0, np.inf], *[[-np.inf, np.inf]] * shared.shape[1]])
+            others = np.array(
+                [[0.0, armature[j]], [0.0, np.inf], [0.0, np.inf], *[[-np.inf, np.inf]] * shared.shape[1]]
+            )
             first = mass * lever * np.array([-1.0, 1.0])
             payload = np.array([[0.0, mass], first, first, first] * len(ends))
             limits = np.concatenate([[[1 / FACTOR, FACTOR]] * model.nb, payload, others]).T

@@ -8,7 +8,7 @@ import numpy as np
 
 from jaxdyn._printing import percent
 from jaxdyn.model import Model
-from jaxdyn.sysid.recordings._plausibility import part_without_gaps, saturated
+from jaxdyn.sysid.recordings._plausibility import part_without_gaps
 from jaxdyn.sysid.recordings._recording import Recording, Recordings, as_recordings
 from jaxdyn.sysid.recordings._torque_checks import thinned
 from jaxdyn.sysid.recordings._torque_columns import FACTOR, SHARE, SUSPICIOUS, Explanation, prepared
@@ -33,8 +33,8 @@ _HIDDEN = (
 )
 _UNSIGNED = "Nothing confirms the sign of these torques: {}."
 _CLIPPED = (
-    "These torques stay at their largest values: {}. A limit seems to clip them, which a fit takes for other friction "
-    "and inertias: leave such parts of the recording out."
+    "These torques stay at their largest values or limits: {}. They count as clipped, and fits leave out these samples "
+    "and those that filters mix with them: the motions there say nothing about these joints."
 )
 _ONE_WAY = (
     "These joints turn in one direction only: {}. Their Coulomb friction and offset are known only together, so a "
@@ -86,7 +86,10 @@ def _unchecked(recording: Recording, model: Model) -> dict[str, str]:
     least, most = np.quantile(v, [0.01, 0.99], axis=0)
     one_way = least * most > 0
     out[_ONE_WAY] = ", ".join(names[j] for j in np.flatnonzero(one_way).tolist())
-    out[_CLIPPED] = ", ".join(names[j] for j in saturated(recording))
+    clipped = recording.clipped_torques(model)
+    out[_CLIPPED] = ", ".join(
+        f"{names[j]} ({clipped[:, j].sum()} of {len(clipped)} samples)" for j in np.flatnonzero(clipped.any(axis=0))
+    )
     return {sentence: what for sentence, what in out.items() if what}
 
 

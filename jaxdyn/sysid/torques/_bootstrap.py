@@ -16,6 +16,7 @@ from jaxdyn.sysid.torques._base_parameters import BaseParameters
 from jaxdyn.sysid.torques._fit_result import InverseDynamicsFit
 from jaxdyn.sysid.torques._intervals import Intervals, around_draws, normal_intervals
 from jaxdyn.sysid.torques._physical_fit import Physical, minimize, start_at
+from jaxdyn.sysid.torques._recorded_motions import consecutive_blocks
 from jaxdyn.sysid.torques._residual_noise import without_leverage
 from jaxdyn.sysid.torques._torque_data import TorqueData
 from jaxdyn.sysid.torques._torque_model import Samples
@@ -85,7 +86,8 @@ def bootstrap(fit: InverseDynamicsFit, recordings, *, draws: int = 200, blocks: 
     # Passive joints have no torque and no noise.
     sigma = np.where(samples.driven, fit.sigma, 1.0)
     hat = fit.covariance_root()
-    parts = [_enlarged(x, fit, sigma, hat) for x in samples.compressed(fit.weights, blocks)]
+    groups = consecutive_blocks(samples.lengths, blocks)
+    parts = [_enlarged(x, fit, sigma, hat) for x in samples.compressed(fit.weights, groups)]
     counts = np.random.default_rng(seed).multinomial(len(parts), np.full(len(parts), 1 / len(parts)), size=draws)
     if fit.reference is None:
         independent, p = fit.base_parameters().independent, np.tile(fit.parameters, (draws, 1))

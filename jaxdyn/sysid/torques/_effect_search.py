@@ -17,12 +17,8 @@ from jaxdyn.sysid.parameters import nearest_physical_model
 from jaxdyn.sysid.recordings import Recording, as_recordings, check_recording
 from jaxdyn.sysid.torques._effects import SEARCHED, JointEffects, delay_signal, frictionless_torque
 from jaxdyn.sysid.torques._physical_fit import Physical, minimize, start_at
-from jaxdyn.sysid.torques._torque_model import (
-    EffectShape,
-    Samples,
-    driven_joints,
-    with_parameters,
-)
+from jaxdyn.sysid.torques._recorded_motions import driven_joints
+from jaxdyn.sysid.torques._torque_model import EffectShape, Samples, with_parameters
 
 # Velocities of the first grid, as parts of the joint's largest velocity.
 _FRICTION_VELOCITY = np.geomspace(0.01, 0.3, 5)
@@ -150,6 +146,12 @@ class _Linearization:
         friction = np.asarray(JointFriction(*leaves).torque(samples.u)) * ~samples.driven
         return samples.on_drives(slice(None), friction[..., None])[..., 0]
 
+    def compared(self, j: int) -> np.ndarray:
+        """Whether each of the `[rows]` has a torque of joint `j` that was recorded, whatever delay is tried."""
+        samples = self.samples
+        delays = _DELAYS if samples.effects.dofs("torque_delay", samples.before)[j] else samples.shape.torque_delay[[j]]
+        return np.all([samples.valid_at(np.full(samples.layout.nv, x))[self.rows, j] for x in delays], axis=0)
+
     def prediction(self, j: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The correction `[rows]` of joint `j`'s torque that the other joints' torques predict, and what whitens its
         residuals `x`: the matrices `A` `[rows, k]` and `M` `[k, k]` for which they are `x - A M A^T x`."""
@@ -163,7 +165,8 @@ class _Linearization:
         k = A.shape[1] - n
         # The torque for whitened coordinates z = R x, which lie about -c with unit covariance.
         tangent = point.tangent(self.problem.offset_scale)[:n, :n]
-        white = np.linalg.solve(T[k : k + n, k : k + n].T, (self.regressor[:, j] @ tangent).T).T
+        regressor = self.regressor[:, j] * self.compared(j)[:, None]
+        white = np.linalg.solve(T[k : k + n, k : k + n].T, (regressor @ tangent).T).T
         scale = np.sqrt(self.rows.step) / self.sigma[j] / self.gain[j]
         # Residuals have the covariance 1 + A A^T, whose inverse square root takes the part 1 - (1 + s)^(-1/2) away from
         # the direction with the eigenvalue s of A^T A.
@@ -198,6 +201,7 @@ class _JointTorque:
             displacement = samples.q[:, spring] - float(model.spring_reference[spring])
             self.fixed = self.fixed - float(model.stiffness[j]) * displacement
         self.center, self.factor, self.middle = fit.prediction(j)
+        self.compared = fit.compared(j)
         low_passed = [self._whiten(self._low_passed(x)) for x in columns]
         self.unchanged = [x / max(float(np.linalg.norm(x)), 1e-300) for x in low_passed]
         # Values by what they depend on: a grid asks for the same ones many times.
@@ -268,8 +272,8 @@ class _JointTorque:
         return out
 
     def _low_passed(self, x: np.ndarray) -> np.ndarray:
-        """The values `[rows]` of the search for a signal `[n]`."""
-        return self.samples.low_passed(x)[self.rows]
+        """The values `[rows]` of the search for a signal `[n]`, zero where torques are not compared."""
+        return self.samples.low_passed(x)[self.rows] * self.compared.reshape(-1, *[1] * (x.ndim - 1))
 
     def _whiten(self, x: np.ndarray) -> np.ndarray:
         return x - self.factor @ (self.middle @ (self.factor.T @ x))

@@ -21,7 +21,14 @@ from jaxdyn.sysid.torques._effects import JointEffects, JointEffectValues
 from jaxdyn.sysid.torques._intervals import Intervals, Posterior, normal_intervals, posterior_intervals
 from jaxdyn.sysid.torques._layout import INERTIAL_NAMES, POSITIVE, Layout
 from jaxdyn.sysid.torques._physical_fit import with_gains
-from jaxdyn.sysid.torques._torque_model import EffectShape, driven_joints, effect_leaves, low_pass_of, motion_arrays
+from jaxdyn.sysid.torques._recorded_motions import (
+    clipped_torques,
+    driven_joints,
+    is_unclipped,
+    low_pass_of,
+    motion_arrays,
+)
+from jaxdyn.sysid.torques._torque_model import EffectShape, effect_leaves
 
 # Two parameters are known only together if their sum or difference has at most this part of their standard errors.
 _TOGETHER = 0.1
@@ -182,22 +189,26 @@ class InverseDynamicsFit(eqx.Module):
 
     def evaluate(self, recordings) -> Evaluation:
         """The errors of predicted torques on one recording or several, preferably held-out ones; of those with a
-        `cutoff`, the errors that remain below it."""
+        `cutoff`, the errors that remain below it. Torques that a limit has clipped do not count."""
         recordings = as_recordings(recordings)
         filters = [low_pass_of(x) for x in recordings]
         measured = [motion_arrays(self.model, x)[-1] for x in recordings]
         tau = [f.apply(x) for x, f in zip(measured, filters, strict=True)]
         predicted = [f.apply(self.predict(x)) for x, f in zip(recordings, filters, strict=True)]
         residual = tuple(x - y for x, y in zip(predicted, tau, strict=True))
-        r, y = np.concatenate(residual), np.concatenate(tau)
+        pairs = zip(recordings, filters, strict=True)
+        counted = np.concatenate([is_unclipped(clipped_torques(self.model, x), f) for x, f in pairs])
+        r, y = np.concatenate(residual) * counted, np.concatenate(tau) * counted
+        count = np.maximum(counted.sum(axis=0), 1)
         joints = driven_joints(self.model, recordings)
         driven = JointEffects.dofs_of(True if joints is None else joints, self.model)
-        spread = np.mean((y - y.mean(axis=0)) ** 2, axis=0)
+        spread = np.sum((y - y.sum(axis=0) / count) ** 2 * counted, axis=0)
+        squares = np.sum(r**2, axis=0)
         return Evaluation(
-            rms_error=np.sqrt(np.mean(r**2, axis=0)),
-            rms_torque=np.sqrt(np.mean(y**2, axis=0)),
-            r2=np.where(spread > 0, 1 - np.mean(r**2, axis=0) / np.where(spread > 0, spread, 1.0), np.nan),
-            total_rms=float(np.sqrt(np.mean(r[:, driven] ** 2))),
+            rms_error=np.sqrt(squares / count),
+            rms_torque=np.sqrt(np.sum(y**2, axis=0) / count),
+            r2=np.where(spread > 0, 1 - squares / np.where(spread > 0, spread, 1.0), np.nan),
+            total_rms=float(np.sqrt(squares[driven].sum() / count[driven].sum())),
             relative=float(np.linalg.norm(r) / max(np.linalg.norm(y), np.finfo(float).tiny)),
             residual=residual,
             torque=tuple(tau),

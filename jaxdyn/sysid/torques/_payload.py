@@ -20,7 +20,6 @@ from jaxdyn._errors import (
     require_positive_integer,
     warn,
 )
-from jaxdyn._status import Status
 from jaxdyn._types import ArrayLike
 from jaxdyn._waits import saying
 from jaxdyn.model import BodyInertia, Model
@@ -31,9 +30,11 @@ from jaxdyn.sysid.torques._alike_residuals import Correlation
 from jaxdyn.sysid.torques._base_parameters import base_parameters_of
 from jaxdyn.sysid.torques._effect_search import effect_shape
 from jaxdyn.sysid.torques._effects import JointEffects, frictionless_torque
-from jaxdyn.sysid.torques._intervals import Intervals, Posterior, posterior_intervals
+from jaxdyn.sysid.torques._intervals import Posterior, posterior_intervals
 from jaxdyn.sysid.torques._layout import POSITIVE
+from jaxdyn.sysid.torques._payload_fit import PayloadFit
 from jaxdyn.sysid.torques._physical_fit import Physical, PhysicalProblem, minimize, posterior
+from jaxdyn.sysid.torques._residual_causes import LEAST_PART, LEAST_STATISTIC
 from jaxdyn.sysid.torques._residual_noise import block_scores, score_factor
 from jaxdyn.sysid.torques._torque_data import TorqueData, triangular_factors
 from jaxdyn.sysid.torques._torque_model import Samples, friction_columns, require_known_lengths, with_parameters
@@ -47,52 +48,6 @@ _MUCH_FITTED, _LEAST_LEFT = 0.5, 0.1
 # A mass is negative beyond doubt if it is so by this many standard errors, and by this part of the robot's mass: errors
 # of the model take a little away, too.
 _SURE, _LEAST_PART = 4.0, 0.002
-
-
-class PayloadFit(NamedTuple):
-    """An identified payload, in the axes of a frame."""
-
-    frame: str
-    parameters: np.ndarray
-    """`[10]`: its inertial parameters about the frame's origin: kg, kg m, kg m^2. Physical."""
-    mass: float
-    """kg."""
-    center_of_mass: np.ndarray
-    """`[3]`, m, in the frame."""
-    inertia: np.ndarray
-    """`[3, 3]`, kg m^2, about the center of mass, in the axes of the frame."""
-    intervals: Intervals
-    """Intervals of the mass, the center of mass and the inertia about it (`mass, cx, cy, cz, Ixx, ...`). Those of the
-    mass and of `Ixx`, `Iyy`, `Izz` are symmetric in the logarithm, so that they are positive."""
-    model: Model
-    """The given model with the payload at the frame (as by `with_payload`, without a name)."""
-    unconstrained: np.ndarray
-    """`[10]`: the parameters by linear least squares, of least norm, physical or not."""
-    rms_error: tuple[np.ndarray, np.ndarray]
-    """`[nv]` each: root mean square of the residual torques without and with the payload, N m or N."""
-    rms_unexplained: np.ndarray
-    """`[nv]`: the same with the payload, if the model ignored it."""
-    correlation: np.ndarray
-    """`[nv]`: the number of samples with similar residuals, neighbors or a period of the motion apart; they count as
-    one where joints are weighted."""
-    status: Status
-
-    @property
-    def converged(self) -> bool:
-        """Whether `status` is `Status.CONVERGED`."""
-        return self.status == Status.CONVERGED
-
-    def printed(self) -> printing.Facts:
-        """The facts that `print` shows: the mass, the center of mass and the inertia with their intervals."""
-        found, level = printing.intervals(self.intervals, 10), printing.percent(self.intervals.level)
-        ellipsis = {name: found[name] for name in ("Ixx", "Iyy", "Izz")}
-        facts = {"mass, kg": found["mass"], **{f"center {x[1]}, m": found[x] for x in ("cx", "cy", "cz")}}
-        facts |= {f"{name}, kg m^2": x for name, x in ellipsis.items()}
-        before, after = self.rms_error
-        facts["residual"] = f"{printing.numbers(before)} without, {printing.numbers(after)} with it, N m or N"
-        return f"{printing.status(self.status)}; at {self.frame!r}, intervals of {level}", facts
-
-    __repr__, __str__, _repr_html_ = printing.one_line, printing.text, printing.table
 
 
 @naming_arguments
@@ -124,6 +79,11 @@ def identify_payload(
     The intervals take the spectrum of the residuals of each joint into account, and noise that depends on the motion,
     like `InverseDynamicsFit.intervals`; residuals that recur with the motion widen them.
 
+    Torques count as N m and N. Where they come from motor currents by gains that are wrong, the payload's mass and
+    inertia are wrong by the same part, which no residual shows and no interval includes if all gains are. A payload of
+    known mass `m` calibrates them: then the torques are too small by the factor `m / fit.mass`. Gains that are wrong
+    from joint to joint show in the residuals.
+
     Prepare recordings by `Recording.prepared`, with a cutoff far above the motion. A filter of the recording alone
     smooths the torque at reversals, where the model's friction changes faster: Coulomb friction is estimated too small,
     viscous friction too large, and the payload's error grows, and its intervals with it.
@@ -139,8 +99,9 @@ def identify_payload(
       linear solution and a radius of gyration of 0.1 m (where that mass is not positive: 0.1 kg at the origin).
     - `rounds`: how often the noise is estimated and load friction linearized.
 
-    Warns with `RecordingWarning` where residuals are alike for so long that the noise can hardly be estimated, and
-    where the mass by least squares is clearly negative, as if the recordings were exchanged.
+    Warns with `RecordingWarning` where residuals are alike for so long that the noise can hardly be estimated, where
+    the mass by least squares is clearly negative, as if the recordings were exchanged, and where gains that are wrong
+    from joint to joint explain residuals.
 
     **Returns** a `PayloadFit`; its parameters are `[10]`, about the origin of the frame.
 
@@ -164,6 +125,7 @@ def identify_payload(
     linear = runs.solve(rounds)
     _warn_of_few_samples(model, linear)
     _warn_of_exchange(model, linear)
+    _warn_of_gains(model, runs, linear)
     T = linear.equations
     start = Physical(cholesky.pseudo_factor(_prior(prior, linear.payload, frame)[None]), *np.zeros((3, 0)))
     none = np.zeros((len(T), 0))
@@ -223,6 +185,33 @@ def _warn_of_exchange(model: Model, solution: _Solution) -> None:
             f"by least squares the payload has the mass {mass:.3g} kg, with a standard error of {error:.2g} kg: the "
             "robot carries less in the recordings with_ the payload than in those without it. Are the two exchanged? "
             "The mass of the physical fit, and its interval, mean nothing here",
+            RecordingWarning,
+        )
+
+
+def _warn_of_gains(model: Model, runs: _Runs, solution: _Solution) -> None:
+    """Warn where gains of the drives that differ from joint to joint explain a part of the residuals (a score test with
+    the derivatives by gains, as of `residual_causes`). Gains that are all alike wrong leave no residuals."""
+    nv, p, rows = model.nv, np.concatenate([solution.robot, solution.payload]), np.zeros((0, 0))
+    residual = np.concatenate(runs.residuals(solution.robot, solution.payload))
+    sigma = _root_mean_square(residual) * np.sqrt(solution.correlation)
+    # Residuals of exact torques are rounding.
+    sigma = np.maximum(sigma, 1e-6 * np.maximum(*(x.torque_scale for x in runs.samples)))
+    for _, B in runs.columns(solution.robot, solution.payload):
+        predicted = B[..., :-2] @ p + B[..., -2]
+        parts = B[..., :-2], predicted[..., None] * np.eye(nv), (predicted - B[..., -1])[..., None]
+        block = (np.concatenate(parts, axis=-1) / sigma[:, None]).reshape(-1, len(p) + nv + 1)
+        rows = np.linalg.qr(np.concatenate([rows.reshape(-1, block.shape[1]), block]), mode="r")
+    columns, rest = rows[:, :-1] / np.maximum(np.linalg.norm(rows[:, :-1], axis=0), 1e-300), rows[:, -1]
+    left = []
+    for A in (columns[:, :-nv], columns):
+        left.append(float(np.sum((rest - A @ np.linalg.lstsq(A, rest, rcond=1e-9)[0]) ** 2)))
+    part, statistic = 1 - left[1] / max(left[0], 1e-300), (left[0] - left[1]) / nv
+    if part > LEAST_PART and statistic > LEAST_STATISTIC:
+        warn(
+            f"gains of the drives or torque sensors that are wrong from joint to joint would explain "
+            f"{printing.percent(part)} of the residuals (F = {statistic:.3g}): the payload and its intervals hold for "
+            "torques in N m and N alone. Calibrate the gains, as by a payload of known mass",
             RecordingWarning,
         )
 
@@ -420,7 +409,8 @@ def _model(samples: Samples, parameters: np.ndarray) -> Model:
 
 
 def _root_mean_square(x: np.ndarray) -> np.ndarray:
-    return np.sqrt(np.mean(x**2, axis=0))
+    """The root mean squares `[nv]` of residuals `[n, nv]`, of which those that are zero were not recorded."""
+    return np.sqrt(np.sum(x**2, axis=0) / np.maximum(np.count_nonzero(x, axis=0), 1))
 
 
 def _prior(prior: BodyInertia | ArrayLike | None, linear: np.ndarray, frame: str) -> np.ndarray:

@@ -237,9 +237,11 @@ def minimize(
     max_iterations: int,
     report: Callable[[int, float, float, Physical], None],
     first: int = 1,
+    tolerance: float = _TOLERANCE,
 ) -> Minimum:
     """The minimum of the problem's cost, from `point`, which the step number `first` starts from. `report` gets the
-    number, cost, expected decrease and start of each step.
+    number, cost, expected decrease and start of each step. `tolerance`: the predicted decrease of the cost, in units of
+    chi^2, below which it ends.
 
     The cost is convex in `p` (where no gain is unknown), and the coordinates are a smooth one-to-one map onto the
     physical `p`: its only stationary point is the global minimum. Near the edge of what is physical, coordinates about
@@ -257,9 +259,9 @@ def minimize(
         report(step, float(state.cost), expected, state.point)
         longest = float(np.abs(x).max()) / _LONGEST_STEP
         trial = functools.partial(_trial, problem, state, x, longest, expected)
-        state, start = dataclasses.replace(state, damping=_first_damping(longest, expected)), state.cost
+        state, start = dataclasses.replace(state, damping=_first_damping(longest, expected, tolerance)), state.cost
         while state.status == Status.RUNNING and state.cost == start:
-            state = damped_step(state, trial, _DAMPING, absolute=_TOLERANCE)
+            state = damped_step(state, trial, _DAMPING, absolute=tolerance)
         if state.status != Status.RUNNING:
             return Minimum(state.point, float(state.cost), step, Status(int(state.status)))
     return Minimum(state.point, float(state.cost), max_iterations, Status.OUT_OF_ITERATIONS)
@@ -277,11 +279,11 @@ class _Descent:
     point: Physical
 
 
-def _first_damping(longest: float, expected: float) -> np.float64:
+def _first_damping(longest: float, expected: float, tolerance: float) -> np.float64:
     """The damping that a step begins with. All that leave it at the longest step that is allowed are alike, so it is
     the largest of these, unless the step may end the search."""
     damping = _DAMPING.first
-    while expected > _TOLERANCE and 1 + _DAMPING.grow * damping <= longest:
+    while expected > tolerance and 1 + _DAMPING.grow * damping <= longest:
         damping *= _DAMPING.grow
     return np.float64(damping)
 

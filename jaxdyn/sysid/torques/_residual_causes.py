@@ -4,7 +4,7 @@ structure without a name."""
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -12,28 +12,32 @@ from scipy.signal import butter, sosfiltfilt
 from scipy.stats import f as f_distribution
 
 from jaxdyn._printing import percent
-from jaxdyn._types import ArrayLike
 from jaxdyn.friction import LoadProportional, Stribeck
 from jaxdyn.model import Model
+from jaxdyn.sysid.parameters import places
 from jaxdyn.sysid.recordings import Recordings
 from jaxdyn.sysid.torques import _lengths as lengths
 from jaxdyn.sysid.torques._effects import frictionless_torque
 from jaxdyn.sysid.torques._fit_result import InverseDynamicsFit
 from jaxdyn.sysid.torques._residual_noise import independent_share
 from jaxdyn.sysid.torques._structure import STRUCTURES, structures
-from jaxdyn.sysid.torques._torque_fit import fit_inverse_dynamics
 from jaxdyn.sysid.torques._torque_model import Samples
 
 LEAST_PART = 0.1
 """A cause is named if it explains at least this part of what is left, and by a statistic that chance hardly reaches."""
-_STATISTIC = 10.0
+LEAST_STATISTIC = 10.0
+"""That statistic."""
 # Five kinds of structure at seven joints reach this probability by chance in one of 300 fits.
 _CHANCE = 1e-4
 # A cause with a name comes before structure if it has at least this part of its evidence: to first order a cause
 # explains less than it does when it is fitted.
 _NAMELESS = 0.5
-# A cause of which there is no doubt explains this part of what is left. The causes that choices of effects try.
+# A cause of which there is no doubt explains this part of what is left. The causes that choices of effects try, and
+# the structure that these effects leave where they are not fitted.
 _MOST, _EFFECTS = 0.5, ("load friction", "Stribeck friction", "springs", "torque delay", "velocity", "position")
+_TRIED = ("load friction", "Stribeck friction", "springs")
+# Lengths that are wrong by this part are a mistake that should show.
+_LENGTH_ERROR = 0.1
 # The part of the cutoff below which deflections of flexible joints are looked for.
 _SLOW = 0.25
 # Columns of residuals smaller than this part of the torque are rounding.
@@ -60,6 +64,9 @@ class Cause(NamedTuple):
     structure NaN."""
     chance: float = 0.0
     """The probability of such a statistic by chance, at the joint where that is largest; only for a structure."""
+    hidden: tuple[str, ...] = ()
+    """The joints and loops whose distance from the joint before may be wrong by a tenth without evidence, since the fit
+    takes that for inertias; only for lengths."""
 
     @property
     def structure(self) -> bool:
@@ -70,7 +77,9 @@ class Cause(NamedTuple):
     def evident(self) -> bool:
         """Whether the evidence is strong: at least a tenth of what is left, and a statistic above 10, or, of a
         structure, one that chance hardly reaches at any joint."""
-        return self.part > LEAST_PART and (self.chance < _CHANCE if self.structure else self.statistic > _STATISTIC)
+        return self.part > LEAST_PART and (
+            self.chance < _CHANCE if self.structure else self.statistic > LEAST_STATISTIC
+        )
 
 
 def residual_causes(fit: InverseDynamicsFit, recordings: Recordings) -> tuple[Cause, ...]:
@@ -96,7 +105,8 @@ def residual_causes(fit: InverseDynamicsFit, recordings: Recordings) -> tuple[Ca
     rest = rest.ravel() - known @ (known.T @ rest.ravel())
     total = float(rest @ rest)
     shape = residual.shape
-    count = len(residual) * float(np.sum([independent_share(x) for x in residual.T[samples.driven]]))
+    shares = [independent_share(x) for x in residual.T[samples.driven]]
+    count = float(samples.valid.sum(axis=0)[samples.driven] @ shares)
     out, scores, explained = [], [], []
     for name, columns in _columns(fit, samples):
         Z = samples.low_passed(columns) * samples.valid[..., None] / scale[:, None]
@@ -116,7 +126,10 @@ def residual_causes(fit: InverseDynamicsFit, recordings: Recordings) -> tuple[Ca
         squares = (np.sum(x.reshape(shape) ** 2, axis=0) for x in (rest, rest - U[:, kept] @ weights))
         by_joint = np.subtract(*squares)
         values = -(V[kept].T @ (weights / size[kept])) / length
-        out.append(Cause(name, decrease / total, decrease / k / left, _most(fit, by_joint), values))
+        hidden = ()
+        if name == "lengths":
+            hidden = _hidden_lengths(fit.model, free * np.where(np.isfinite(length), length, 0.0), count / rest.size)
+        out.append(Cause(name, decrease / total, decrease / k / left, _most(fit, by_joint), values, hidden=hidden))
         scores.append(_score(decrease / total, len(values), count))
         explained.append(U[:, kept])
     first = int(np.argmax(scores)) if out else 0
@@ -128,6 +141,18 @@ def residual_causes(fit: InverseDynamicsFit, recordings: Recordings) -> tuple[Ca
         found = [(x, min(score, scores[first])) for x, score in found]
     out, scores = out + [x for x, _ in found], scores + [score for _, score in found]
     return tuple(out[i] for i in np.argsort(-np.array(scores), kind="stable"))
+
+
+def _hidden_lengths(model: Model, slopes: np.ndarray, share: float) -> tuple[str, ...]:
+    """Return the places whose distance from the joint before may be wrong by a tenth without evidence: `slopes`
+    `[n, 3 places]` are the derivatives of residuals that the fit does not explain, of which a `share` counts as
+    independent."""
+    chosen = lengths.freed_places(model, True)
+    positions = lengths.positions(model, chosen)
+    along = (slopes * positions).reshape(len(slopes), -1, 3).sum(axis=-1)
+    evidence = share * np.sum((_LENGTH_ERROR * along) ** 2, axis=0)
+    hidden = (evidence < LEAST_STATISTIC) & positions.reshape(-1, 3).any(axis=1)
+    return tuple(places.place_label(model, chosen[k]) for k in np.flatnonzero(hidden).tolist())
 
 
 def _score(part: float, size: int, count: float) -> float:
@@ -143,7 +168,8 @@ def _structures(
     their scores."""
     rest = rest.reshape(-1, fit.model.nv)
     total, names = np.sum(rest**2, axis=0), fit.model.topology.dof_names
-    counts = [len(rest) * independent_share(x) - known.shape[1] / fit.model.nv for x in rest.T]
+    recorded = samples.valid.sum(axis=0).tolist()
+    counts = [n * independent_share(x) - known.shape[1] / fit.model.nv for n, x in zip(recorded, rest.T, strict=True)]
     found: dict[str, list[tuple[float, ...]]] = {}
     for x in structures(samples, rest, scale, known.reshape(*rest.shape, -1)):
         count, part = counts[x.joint], x.part
@@ -158,18 +184,22 @@ def _structures(
         _, parts, statistics, chances, dofs = (np.array(x) for x in zip(*clear, strict=True))
         part = float(np.average(parts, weights=np.maximum(total[dofs], 1e-300)))
         where = tuple(names[j] for j in dofs.tolist())
-        cause = Cause(name, part, float(statistics.mean()), where, np.full(1, np.nan), float(chances.max()))
+        cause = Cause(name, part, float(statistics.mean()), where, np.full(1, np.nan), chance=float(chances.max()))
         out.append((cause, sum(max(x[0], 0.0) for x in clear)))
     return out
 
 
-def what_explains_most(
-    model: Model, recordings: Recordings, friction_velocity: ArrayLike | None, prior_weight: float
-) -> str | None:
+def best_rival(causes: Sequence[Cause]) -> Cause | None:
+    """Return the cause that explains most of what is left, of those with a name that choices of effects do not try, and
+    that chance hardly explains: an effect that explains less may only make up for it."""
+    rivals = [x for x in causes if not x.structure and x.name not in _TRIED and x.statistic > LEAST_STATISTIC]
+    return max(rivals, key=lambda x: x.part, default=None)
+
+
+def what_explains_most(causes: Sequence[Cause]) -> str | None:
     """Return a sentence if one cause that is no effect of friction or a spring explains most of what a fit with the
     usual effects leaves: effects that are chosen beside such a cause would make up for it."""
-    fit = fit_inverse_dynamics(model, recordings, friction_velocity=friction_velocity, prior_weight=prior_weight)
-    first = next(iter(residual_causes(fit, recordings)), None)
+    first = next(iter(causes), None)
     if first is None or not (first.evident and first.part > _MOST) or first.name in _EFFECTS:
         return None
     what = f"a dependence on {first.name}" if first.structure else first.name
@@ -212,12 +242,12 @@ def _columns(fit: InverseDynamicsFit, samples: Samples) -> Iterator[tuple[str, n
         return samples.on_drives(slice(None), x[..., None] * np.eye(model.nv))
 
     if not fit.layout.places:
-        places = lengths.freed_places(model, True)
-        yield "lengths", lengths.length_slopes(model, places, motion, samples.joints) / gain[:, None]
+        chosen = lengths.freed_places(model, True)
+        yield "lengths", lengths.length_slopes(model, chosen, motion, samples.joints) / gain[:, None]
     axes = [("gravity", (slice(None),), e) for e in horizontal_axes(model)]
     tilted = lengths.torque_slopes(model, axes, lambda x: frictionless_torque(x, *motion, samples.joints))
     yield "tilt", tilted / gain[:, None]
-    chosen = {name: fit.effects.dofs(name, model) for name in ("gain", "torque_delay", "stribeck", "load", "spring")}
+    fitted = {name: fit.effects.dofs(name, model) for name in ("gain", "torque_delay", "stribeck", "load", "spring")}
     law = Stribeck(1.0, 1.0, 0.1 * np.abs(v).max(axis=0) + 1e-12, np.asarray(model.friction_velocity, np.float64))
     (by_load,) = LoadProportional(1.0, samples.load, law.friction_velocity).columns(samples.u)
     recordings = [dataclasses.replace(x, cutoff=None) for x in samples.recordings]
@@ -230,10 +260,10 @@ def _columns(fit: InverseDynamicsFit, samples: Samples) -> Iterator[tuple[str, n
         "stribeck": ("Stribeck friction", law.columns(samples.u)[1]),
     }
     for name, (words, x) in candidates.items():
-        if not chosen[name].any():
+        if not fitted[name].any():
             yield words, each(np.asarray(x, np.float64))
     if model.nq == model.nv:
-        if not chosen["spring"].any():
+        if not fitted["spring"].any():
             yield "springs", each(samples.q - samples.q.mean(axis=0))
         if samples.joints is None and all(x.cutoff and x.rate for x in samples.recordings):
             yield "flexibility", _flexibility_slopes(model, samples) / gain[:, None]

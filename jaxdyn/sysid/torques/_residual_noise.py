@@ -11,13 +11,15 @@ import numpy as np
 import scipy.fft
 
 from jaxdyn.sysid.torques._layout import Layout
-from jaxdyn.sysid.torques._torque_model import consecutive_blocks
+from jaxdyn.sysid.torques._recorded_motions import consecutive_blocks
 
 # Politis 2003: autocorrelations count as zero from the first lag after which this many are below the level of chance.
 _QUIET_LAGS = 5
 # Where a fit takes nearly all power, what is left says nothing; the variance is multiplied by ten at most.
 _LARGEST_LEVERAGE = 0.9
 _BLOCKS = 40
+# Where gaps leave a smaller part of the pairs at a lag, their products say little, and count as if there were so many.
+_LEAST_PAIRS = 0.05
 
 
 class TorqueEquations(Protocol):
@@ -67,6 +69,7 @@ def score_factor(
     for rows, B in samples.chunks():
         for j in joints:
             used[j] = used[j] + _lagged_products([derivatives(rows, B, j) @ hat], len(used[j]))
+    counts = np.maximum(np.count_nonzero(residual, axis=0), 1)
     factor = np.zeros((0, hat.shape[0]))
     for rows, B in samples.chunks():
         length = _fast_length(len(B) + max(len(x.lags) for x in residuals))
@@ -75,7 +78,7 @@ def score_factor(
         twice[0] = 1.0
         twice[-1] = 1.0 if length % 2 == 0 else 2.0
         for j, noise in enumerate(residuals):
-            leverage = np.minimum(noise.like(used[j] / len(samples)).density(length), _LARGEST_LEVERAGE)
+            leverage = np.minimum(noise.like(used[j] / counts[j]).density(length), _LARGEST_LEVERAGE)
             spectrum = noise.density(length) / (1 - leverage)
             X = np.fft.rfft(derivatives(rows, B, j), length, axis=0) * np.sqrt(twice * spectrum / length)[:, None]
             factor = np.linalg.qr(np.concatenate([factor, X.real, X.imag]), mode="r")
@@ -140,7 +143,7 @@ def _derivatives(samples: TorqueEquations, residual, sigma, gain, rows: slice, B
 
 def independent_share(series: np.ndarray) -> float:
     """The number of independent values that would estimate the variance of a series `[n]` as well, as a part of `n`:
-    `(mean of S)^2 / mean of S^2` for the spectrum `S`."""
+    `(mean of S)^2 / mean of S^2` for the spectrum `S`. Zeros stand for what was not recorded."""
     spectrum = _Spectrum.of([series[:, None]]).density(_fast_length(2 * len(series)))
     return float(np.mean(spectrum) ** 2 / max(np.mean(spectrum**2), 1e-300)) if spectrum.any() else 1.0
 
@@ -156,9 +159,13 @@ class _Spectrum(NamedTuple):
     def of(cls, series: list[np.ndarray]) -> _Spectrum:
         """The spectrum of pieces `[n, 1]` of one series. Its autocorrelations choose the width of the window (Politis,
         Adaptive bandwidth choice, Journal of Nonparametric Statistics 2003)."""
-        count = sum(map(len, series))
+        whole, count = sum(map(len, series)), max(sum(int(np.count_nonzero(x)) for x in series), 1)
         most = max(1, min(count // 4, max(map(len, series)) - 1))
-        lags = _lagged_products(series, most + 1) / count
+        lags = _lagged_products(series, most + 1) / whole
+        if count < whole:
+            # Zeros stand for torques that were not recorded: the mean is that over pairs of others.
+            pairs = (_lagged_products([y.astype(float) for y in x], most + 1) for x in _present(series))
+            lags = lags / np.maximum(np.divide(*pairs), _LEAST_PAIRS)
         if not lags[0] > 0:
             return cls(lags[:1], np.ones(1))
         small = np.abs(lags / lags[0]) < 2 * np.sqrt(np.log10(max(count, 10)) / count)
@@ -177,6 +184,11 @@ class _Spectrum(NamedTuple):
         symmetric[: len(self.lags)] = self.lags
         symmetric[-np.arange(1, len(self.lags))] += self.lags[1:]
         return np.maximum(np.fft.rfft(symmetric).real, 0.0)
+
+
+def _present(series: list[np.ndarray]) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Return where pieces are not zero, and ones everywhere."""
+    return [x != 0 for x in series], [np.ones_like(x) for x in series]
 
 
 def _lagged_products(series: list[np.ndarray], count: int) -> np.ndarray:

@@ -232,8 +232,9 @@ def cross_validate(
     prior_weights: Sequence[float] = PRIOR_WEIGHTS,
     folds: int = 5,
 ) -> CrossValidation:
-    """Measure how well fits with each prior weight predict held-out data: each of `folds` parts of the recordings,
-    consecutive in time, from all other parts.
+    """Measure how well fits with each prior weight predict held-out data: each of `folds` parts of the recordings from
+    all other parts. A part has motions that are alike and that other parts do not have; several recordings, if there
+    are as many, are a part each.
 
     Arguments and exceptions are those of `fit_inverse_dynamics`. The errors are `[folds, k]`, for `k` weights.
     """

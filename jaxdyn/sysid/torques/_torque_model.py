@@ -16,7 +16,7 @@ from jaxdyn._errors import DataError
 from jaxdyn.algorithms import spring_torque, torque_regressor
 from jaxdyn.friction import FrictionSum, LoadProportional, Stribeck, Viscous
 from jaxdyn.model import Model
-from jaxdyn.sysid.recordings import Recording, as_recordings, signals
+from jaxdyn.sysid.recordings import as_recordings, signals
 from jaxdyn.sysid.torques import _lengths as lengths
 from jaxdyn.sysid.torques._effects import (
     SEARCHED,
@@ -27,7 +27,16 @@ from jaxdyn.sysid.torques._effects import (
     on_driven_joints,
     require_no_redundant_drives,
 )
-from jaxdyn.sysid.torques._layout import DELAYS, POSITIVE, VELOCITIES, Layout, require_one_robot
+from jaxdyn.sysid.torques._layout import DELAYS, POSITIVE, VELOCITIES, Layout
+from jaxdyn.sysid.torques._recorded_motions import (
+    alike_blocks,
+    clipped_torques,
+    driven_joints,
+    is_unclipped,
+    low_pass_of,
+    motion_arrays,
+)
+from jaxdyn.sysid.torques._recorded_motions import consecutive_blocks as consecutive_blocks
 from jaxdyn.sysid.torques._torque_data import TorqueData, triangular_factors
 
 _CHUNK = 4096
@@ -83,9 +92,11 @@ class Samples:
         if like is None:
             motions = [motion_arrays(model, x) for x in self.recordings]
             self._recorded = [np.concatenate(x) for x in zip(*motions, strict=True)]
+            self._clipped = np.concatenate([clipped_torques(model, x) for x in self.recordings])
             self._body_columns: list[np.ndarray] = []
         else:
             self._recorded, self._body_columns = like._recorded, like._shared_body_columns
+            self._clipped = like._clipped
         self.q, self.v, self.a, self.measured = self._recorded
         self._shared_body_columns = self._body_columns
         if self.joints is not None:
@@ -144,9 +155,18 @@ class Samples:
         # The torque of the motion at t is recorded at t + delay, unless the recording ends before.
         delay = self.shape.torque_delay
         self.tau = self._on_recordings(lambda t, x: delay_signal(t, self.measured[x], None, -delay))
-        ends = zip(self.filters, (x.t for x in self.recordings), strict=True)
-        self.valid = np.concatenate([f.ends(t)[:, None] + delay <= t[-1] for f, t in ends])
-        """`[len(self), nv]`: whether the torque of all samples of an equation was recorded."""
+        self.valid = self.valid_at(delay)
+        """`[len(self), nv]`: whether the torque of all samples of an equation was recorded, without a limit."""
+
+    def valid_at(self, delay: np.ndarray) -> np.ndarray:
+        """`valid` for torques that are recorded later than the motion by a delay `[nv]`, s."""
+        clipped = self._on_recordings(lambda t, x: delay_signal(t, self._clipped[x], None, -delay))
+        parts = [slice(*x) for x in itertools.pairwise(self.starts)]
+        each = [
+            (f.ends(x.t)[:, None] + delay <= x.t[-1]) & is_unclipped(clipped[part], f)
+            for f, x, part in zip(self.filters, self.recordings, parts, strict=True)
+        ]
+        return np.concatenate(each)
 
     def _on_recordings(self, signal: Callable[[np.ndarray, slice], np.ndarray]) -> np.ndarray:
         """The values `[n, ...]` of `signal(times, samples)` of all recordings."""
@@ -278,13 +298,20 @@ class Samples:
                 yield slice(first + k, first + min(k + f.count(size), length)), samples, f
             first += length
 
-    def compressed(self, weights: np.ndarray | None = None, blocks: int | None = None) -> list[TorqueData]:
-        """The samples as triangular factors, one `TorqueData` for each of about `blocks` blocks, or one for all.
+    def alike_blocks(self, count: int) -> np.ndarray:
+        """The block number `[len(self)]` of each equation: `count` blocks with alike motions (`alike_blocks`)."""
+        ends = list(zip(self.filters, self.starts, self.starts[1:], strict=False))
+        # The motion at the middle of the filter.
+        q, v = (np.concatenate([x[a + f.half : b - f.half : f.step] for f, a, b in ends]) for x in (self.q, self.v))
+        return alike_blocks(self.lengths, q, v, count)
+
+    def compressed(self, weights: np.ndarray | None = None, groups: np.ndarray | None = None) -> list[TorqueData]:
+        """The samples as triangular factors, one `TorqueData` for each of the `groups` `[len(self)]`, or one for all.
 
         `|Y_j p + known_j - tau_j|^2 = |R_j [p, 1, -1]|^2` holds exactly for every `p`, so no step of a fit touches the
         samples again. `weights` `[n, nv]` multiply the squares.
         """
-        groups = np.zeros(len(self), int) if blocks is None else consecutive_blocks(self.lengths, blocks)
+        groups = np.zeros(len(self), int) if groups is None else groups
         counts = self.valid * (1.0 if weights is None else weights)
         out = []
         for group in range(int(groups.max()) + 1):
@@ -301,47 +328,6 @@ class Samples:
         """The residuals `(Y p + known) / g - tau`, `[len(self), nv]`, zero where not valid."""
         p = np.append(parameters, 1.0)
         return np.concatenate([B[..., :-1] @ p / gain - B[..., -1] for _, B in self.chunks()])
-
-
-def driven_joints(model: Model, recordings: tuple[Recording, ...]) -> tuple[str, ...] | None:
-    """The joints that drive a robot with closed loops and were recorded; None for a tree. **Raises** `DataError`."""
-    if not model.topology.has_loops:
-        return None
-    first = recordings[0].joints
-    if any(x.joints != first for x in recordings):
-        raise DataError("the recordings are of different joints; fit those with the same joints together")
-    if first is None:
-        raise DataError(
-            "the model has closed loops, whose passive joints have no torque: give the columns of the driven joints "
-            "only, and name them by Recording(..., joints=('joint', ...), assembly=q); the others follow from the loops"
-        )
-    return first
-
-
-def low_pass_of(recording: Recording) -> signals.Decimation:
-    """The filter that a recording wants between its samples and a fit. **Raises** `DataError` if it is too short."""
-    if recording.cutoff is None:
-        return signals.Decimation()
-    rate = recording.rate
-    if rate is None:
-        raise DataError(f"{recording.name}: a cutoff needs uniform samples; call prepared() on the measured recording")
-    out = signals.Decimation.below(recording.cutoff, rate)
-    if out.count(len(recording)) < 2:
-        raise DataError(
-            f"{recording.name}: {recording.duration:.3g} s are too short for a low pass at {recording.cutoff:g} Hz, "
-            f"which loses {out.half / rate:.3g} s at each end; use a longer part, or a higher cutoff"
-        )
-    return out
-
-
-def consecutive_blocks(lengths: np.ndarray, count: int) -> np.ndarray:
-    """The block number of each row of recordings with `lengths` rows: about `count` blocks of about equal length."""
-    out, first = [], 0
-    for n in lengths:
-        blocks = max(1, round(count * n / lengths.sum()))
-        out.append(first + np.arange(n) * blocks // n)
-        first = out[-1][-1] + 1
-    return np.concatenate(out)
 
 
 @eqx.filter_jit
@@ -430,13 +416,3 @@ def require_known_lengths(effects: JointEffects | None, what: str, advice: str) 
     """Raise `DataError` for effects with unknown lengths."""
     if effects is not None and effects.length:
         raise DataError(f"{what} does not take unknown lengths, in which torques are not linear; {advice}")
-
-
-def motion_arrays(model: Model, recording: Recording, *, torques: bool = True) -> tuple[np.ndarray, ...]:
-    """Return `q, v, a` and, with `torques`, `tau` of all joints along a recording. **Raises** `DataError` where it does
-    not fit the model, `ModelError` for a model with batch axes."""
-    require_one_robot(model)
-    recording.require_columns(model)
-    names = ("q", "v", "a", *(("tau",) if torques else ()))
-    recording.require(*names)
-    return recording.completed(model).require(*names)

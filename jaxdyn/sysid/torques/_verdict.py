@@ -61,6 +61,11 @@ def verdict(
     out += _constraints(fit, linear, recordings, error)
     out += _determined(fit)
     out += _causes(causes, refused)
+    if hidden := next((x.hidden for x in causes if x.name == "lengths"), ()):
+        out.append(
+            f"Wrong distances of these joints from the joints before would not show, even by a tenth: "
+            f"{_listed(hidden)}. The fit takes them for inertias, which hold for the model's lengths alone."
+        )
     return out
 
 

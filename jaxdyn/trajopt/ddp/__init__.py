@@ -1,6 +1,7 @@
 """Differential dynamic programming."""
 
 from jaxdyn.trajopt.ddp._barrier import constraint_multipliers
+from jaxdyn.trajopt.ddp._clock import host_microseconds, microseconds
 from jaxdyn.trajopt.ddp._ddp import ddp
 from jaxdyn.trajopt.ddp._ddp_options import DDPOptions
 from jaxdyn.trajopt.ddp._expansion import Expansion

@@ -69,6 +69,12 @@ class RowState(NamedTuple):
     softened: Array
     """Whether equalities are a part of the objective instead of the infeasibility."""
 
+    def known_multipliers(self, equal) -> Float[Array, "rows"]:
+        """The multipliers of all components before a step, for inequalities those of the last update. They balance the
+        slopes of the cost, so how they change shows a contradiction of constraints however small (Banjac et al.,
+        Infeasibility detection in the alternating direction method of multipliers, JOTA 2019)."""
+        return jnp.where(equal, self.equality, self.shift.upper - self.shift.lower)
+
 
 def row_barrier(value, lower, upper, mu, rows: RowState) -> RowBarrier:
     """The barrier of components with the values `value`."""

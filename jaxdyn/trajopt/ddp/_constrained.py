@@ -11,6 +11,7 @@ inequalities, and softened equalities. The last time, states are rolled out at f
 """
 
 import functools
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -307,10 +308,11 @@ def _updated(problem: Problem, options: DDPOptions, s: ConstrainedState, e, rows
 
 
 def _iterate(
-    problem: Problem, options: DDPOptions, guess: ConstrainedState | None, s: ConstrainedState
+    problem: Problem, options: DDPOptions, guess: ConstrainedState | None, s: ConstrainedState, late: Callable
 ) -> ConstrainedState:
     """One Newton step, with an update of the barrier before it where that is due. `guess` is the first state of a guess
-    with multipliers, or None: there the barrier method begins if steps with an active set have failed."""
+    with multipliers, or None: there the barrier method begins if steps with an active set have failed. `late` as in
+    `iterated`."""
     e, rows = expand(problem, s.xs, s.us, s.gaps)
     e, rows = without_fixed_controls(problem, e), rows.without_fixed_controls(problem)
     first = jnp.isinf(s.scale.cost)
@@ -325,7 +327,7 @@ def _iterate(
     s = jax.tree.map(lambda a, b: jnp.where(stationary | exact, a, b), s, updated)
     barrier = s.barrier_at(rows.value, *bounds)
     barrier_box = jnp.where(exact, 0.0, box_barrier(s.us, problem.control_box))
-    policy, active, regularization, minimal = newton_policy(problem, options, s, e, rows, barrier)
+    policy, active, regularization, minimal = newton_policy(problem, options, s, e, rows, barrier, late)
     converged, leaves = stationary & minimal, s.checks & ~minimal & ~exact
     after, alpha, displacement, multipliers = take_step(problem, s, e, rows, barrier, policy, active)
     promised = jnp.abs(policy.slope + 0.5 * policy.curvature)
@@ -339,7 +341,8 @@ def _iterate(
     mean_step_length = MEMORY * s.mean_step_length + (1 - MEMORY) * length
     blocked = (alpha == 0) & (grown > options.max_regularization * s.scale.cost)
     blocked, last = blocked & ~exact, s.iterations + 1 >= options.max_iterations
-    proof = contradict(problem, s.us, e, rows, multipliers) & (errors.violation > options.constraint_tolerance) & ~exact
+    change = multipliers - s.rows.known_multipliers(rows.lower == rows.upper)
+    proof = contradict(problem, s.us, e, rows, change) & (errors.violation > options.constraint_tolerance) & ~exact
     contradiction = s.contradiction.after(proof, relative_violation(rows, s.scale.rows))
     hopeless = contradiction.iterations >= HOPELESS
     endless = falls_endlessly(s.scale.first_cost, s.scale.cost, cost, cost_scale(problem, s, e))

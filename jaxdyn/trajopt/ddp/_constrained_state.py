@@ -301,7 +301,7 @@ def measure_errors(problem: Problem, s: ConstrainedState, e: Expansion, rows: Ro
     by_x, by_u, by_end = rows.slopes(*multipliers)
     u_terms = e.stage.u, by_u, s.box.upper - s.box.lower
     station, toward = Stationarity.of(e, e.stage.x + by_x, u_terms, e.terminal.x + by_end)
-    by_controls = Stationarity.of_terms(vecmat(s.toward[1:], e.B), *u_terms)
+    by_controls = Stationarity.of_terms(vecmat(s.toward[1:], e.B), *u_terms).with_inner(s.toward[1:], e.B)
     before = jnp.concatenate([vecmat(s.toward[2:], e.A[1:]), jnp.zeros_like(s.toward[:1])])
     x_terms = [jnp.concatenate([x[1:], end[None]]) for x, end in ((e.stage.x, e.terminal.x), (by_x, by_end))]
     by_states = Stationarity.of_terms(before, -s.toward[1:], *x_terms)

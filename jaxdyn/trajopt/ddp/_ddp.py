@@ -10,6 +10,7 @@ from jax.core import Tracer
 
 from jaxdyn._errors import ModelError, NotConvergedWarning, naming_arguments, require_positive_integer, warn
 from jaxdyn._types import ArrayLike
+from jaxdyn._waits import saying
 from jaxdyn.trajopt._solution import Multipliers, Solution, Status
 from jaxdyn.trajopt._solution_report import values_not_finite
 from jaxdyn.trajopt.ddp._batches import one_by_one_on_cpu
@@ -92,9 +93,11 @@ def ddp(
     require_positive_integer(starts, "starts")
     if starts > 1 and multipliers is not None:
         raise ModelError(f"starts is {starts}, but multipliers belong to a single guess: leave one of them out")
-    solution = _jitted_solve(problem, (us, xs, multipliers, starts), numbers)
-    if not isinstance(solution.status, Tracer):
-        _require_finite_guess(problem, solution)
+    with saying("solving a problem of optimal control"):
+        solution = _jitted_solve(problem, (us, xs, multipliers, starts), numbers)
+        if not isinstance(solution.status, Tracer):
+            # The status is known when the solve has ended.
+            _require_finite_guess(problem, solution)
     return solution
 
 

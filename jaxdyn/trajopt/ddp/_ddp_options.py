@@ -30,7 +30,8 @@ class DDPOptions(eqx.Module):
     """Number of backward passes, over all updates of the multipliers."""
     time_limit: Any = None
     """Time of a solve in s, by the clock of the host. No iteration but the first begins that would end later if it took
-    as long as the longest so far; the status is then `OUT_OF_TIME`. None for no limit."""
+    as long as the longest so far, and none tries another regularization when the time is up; the status is then
+    `OUT_OF_TIME`. None for no limit."""
     tolerance: Any = None
     """Largest derivative of the Lagrangian by a control at a solution, relative to the size of the terms that cancel in
     it. By default 1e-6 in double and 1e-3 in single precision; at least 1000 roundings. Without constraints,
@@ -47,9 +48,11 @@ class DDPOptions(eqx.Module):
     """Decrease that the next step may still promise at a solution of a problem without constraints, relative to the
     cost's scale. By default 1e-9 in double and 1e-6 in single precision."""
     regularization: Any = 1e-9
-    """Regularization at the start, and its lower bound, of problems without constraints."""
+    """Regularization at the start, and its lower bound, of problems without constraints; relative to the curvatures of
+    the costs."""
     max_regularization: Any = 1e9
-    """Regularization beyond which a solve is stalled; of problems with constraints relative to the cost's scale."""
+    """Regularization beyond which a solve is stalled, relative to the same curvatures; of problems with constraints
+    relative to the cost's scale."""
     regularize_below: Any = None
     """Step length up to which regularization grows tenfold, in problems without constraints. By default 0.3. With
     `"finishing"` and `"gauss_newton"` it is 0.01, as in Crocoddyl, while gaps are open."""

@@ -22,6 +22,9 @@ from jaxdyn.trajopt.problem import (
     term_at_stage,
 )
 
+INNER = 1e-2
+"""Part of the terms in the product of costates and a step's derivatives that counts as the size of a slope. A control
+without a cost has no others that cancel. With all of them, a slope of a control that has a cost could be larger."""
 NEARBY = 100.0
 """Largest distance of a least value, as a multiple of what a component moves by. A guess may be at rest, far from where
 its costs are least; nearly linear costs have least values at distances that say nothing."""
@@ -299,13 +302,19 @@ class Stationarity(NamedTuple):
         """The derivative, and the costates for which the derivative by the states is zero, from slopes by the states
         and the terms of the slope by the controls."""
         toward = costates(e.A, x_slopes, end_slope)
-        return Stationarity.of_terms(vecmat(toward[1:], e.B), *u_terms), toward
+        return Stationarity.of_terms(vecmat(toward[1:], e.B), *u_terms).with_inner(toward[1:], e.B), toward
 
     @staticmethod
     def of_terms(*terms) -> "Stationarity":
         """The sum of terms, each with a leading axis of stages."""
         stacked = jnp.stack(terms)
         return Stationarity(stacked.sum(axis=0), jnp.abs(stacked).sum(axis=0).max(axis=0))
+
+    def with_inner(self, costates, B) -> "Stationarity":
+        """With the terms of the product of costates and `B`, of which a part counts: a control without a cost has no
+        other terms that cancel."""
+        inner = vecmat(jnp.abs(costates), jnp.abs(B)).max(axis=0)
+        return self._replace(size=jnp.maximum(self.size, INNER * inner))
 
     def relative_to(self, first_size) -> Float[Array, ""]:
         """The largest derivative, relative to the size of its terms. A control whose terms have become tiny against

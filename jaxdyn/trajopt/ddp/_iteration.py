@@ -6,6 +6,7 @@ the guess, with roll-outs only.
 """
 
 import functools
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -23,7 +24,14 @@ from jaxdyn.trajopt.ddp._endings import all_finite, falls_endlessly, status_afte
 from jaxdyn.trajopt.ddp._expansion import Expansion, Stationarity, cost_spread, costates, expand, second_order_costs
 from jaxdyn.trajopt.ddp._line_search import Iterate, linear_step, no_step, search
 from jaxdyn.trajopt.ddp._minimality import ATTEMPTS, curvature_tolerance, free_controls, leaving_policy
-from jaxdyn.trajopt.ddp._riccati import HeldControls, Policy, backward, backward_associative, backward_in_box
+from jaxdyn.trajopt.ddp._riccati import (
+    CurvatureShift,
+    HeldControls,
+    Policy,
+    backward,
+    backward_associative,
+    backward_in_box,
+)
 from jaxdyn.trajopt.problem import Problem, bound_excess
 
 SMALL = 0.25
@@ -32,6 +40,10 @@ without a trial of the linear model, whose step would leave their squares."""
 
 WITH_GAPS = 0.01
 """Step length up to which regularization grows while gaps are open, as in Crocoddyl."""
+
+REACH = 2
+"""Number of steps over which the cost's curvature by the next states gives a unit to components of the state that have
+none: forces move velocities, which move positions."""
 
 LEAST_SCALE = 1e-6
 """The least scale of the cost, as a part of that at the guess, because the cost may be zero at a solution."""
@@ -56,6 +68,8 @@ class DDPState(NamedTuple):
     first_scale: Array
     """Scale of the cost at the guess."""
     first_cost: Array
+    units: CurvatureShift
+    """The units of the regularization, from the guess."""
     stationarity: Array
     checks: Array
     """Number of the check whether the iterate is a minimum; zero where none is due."""
@@ -88,6 +102,7 @@ def _initial_state(problem: Problem, options: DDPOptions, us, xs, near: bool) ->
         first_size=jnp.zeros(problem.dynamics.nu, dtype),
         first_scale=infinity,
         first_cost=infinity,
+        units=CurvatureShift(infinity, infinity),
         stationarity=infinity,
         checks=zero,
         status=zero,
@@ -98,7 +113,7 @@ def _initial_state(problem: Problem, options: DDPOptions, us, xs, near: bool) ->
 
 def _within(share, gaps, xs):
     """Whether all gaps are at most this share of the size of the states."""
-    return jnp.abs(gaps).max() <= share * (1 + jnp.abs(xs).max())
+    return jnp.abs(gaps).max() <= share * jnp.abs(xs).max()
 
 
 def _is_rounding(gaps, xs):
@@ -106,9 +121,10 @@ def _is_rounding(gaps, xs):
     return _within(100 * jnp.finfo(gaps.dtype).eps, gaps, xs)
 
 
-def _iterate(problem: Problem, options: DDPOptions, guess: DDPState, s: DDPState) -> DDPState:
-    """One backward pass and one line search; `guess` is the first state. Where the last iteration has found the iterate
-    stationary, the pass checks whether it is a minimum, and the search tries to leave it if it is none."""
+def _iterate(problem: Problem, options: DDPOptions, guess: DDPState, s: DDPState, late: Callable) -> DDPState:
+    """One backward pass and one line search; `guess` is the first state, `late` as in `iterated`. Where the last
+    iteration has found the iterate stationary, the pass checks whether it is a minimum, and the search tries to leave
+    it if it is none."""
     xs, us, gaps, _ = s.iterate
     e, _ = expand(problem, xs, us, gaps)
     station, toward = Stationarity.of(e, e.stage.x, (e.stage.u,), e.terminal.x)
@@ -116,8 +132,10 @@ def _iterate(problem: Problem, options: DDPOptions, guess: DDPState, s: DDPState
     # A constant in the cost, and its unit, change nothing.
     first_scale = jnp.where(s.iterations == 0, cost_spread(problem, e, xs, us, 1.0), s.first_scale)
     scale = jnp.maximum(cost_spread(problem, e, xs, us), LEAST_SCALE * first_scale)
+    units = _units_of_regularization(e, first_scale)
+    s = s._replace(units=jax.tree.map(lambda a, b: jnp.where(s.iterations == 0, a, b), units, s.units))
     free = free_controls(problem.control_box, us, station, options.tolerance)
-    policy, regularization, minimal = _regularized_policy(problem, options, s, e, scale, free)
+    policy, regularization, minimal = _regularized_policy(problem, options, s, e, scale, free, late)
     here = s.iterate._replace(cost=value)
     size = jnp.maximum(jnp.maximum(scale, first_scale), jnp.abs(value))
     trial, linear_steps = _search(problem, options, s, e, here, policy, free, jnp.where(size > 0, size, 1.0))
@@ -162,6 +180,7 @@ def _iterate(problem: Problem, options: DDPOptions, guess: DDPState, s: DDPState
         first_size=first_size,
         first_scale=first_scale,
         first_cost=first_cost,
+        units=s.units,
         stationarity=stationarity,
         checks=jnp.where(verdict.checked, s.checks + 1, 0),
         status=status,
@@ -173,6 +192,7 @@ def _iterate(problem: Problem, options: DDPOptions, guess: DDPState, s: DDPState
         first_size=first_size,
         first_scale=first_scale,
         first_cost=first_cost,
+        units=s.units,
         iterations=after.iterations,
         history=after.history,
     )
@@ -236,7 +256,7 @@ def _free_slopes(problem: Problem, us, slopes):
 
 
 def _regularized_policy(
-    problem: Problem, options: DDPOptions, s: DDPState, e: Expansion, scale, free
+    problem: Problem, options: DDPOptions, s: DDPState, e: Expansion, scale, free, late: Callable
 ) -> tuple[Policy, Array, Array]:
     """The policy by a backward pass, the regularization that it took, and whether the pass shows that a stationary
     iterate is a minimum. If the last step promised little, `"adaptive"` and `"finishing"` try all second derivatives,
@@ -253,31 +273,55 @@ def _regularized_policy(
     zero = jnp.diag(jnp.where(checks, curvature_tolerance(s.policy, e.B), 0.0))
 
     def attempt(state):
-        _, regularization, second, _ = state
+        _, regularization, second, *_ = state
         stage, terminal = jax.tree.map(lambda a, b: jnp.where(second, a, b), full, costs)
         chosen = e._replace(stage=stage._replace(uu=stage.uu + zero), terminal=terminal)
+        damping = CurvatureShift(*(regularization * unit for unit in s.units))
         if options.backward == "associative":
-            usual = functools.partial(backward_associative, chosen, regularization)
+            usual = functools.partial(backward_associative, chosen, damping)
         elif problem.bounded:
-            usual = functools.partial(backward_in_box, chosen, regularization, *step_box)
+            usual = functools.partial(backward_in_box, chosen, damping, *step_box)
         else:
-            usual = functools.partial(backward, chosen, regularization)
+            usual = functools.partial(backward, chosen, damping)
         held = HeldControls(free, jnp.zeros_like(us)) if problem.bounded else None
         policy = lax.cond(checks, lambda: backward(chosen, 0.0, held), usual)
         drop = second & adaptive
         more = jnp.where(checks, jnp.inf, jnp.maximum(10 * regularization, options.regularization))
-        return policy, jnp.where(policy.ok | drop, regularization, more), second & ~drop | policy.ok, second
+        regularization = jnp.where(policy.ok | drop, regularization, more)
+        return policy, regularization, second & ~drop | policy.ok, second, late(policy.slope)
 
     def goes_on(state):
-        return ~state[0].ok & (state[1] <= options.max_regularization)
+        return ~state[0].ok & (state[1] <= options.max_regularization) & ~state[-1]
 
-    start = jax.tree.map(jnp.zeros_like, s.policy), s.regularization, second, second
-    policy, regularization, _, exact = lax.while_loop(goes_on, attempt, start)
+    start = jax.tree.map(jnp.zeros_like, s.policy), s.regularization, second, second, jnp.array(False)
+    policy, regularization, _, exact, _ = lax.while_loop(goes_on, attempt, start)
     regularization = jnp.where(checks, 0.0, regularization)
-    settled = regularization <= curvature_tolerance(policy, e.B).min(initial=jnp.inf)
+    settled = (regularization * s.units.u <= curvature_tolerance(policy, e.B)).all()
     # Controls that nothing presses against their bounds are held by a backward pass in a box.
     idle = (free > 0) & ((us <= low) | (us >= high))
     return policy, regularization, policy.ok & exact & settled & ~idle.any()
+
+
+def _units_of_regularization(e: Expansion, scale) -> CurvatureShift:
+    """The units of a regularization of states and of controls, so that it means the same in all units of the problem:
+    geometric means, over the components, of the largest curvature of the costs by each, or by what it moves."""
+
+    def curvature(matrices):
+        return jnp.abs(jnp.diagonal(matrices, axis1=-2, axis2=-1))
+
+    def unit(curvatures, otherwise):
+        has = curvatures > 0
+        total = jnp.log10(jnp.where(has, curvatures, 1.0)).sum()
+        # Orders of magnitude, as the steps by which a regularization changes.
+        return jnp.where(has.any(), 10 ** jnp.round(total / jnp.maximum(has.sum(), 1)), otherwise)
+
+    x = jnp.maximum(curvature(e.stage.xx).max(axis=0), curvature(e.terminal.xx))
+    for _ in range(REACH):
+        x = jnp.where(x > 0, x, (x @ e.A**2).max(axis=0))
+    u = curvature(e.stage.uu).max(axis=0)
+    u = jnp.where(u > 0, u, (x @ e.B**2).max(axis=0))
+    # A cost without curvature has its own scale.
+    return CurvatureShift(unit(x, 0.0), unit(u, jnp.where(scale > 0, scale, 1.0)))
 
 
 def _next_regularization(options: DDPOptions, regularization, trial, feasible) -> tuple[Array, Array]:

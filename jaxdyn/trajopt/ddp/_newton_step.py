@@ -1,6 +1,7 @@
 """The Newton step of a problem with constraints: its policy, the search along it, and the next multipliers."""
 
 import functools
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -57,13 +58,15 @@ WATCHED = 8
 """Number of steps after which the search goes back if it has not improved upon its filter."""
 
 
-def newton_policy(problem: Problem, options: DDPOptions, s, e: Expansion, rows: Rows, barrier: RowBarrier):
+def newton_policy(
+    problem: Problem, options: DDPOptions, s, e: Expansion, rows: Rows, barrier: RowBarrier, late: Callable
+):
     """The policy of the step; the active set of inequalities that it was found with, which is None where steps never
     have one; the regularization with which the curvatures are positive definite; and whether that shows that the
     iterate, if stationary, is a minimum.
 
-    The policy is not `ok` where no active set is found with any regularization that is tried. If the state is one that
-    `checks`, there are all second derivatives and no regularization."""
+    The policy is not `ok` where no active set is found with any regularization that is tried before it is `late` (see
+    `iterated`). If the state is one that `checks`, there are all second derivatives and no regularization."""
     second = jnp.asarray(options.hessian == "full")
     if options.drops_second_order:
         patience = PATIENCE if options.hessian == "finishing" else LONG_PATIENCE
@@ -90,7 +93,7 @@ def newton_policy(problem: Problem, options: DDPOptions, s, e: Expansion, rows: 
     none = None if s.active is None else Sides(*(jnp.zeros(len(rows.value), bool) for _ in range(2)))
 
     def attempt(state):
-        _, _, regularization, wanted, second, costs = state
+        _, _, regularization, wanted, second, costs, _ = state
         active = None
         costs = lax.cond(
             wanted & ~second,
@@ -120,25 +123,26 @@ def newton_policy(problem: Problem, options: DDPOptions, s, e: Expansion, rows: 
         # say how long a step should be, and a regularization does not.
         other = ~policy.ok & options.drops_second_order & ~wanted & ~s.by_active_set
         regularization = jnp.where(policy.ok | other, regularization, more)
-        return policy, active, regularization, wanted ^ other, second | wanted, costs
+        return policy, active, regularization, wanted ^ other, second | wanted, costs, late(policy.slope)
 
     start = jax.tree.map(jnp.zeros_like, s.policy), none, s.regularization
     limit = jnp.where(s.by_active_set, DAMPING, options.max_regularization) * s.scale.cost
-    state = *start, second, jnp.array(False), (e.stage, e.terminal)
-    out = lax.while_loop(lambda s: ~s[0].ok & (s[2] <= limit), attempt, state)
+    state = *start, second, jnp.array(False), (e.stage, e.terminal), jnp.array(False)
+    out = lax.while_loop(lambda s: ~s[0].ok & (s[2] <= limit) & ~s[-1], attempt, state)
     policy, active, regularization, exact, *_ = out
     return policy, active, jnp.where(s.checks, 0.0, regularization), policy.ok & exact & (regularization == 0)
 
 
 def _proximal_curvature(problem: Problem, s: ConstrainedState, e: Expansion, rows: Rows) -> Array:
     """The curvature of a proximal term, `[horizon, nu]`, for controls on which there is no cost: without any curvature,
-    a step to a distant point is as good as one to a near point. Like the barrier, with which it vanishes, the term
-    counts little against the cost; a control that moves by its range pays as much as all barriers together. It changes
-    steps, and not where they lead to."""
+    a step to a distant point is as good as one to a near point. A control that moves by its range pays as much as all
+    barriers together, or as the decrease that the last step promised if that is less. So the term counts little against
+    the cost, and vanishes at a solution. It changes steps, and not where they lead to."""
     width = _free_width(problem, s) ** 2
     own = (jnp.abs(jnp.diagonal(e.stage.uu, axis1=1, axis2=2)) * width).max(axis=0)
-    proximal = s.barrier * number_of_bounds(problem, rows) / width
-    return jnp.where((own < COSTLESS * s.scale.cost) & ~s.by_active_set, proximal, 0.0)
+    # Near a solution the last step promised little, and so Newton's steps converge as fast as without the term.
+    weight = jnp.minimum(s.barrier * number_of_bounds(problem, rows), s.promised)
+    return jnp.where((own < COSTLESS * s.scale.cost) & ~s.by_active_set, weight / width, 0.0)
 
 
 def _zero_curvature(problem: Problem, s: ConstrainedState, e: Expansion) -> Array:

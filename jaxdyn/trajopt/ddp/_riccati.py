@@ -52,6 +52,14 @@ class Policy(NamedTuple):
         return Policy(*(jnp.zeros(shape, dtype) for shape in shapes), ok=jnp.array(False))
 
 
+class CurvatureShift(NamedTuple):
+    """A regularization with units of its own for states and controls: what is added to the diagonals of the value
+    functions and of the curvature in the controls."""
+
+    x: Float[Array, ""]
+    u: Float[Array, ""]
+
+
 class HeldControls(NamedTuple):
     """The controls that are held at a fixed step."""
 
@@ -111,7 +119,7 @@ def _stage_matrices(e: Expansion):
     return jnp.concatenate([e.A, e.B, e.gaps[1:, :, None]], axis=2), jnp.concatenate([above, below], axis=1)
 
 
-def eliminate_controls(M, Z, Vx, Vxx, regularization, held: HeldControls | None = None) -> StageFactors:
+def eliminate_controls(M, Z, Vx, Vxx, held: HeldControls | None = None) -> StageFactors:
     """Eliminate the controls of a stage with the matrices `M` and `Z` of `_stage_matrices`, where the value function
     after the step is about the next state, a gap away from where the step ends (Mastalli et al., Crocoddyl, ICRA 2020,
     equations 12-16). In few large products: the time of small ones goes into their calls."""
@@ -120,7 +128,7 @@ def eliminate_controls(M, Z, Vx, Vxx, regularization, held: HeldControls | None 
     to_next = to_next.at[:, -1].add(Vx)
     Q = Z + M[:, :-1].T @ to_next
     Qx, Qxx, Qu, Qux, Quu = Q[:n, -1], Q[:n, :n], Q[n:, -1], Q[n:, :n], Q[n:, n:-1]
-    Quu = 0.5 * (Quu + Quu.T) + regularization * jnp.eye(len(Qu), dtype=Quu.dtype)
+    Quu = 0.5 * (Quu + Quu.T)
     H, slopes = Quu, jnp.concatenate([Qux, Qu[:, None]], axis=1)
     if held is not None:
         H = free_block(Quu, held.free)
@@ -130,27 +138,40 @@ def eliminate_controls(M, Z, Vx, Vxx, regularization, held: HeldControls | None 
     slopes = solve_triangular(root, slopes, lower=True) if len(Qu) > 1 else slopes / root
     decrease = slopes[:, :n].T @ slopes
     Vxx = Qxx - decrease[:, :n]
-    Vxx = 0.5 * (Vxx + Vxx.T) + regularization * jnp.eye(n, dtype=Vxx.dtype)
+    Vxx = 0.5 * (Vxx + Vxx.T)
     return StageFactors(root, slopes, Qx - decrease[:, n], Vxx, Qu, Qux, Quu)
 
 
-_AXES = 3, 3, 2, 3, 3, 3, 2, 2, 1, 2, 0, 2, 2
+_AXES = 3, 3, 2, 3, 3, 3, 2, 2, 1, 2, 2, 2
 """The number of axes of each operand of `RiccatiProgram`."""
+
+
+def _damped(e: Expansion, regularization) -> tuple[Expansion, CurvatureShift]:
+    """The expansion with a regularization, a `CurvatureShift` or one number for both of its parts, and what it adds."""
+    (_, n, m), dtype, l = e.B.shape, e.A.dtype, e.stage
+    damping = (
+        regularization if isinstance(regularization, CurvatureShift) else CurvatureShift(regularization, regularization)
+    )
+    xx, uu = (d * jnp.eye(size, dtype=dtype) for d, size in zip(damping, (n, m), strict=True))
+    e = e._replace(stage=l._replace(xx=l.xx + xx, uu=l.uu + uu), terminal=e.terminal._replace(xx=e.terminal.xx + xx))
+    return e, damping
 
 
 def backward(e: Expansion, regularization, held: HeldControls | None = None) -> Policy:
     """The policy by the Riccati recursion with gaps.
 
-    `regularization` is added to the diagonals of the value function and of the curvature in the controls."""
+    `regularization` is added to the diagonals of the value function and of the curvature in the controls: a
+    `CurvatureShift`, or one number for both."""
+    e, damping = _damped(e, regularization)
     (horizon, n, m), dtype = e.B.shape, e.A.dtype
     l, end = e.stage, e.terminal
     program = RiccatiProgram(horizon, n, m, held is not None)
-    operands = [e.A, e.B, e.gaps, l.xx, l.ux, l.uu, l.x, l.u, end.x, end.xx, regularization, *(held or ())]
+    operands = [e.A, e.B, e.gaps, l.xx, l.ux, l.uu, l.x, l.u, end.x, end.xx, *(held or ())]
     operands = [jnp.asarray(x, dtype) for x in operands]
     T = horizon
     results = (T, m), (T, m, n), (T + 1, n), (T + 1, n, n), (T, m), (T, m, n), (T, m, m)
     function = Written(_scan_backward, _AXES[: len(operands)], results, matrix_program=program)
-    return _policy(e, StagePolicies(*call(function, *operands)), regularization, held)
+    return _policy(e, StagePolicies(*call(function, *operands)), damping, held)
 
 
 def _scan_backward(*operands) -> StagePolicies:
@@ -168,24 +189,23 @@ def _scan_backward(*operands) -> StagePolicies:
     return jax.tree.map(lambda x: x.reshape(*batch, *x.shape[1:]), out)
 
 
-def _scan_stages(A, B, gaps, xx, ux, uu, x, u, end_x, end_xx, regularization, *held) -> StagePolicies:
+def _scan_stages(A, B, gaps, xx, ux, uu, x, u, end_x, end_xx, *held) -> StagePolicies:
     e = Expansion(A, B, gaps, Quadratic(jnp.zeros(len(A), A.dtype), x, u, xx, ux, uu), end_x)
-    Vxx = end_xx + regularization * jnp.eye(A.shape[-1], dtype=A.dtype)
     held = HeldControls(*held) if held else None
 
     def step(value, stage):
         M, Z, held = stage
-        factors = eliminate_controls(M, Z, value[0], value[1], regularization, held)
+        factors = eliminate_controls(M, Z, value[0], value[1], held)
         return (factors.Vx, factors.Vxx), factors
 
-    _, factors = lax.scan(step, (end_x, Vxx), (*_stage_matrices(e), held), reverse=True)
-    return factors.policies(end_x, Vxx, held)
+    _, factors = lax.scan(step, (end_x, end_xx), (*_stage_matrices(e), held), reverse=True)
+    return factors.policies(end_x, end_xx, held)
 
 
-def _policy(e: Expansion, s: StagePolicies, regularization, held: HeldControls | None = None) -> Policy:
+def _policy(e: Expansion, s: StagePolicies, damping: CurvatureShift, held: HeldControls | None = None) -> Policy:
     """The policy of all stages, with the sums over them."""
     diagonal = jnp.diagonal(s.Quu, axis1=1, axis2=2)
-    undamped = (diagonal - regularization) / diagonal
+    undamped = (diagonal - damping.u) / diagonal
     if held is not None:
         undamped = jnp.where(held.free > 0, undamped, 1.0)
     shift = (s.Vxx @ e.gaps[..., None])[..., 0]
@@ -232,7 +252,7 @@ def backward_with_active_set(
     - `step_box`: the bounds `[horizon, nu]` of the step of the controls.
     - `start`: which controls are held at first, at a lower and at an upper bound, and the first active set."""
     lower, upper = step_box
-    rounding = 10 * jnp.finfo(lower.dtype).eps * (1 + jnp.maximum(jnp.abs(lower), jnp.abs(upper)))
+    rounding = 10 * jnp.finfo(lower.dtype).eps * jnp.maximum(jnp.abs(lower), jnp.abs(upper))
     rounding = jnp.where(jnp.isfinite(rounding), rounding, 0.0)
 
     def sweep(state):
@@ -288,20 +308,19 @@ def backward_associative(e: Expansion, regularization) -> Policy:
     of two stages `i < j` (Särkkä & García-Fernández, Temporal parallelization of dynamic programming and linear
     quadratic control, IEEE TAC 2023, section IV). Each stage's own curvature in the controls must be positive definite.
     """
+    e, damping = _damped(e, regularization)
     n = e.A.shape[-1]
     eye = jnp.eye(n, dtype=e.A.dtype)
 
     def element(A, B, l, gap):
-        uu = l.uu + regularization * jnp.eye(l.uu.shape[0], dtype=l.uu.dtype)
-        factor = jnp.linalg.cholesky(0.5 * (uu + uu.T))
+        factor = jnp.linalg.cholesky(0.5 * (l.uu + l.uu.T))
         solved = cho_solve((factor, True), jnp.concatenate([l.ux, l.u[:, None], B.T], axis=1))
         by_x, by_1, by_B = solved[:, :n], solved[:, n], solved[:, n + 1 :]
-        J = l.xx - l.ux.T @ by_x + regularization * eye
+        J = l.xx - l.ux.T @ by_x
         return A - B @ by_x, gap - B @ by_1, B @ by_B, l.ux.T @ by_1 - l.x, J
 
     stages = jax.vmap(element)(e.A, e.B, e.stage, e.gaps[1:])
-    last_Vxx = e.terminal.xx + regularization * eye
-    end = jnp.zeros_like(eye), jnp.zeros(n, eye.dtype), jnp.zeros_like(eye), -e.terminal.x, last_Vxx
+    end = jnp.zeros_like(eye), jnp.zeros(n, eye.dtype), jnp.zeros_like(eye), -e.terminal.x, e.terminal.xx
     elements = jax.tree.map(lambda a, b: jnp.concatenate([a, b[None]]), stages, end)
 
     def combine(first, second):
@@ -317,6 +336,5 @@ def backward_associative(e: Expansion, regularization) -> Policy:
     combined = lax.associative_scan(jax.vmap(lambda a, b: combine(b, a)), elements, reverse=True)
     after_Vx, after_Vxx = -combined[3][1:], 0.5 * (combined[4] + jnp.swapaxes(combined[4], 1, 2))[1:]
 
-    factors = jax.vmap(lambda M, Z, Vx, Vxx: eliminate_controls(M, Z, Vx, Vxx, regularization))
-    stages = factors(*_stage_matrices(e), after_Vx, after_Vxx)
-    return _policy(e, stages.policies(e.terminal.x, last_Vxx), regularization)
+    stages = jax.vmap(eliminate_controls)(*_stage_matrices(e), after_Vx, after_Vxx)
+    return _policy(e, stages.policies(e.terminal.x, e.terminal.xx), damping)

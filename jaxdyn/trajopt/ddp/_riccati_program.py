@@ -13,7 +13,7 @@ class RiccatiProgram:
     """The recursion of `backward` without its sums over stages.
 
     Operands are the arrays of an expansion `A`, `B`, `gaps`, `xx`, `ux`, `uu`, `x`, `u`, those of its end `x` and `xx`,
-    the regularization, and where controls are `held`, `free` and `step`. Results are `k`, `K`, `Vx`, `Vxx`, `Qu`,
+    and where controls are `held`, `free` and `step`. Results are `k`, `K`, `Vx`, `Vxx`, `Qu`,
     `Qux` and `Quu`, where `Vx` is about the point to which the step before leads."""
 
     horizon: int
@@ -38,22 +38,14 @@ class RiccatiProgram:
         n = self.n
         stride = text.padded(self.columns)
         end_x, end_xx = operands[8:10]
-        regularization = text.number(operands[10])
         Vx, Vxx = results[2:4]
-        last = text.address(Vxx, self.horizon * n * n)
         text.copy_row(end_x, text.address(Vx, self.horizon * n), n)
-        text.copy_row(end_xx, last, n * n)
-
-        def regularize(i: Number) -> None:
-            place = text.at(Matrix(last, n + 1), i)
-            text.put(text.arithmetic("fadd", text.number(place), regularization), place)
-
-        text.loop(n, regularize)
+        text.copy_row(end_xx, text.address(Vxx, self.horizon * n * n), n * n)
         starts = [text.address(memory, rows * stride) for rows in (0, n, 2 * n, 3 * n)]
         matrices = [Matrix(start, stride) for start in starts]
 
         def stage(back: Number) -> None:
-            _Stage(self, text, text.minus(self.horizon - 1, back), operands, results).write(regularization, *matrices)
+            _Stage(self, text, text.minus(self.horizon - 1, back), operands, results).write(*matrices)
 
         text.loop(self.horizon, stage)
 
@@ -69,7 +61,7 @@ class _Stage:
         """Return the address of an array's row of so many numbers, at this stage or the one after."""
         return self.text.address(array, self.text.times(self.text.plus(self.t, after), size))
 
-    def write(self, regularization: str, M: Matrix, W: Matrix, Qx: Matrix, Qu: Matrix) -> None:
+    def write(self, M: Matrix, W: Matrix, Qx: Matrix, Qu: Matrix) -> None:
         """Append the stage, with memory for `M = [A, gap, B]`, for `W`, and for the rows `Qx` and `Qu` of `Q`."""
         text, (n, m, columns) = self.text, (self.program.n, self.program.m, self.program.columns)
         self.gather(M, Qx, Qu)
@@ -79,7 +71,7 @@ class _Stage:
         text.add_product(Qx, n, n + 1, M, n, W)
         text.add_product(Qu, m, columns, Matrix(text.address(M.start, n + 1), M.stride), n, W)
         Quu = Matrix(text.address(Qu.start, n + 1), Qu.stride)
-        text.make_symmetric(Qu, m, n + 1, Quu, regularization)
+        text.make_symmetric(Qu, m, n + 1, Quu)
         self.scatter(Qu, self.results[4:7])
         if self.program.held:
             self.hold(Qx, Qu, Quu)
@@ -88,7 +80,7 @@ class _Stage:
         text.add_product(Qx, n, n + 1, Qu, m, Qu, minus=True)
         Vx, Vxx = (self.row(a, size) for a, size in zip(self.results[2:4], (n, n * n), strict=True))
         text.loop(n, lambda i: text.put(text.number(text.at(Qx, i, n)), text.address(Vx, i)))
-        text.make_symmetric(Qx, n, 0, Matrix(Vxx, n), regularization)
+        text.make_symmetric(Qx, n, 0, Matrix(Vxx, n))
         text.substitute(Qu, m, n + 1, n + 1)
         self.scatter_policy(Qu)
 
@@ -145,7 +137,7 @@ class _Stage:
         """Append what held controls change: they move by their step, the others see it, and their own rows become those
         of the identity."""
         text, (n, m) = self.text, (self.program.n, self.program.m)
-        free, step = (self.row(a, m) for a in self.operands[11:13])
+        free, step = (self.row(a, m) for a in self.operands[10:12])
         # Columns of steps: Qx += Qux^T step, and Qu += Quu step.
         column = Matrix(step, 1)
         one = text.one.constant(1.0)
@@ -185,7 +177,7 @@ class _Stage:
             text.copy_row(text.at(X, i), text.at(K, i), n, text.negate)
             x = text.value(f"fneg {text.one.float} {text.number(text.at(X, i, n))}")
             if self.program.held:
-                step = text.number(text.address(self.row(self.operands[12], m), i))
+                step = text.number(text.address(self.row(self.operands[11], m), i))
                 x = text.arithmetic("fadd", x, step)
             text.put(x, text.address(k, i))
 

@@ -15,7 +15,7 @@ from jaxdyn import _printing as printing
 from jaxdyn._errors import ModelError, naming_arguments
 from jaxdyn._types import Array, ArrayLike, Float
 from jaxdyn.trajopt._solution import Multipliers, Solution, Status
-from jaxdyn.trajopt.ddp import DDPOptions, constraint_multipliers, ddp
+from jaxdyn.trajopt.ddp import DDPOptions, constraint_multipliers, ddp, host_microseconds, microseconds
 from jaxdyn.trajopt.problem import (
     Problem,
     SoftConstraintCost,
@@ -138,15 +138,20 @@ class MPC(eqx.Module):
         )
 
     @naming_arguments
-    @eqx.filter_jit
     def step(
         self, plan: Plan, x: Float[Array | np.ndarray, "nx"], problem: Problem | None = None
     ) -> tuple[Float[Array, "nu"], Plan, Solution]:
         """The control to apply at the state `x`, the plan for the next step, and the solution. Where the state or the
         trajectory is not finite, the status is `DIVERGED` and the step follows `plan`. With `DDPOptions`, a step whose
         solve does not converge and violates constraints also solves the problem in which violations have a price, and
-        follows the trajectory with the smaller violation. **Raises** `ShapeError`."""
-        x = jnp.asarray(x)
+        follows the trajectory with the smaller violation. `DDPOptions.time_limit` is that of the whole step, whose call
+        it counts from outside of transformations. **Raises** `ShapeError`."""
+        timed = getattr(self.solver, "time_limit", None) is not None
+        timed = timed and not any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((self, plan, x, problem)))
+        return self._step(plan, jnp.asarray(x), problem, host_microseconds() if timed else None)
+
+    @eqx.filter_jit
+    def _step(self, plan: Plan, x, problem: Problem | None, began) -> tuple[Float[Array, "nu"], Plan, Solution]:
         current = (self.problem if problem is None else problem).starting_at(x)
         current = eqx.tree_at(lambda p: p.dynamics.t0, current, plan.t.astype(current.dynamics.t0.dtype))
         if self.at_time is not None:
@@ -157,7 +162,7 @@ class MPC(eqx.Module):
             disturbance = disturbance + jnp.where(jnp.isfinite(error).all(), self.disturbance_gain * error, 0)
             current = with_leaves(current, dynamics=with_disturbance(nominal, disturbance))
         key, solver_key = jax.random.split(plan.key)
-        solution = self._solve(current, plan, solver_key)
+        solution = self._solve(current, plan, solver_key, began)
         good = jnp.isfinite(x).all() & jnp.isfinite(solution.xs).all() & jnp.isfinite(solution.us).all()
         status = jnp.where(good, solution.status, Status.DIVERGED)
         solution = eqx.tree_at(lambda s: s.status, solution, status)
@@ -175,9 +180,9 @@ class MPC(eqx.Module):
         )
         return us[0], after, solution
 
-    def _solve(self, problem: Problem, plan: Plan, key) -> Solution:
+    def _solve(self, problem: Problem, plan: Plan, key, began) -> Solution:
         if isinstance(self.solver, DDPOptions):
-            return _with_least_violation(problem, plan, self.solver)
+            return _with_least_violation(problem, plan, self.solver, began)
         if isinstance(self.solver, SamplingOptions):
             return solve_by_samples(problem, plan.us, key, self.solver)
         return self.solver(problem, plan.us, plan.xs, plan.multipliers, key)
@@ -202,16 +207,27 @@ WEIGHT = 1e4
 """Weight of the squared violations, relative to one plus the cost, of the problem in which they have a price."""
 
 
-def _with_least_violation(problem: Problem, plan: Plan, options: DDPOptions) -> Solution:
+def _with_least_violation(problem: Problem, plan: Plan, options: DDPOptions, began) -> Solution:
     """The solution of the problem from the plan. Where it violates constraints, which a plant may do that is not as its
-    model, the violations have a price instead, and the trajectory with the smaller violation is returned."""
+    model, the violations have a price instead, and the trajectory with the smaller violation is returned. With a time
+    limit from the time `began`, if known, the first solve has half of the time, and the other one what remains, if this
+    is enough for an iteration."""
     constrained = bool(problem.stage_constraints or problem.terminal_constraints)
-    if constrained and options.time_limit is not None:
-        # Both solves have to end in time.
-        options = dataclasses.replace(options, time_limit=0.5 * options.time_limit)
-    solution = ddp(problem, plan.us, plan.xs, multipliers=plan.multipliers, options=options)
+    limit, first = options.time_limit, options
+    if limit is not None:
+        now = microseconds(plan.us.sum())
+        began = now if began is None else began
+        share = 0.5 if constrained else 1.0
+        first = dataclasses.replace(options, time_limit=share * (limit - 1e-6 * (now - began)))
+    solution = ddp(problem, plan.us, plan.xs, multipliers=plan.multipliers, options=first)
     if not constrained:
         return solution
+    in_time = jnp.array(True)
+    if limit is not None:
+        after = microseconds(solution.xs.sum())
+        remains = limit - 1e-6 * (after - began)
+        in_time = remains > 1e-6 * (after - now) / solution.iterations
+        options = dataclasses.replace(options, time_limit=remains)
 
     def distance(xs, us):
         r, lower, upper = problem.constraints(xs, us)
@@ -227,7 +243,7 @@ def _with_least_violation(problem: Problem, plan: Plan, options: DDPOptions) -> 
 
     given = solution.xs, solution.us
     before = distance(*given)
-    xs, us = lax.cond(~solution.success & ~(before <= ALLOWED), relaxed, lambda: given)
+    xs, us = lax.cond(~solution.success & ~(before <= ALLOWED) & in_time, relaxed, lambda: given)
     better = ~(distance(xs, us) >= before)
     xs, us = (jnp.where(better, a, b) for a, b in zip((xs, us), given, strict=True))
     residuals = solution.residuals

@@ -39,6 +39,7 @@ from jaxdyn.trajopt.problem._residuals import (
     StateResidual,
 )
 from jaxdyn.trajopt.problem._soft_constraints import SoftConstraintCost
+from jaxdyn.trajopt.problem._world_dynamics import WorldDynamics
 from jaxdyn.trajopt.problem._wrapped_dynamics import (
     ControlRateResidual,
     DurationCost,

@@ -113,7 +113,57 @@ class AbstractDynamics(eqx.Module):
         return costate @ A, costate @ B
 
 
-class ModelDynamics(AbstractDynamics):
+class AbstractRobotDynamics(AbstractDynamics):
+    """Dynamics of a robot: states begin with `[q, v]`, and what follows is a vector."""
+
+    model: eqx.AbstractVar[Model]
+
+    robot = property(lambda self: self.model)
+
+    def split(self, x) -> State:
+        """`q` and `v` of a state `[..., nx]`, and what its actuators have."""
+        nq, nv = self.model.nq, self.model.nv
+        rest = {} if self.nx == nq + nv else {"activation": x[..., nq + nv :]}
+        return State(x[..., :nq], x[..., nq : nq + nv], **rest)
+
+    def neutral(self):
+        return jnp.concatenate([self.model.neutral(), jnp.zeros(self.nx - self.model.nq, self.model.dtype)])
+
+    def integrate(self, x, dx):
+        if self.euclidean:
+            return x + dx
+        nq, nv = self.model.nq, self.model.nv
+        return jnp.concatenate([self.model.integrate(x[:nq], dx[:nv]), x[nq:] + dx[nv:]])
+
+    def difference(self, x0, x1):
+        nq = self.model.nq
+        return jnp.concatenate([self.model.difference(x0[:nq], x1[:nq]), x1[nq:] - x0[nq:]])
+
+    def integrate_jacobian(self, x, dx):
+        if self.euclidean:
+            return super().integrate_jacobian(x, dx)
+        nq, nv = self.model.nq, self.model.nv
+        return self._with_vectors(self.model.integrate_jacobians(x[:nq], dx[:nv])[0])
+
+    def difference_jacobian(self, x0, x1):
+        if self.euclidean:
+            return super().difference_jacobian(x0, x1)
+        nq = self.model.nq
+        return self._with_vectors(self.model.difference_jacobians(x0[:nq], x1[:nq])[1])
+
+    def displacement_rates(self, x):
+        if self.euclidean:
+            return super().displacement_rates(x)
+        # Row j of the rates of coordinates belongs to the unit velocity e_j.
+        eye = jnp.eye(self.model.nv, dtype=x.dtype)
+        return self._with_vectors(coordinate_rate(self.model, x[: self.model.nq], eye).T)
+
+    def _with_vectors(self, matrix):
+        """A matrix of configurations as one of states, whose other parts are vectors."""
+        return jax.scipy.linalg.block_diag(matrix, jnp.eye(self.ndx - self.model.nv, dtype=matrix.dtype))
+
+
+class ModelDynamics(AbstractRobotDynamics):
     """A robot under torques that are held during each step: `x = [q, v]`, displacements `[dq, dv]` of length `2 nv`.
 
     Continuous joints differ by at most half a turn, so that whole turns of them neither cost nor violate anything.
@@ -161,7 +211,7 @@ class ModelDynamics(AbstractDynamics):
         """
         if not isinstance(model, Model):
             raise ModelError(f"the first argument must be a jaxdyn.Model, not {type(model).__name__}")
-        self.model, self.dt, self.t0 = model, _seconds(dt, "dt", model.dtype), _seconds(t0, "t0", model.dtype)
+        self.model, self.dt, self.t0 = model, seconds(dt, "dt", model.dtype), seconds(t0, "t0", model.dtype)
         self.integrator, self.substeps, self.contacts = integrator, substeps, contacts
         self.nx, self.ndx = model.nq + model.nv, 2 * model.nv
         self.f_ext = None if f_ext is None else jnp.asarray(f_ext, model.dtype)
@@ -191,12 +241,6 @@ class ModelDynamics(AbstractDynamics):
         eqx.filter_eval_shape(lambda d, x, u: d.step(x, u, 0), self, x, u)
         warn_of_long_step(model, self.dt, integrator, substeps, contacts)
 
-    robot = property(lambda self: self.model)
-
-    def split(self, x) -> State:
-        """`q` and `v` of a state `[..., nx]`."""
-        return State(x[..., : self.model.nq], x[..., self.model.nq :])
-
     def torque(self, x: Float[Array, "nx"], u: Float[Array, "nu"]) -> Float[Array, "nv"]:
         """The joints' torques under the control `u`."""
         if self.actuation is None:
@@ -221,44 +265,6 @@ class ModelDynamics(AbstractDynamics):
     def step(self, x, u, k):
         after = model_step(*self._stage(x, u), **self._step_options(k))
         return jnp.concatenate([after.q, after.v])
-
-    def neutral(self):
-        return jnp.concatenate([self.model.neutral(), jnp.zeros(self.model.nv, self.model.dtype)])
-
-    def integrate(self, x, dx):
-        if self.euclidean:
-            return x + dx
-        nq, nv = self.model.nq, self.model.nv
-        return jnp.concatenate([self.model.integrate(x[:nq], dx[:nv]), x[nq:] + dx[nv:]])
-
-    def difference(self, x0, x1):
-        nq = self.model.nq
-        return jnp.concatenate([self.model.difference(x0[:nq], x1[:nq]), x1[nq:] - x0[nq:]])
-
-    def integrate_jacobian(self, x, dx):
-        if self.euclidean:
-            return super().integrate_jacobian(x, dx)
-        nq, nv = self.model.nq, self.model.nv
-        return self._with_velocities(self.model.integrate_jacobians(x[:nq], dx[:nv])[0])
-
-    def difference_jacobian(self, x0, x1):
-        if self.euclidean:
-            return super().difference_jacobian(x0, x1)
-        nq = self.model.nq
-        return self._with_velocities(self.model.difference_jacobians(x0[:nq], x1[:nq])[1])
-
-    def displacement_rates(self, x):
-        if self.euclidean:
-            return super().displacement_rates(x)
-        # Row j of the rates of coordinates belongs to the unit velocity e_j.
-        eye = jnp.eye(self.model.nv, dtype=x.dtype)
-        return self._with_velocities(coordinate_rate(self.model, x[: self.model.nq], eye).T)
-
-    def _with_velocities(self, matrix):
-        """A matrix of configurations as one of states, in which velocities are vectors."""
-        (m, n), eye = matrix.shape, jnp.eye(self.model.nv, dtype=matrix.dtype)
-        zeros = jnp.zeros((m, len(eye)), matrix.dtype), jnp.zeros((len(eye), n), matrix.dtype)
-        return jnp.block([[matrix, zeros[0]], [zeros[1], eye]])
 
     def rate(self, x, u, t):
         del t
@@ -317,7 +323,7 @@ class _FunctionDynamics(AbstractDynamics):
         self.params, self.nx, self.ndx, self.nu = params, nx, nx, nu
         # The function may be a module that holds arrays.
         self.arrays, self.static = eqx.partition(function, eqx.is_array)
-        self.dt, self.t0 = _seconds(dt, "dt"), _seconds(t0, "t0")
+        self.dt, self.t0 = seconds(dt, "dt"), seconds(t0, "t0")
         x, u = (jax.ShapeDtypeStruct((n,), self.dt.dtype) for n in (nx, nu))
         value = eqx.filter_eval_shape(lambda d, x, u: d.call(x, u, d.t0), self, x, u)
         if getattr(value, "shape", None) != (nx,):
@@ -430,7 +436,7 @@ def with_disturbance(dynamics: AbstractDynamics, disturbance: Float[Array, "ndx"
     return _DisturbedDynamics(inner=dynamics, disturbance=disturbance, **same)
 
 
-def _seconds(x, name: str, dtype=None) -> Array:
+def seconds(x, name: str, dtype=None) -> Array:
     if name == "dt":
         require_time_step(x)
     x = float_leaf(x, name)

@@ -15,6 +15,7 @@ from jaxdyn.simulate import Transmission
 from jaxdyn.trajopt.problem._constraints import Constraint
 from jaxdyn.trajopt.problem._dynamics import AbstractDynamics, ModelDynamics
 from jaxdyn.trajopt.problem._residuals import Linear, StateOnlyResidual, robot_state
+from jaxdyn.trajopt.problem._world_dynamics import WorldDynamics
 from jaxdyn.trajopt.problem._wrapped_dynamics import WrappedDynamics, find_dynamics
 
 
@@ -123,7 +124,8 @@ def _is_finite(limits) -> np.ndarray:
 
 @naming_arguments
 def effort_bounds(dynamics: AbstractDynamics) -> tuple[Float[Array, "nu"], Float[Array, "nu"]]:
-    """The bounds `control_lower` and `control_upper` that follow from the effort limits of a robot's model.
+    """The bounds `control_lower` and `control_upper` that follow from the effort limits of a robot's model, or from the
+    ranges of a world's controls.
 
     An entry of the control must drive one degree of freedom alone: `actuation` None, or a matrix (or `Transmission`)
     with one number other than zero in each column, and at most one in each row; its limit is divided by that number.
@@ -134,6 +136,8 @@ def effort_bounds(dynamics: AbstractDynamics) -> tuple[Float[Array, "nu"], Float
         lower, upper = effort_bounds(dynamics.inner)
         free = jnp.full(dynamics.nu - dynamics.inner.nu, jnp.inf, upper.dtype)
         return jnp.concatenate([lower, -free]), jnp.concatenate([upper, free])
+    if isinstance(dynamics, WorldDynamics):
+        return dynamics.world.control_bounds
     inner = find_dynamics(dynamics, ModelDynamics, "a bound by effort limits")
     limit, actuation = inner.model.effort_limit, inner.actuation
     if actuation is None:

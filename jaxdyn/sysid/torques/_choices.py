@@ -1,0 +1,219 @@
+"""The choice of effects of the joints and of the prior's weight, by predictions of motions that were held out."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import NamedTuple
+
+import numpy as np
+from scipy.stats import t as student_t
+
+from jaxdyn._printing import percent
+from jaxdyn.model import Model
+from jaxdyn.sysid._progress_lines import Progress
+from jaxdyn.sysid.recordings import Recording
+from jaxdyn.sysid.torques._cross_validation import held_out_errors
+from jaxdyn.sysid.torques._effect_search import effect_shape
+from jaxdyn.sysid.torques._effects import SEARCHED, JointEffects, has_redundant_drives
+from jaxdyn.sysid.torques._physical_fit import Physical
+from jaxdyn.sysid.torques._residual_causes import Cause, best_rival, residual_causes, what_explains_most
+from jaxdyn.sysid.torques._reweighting import first_noise
+from jaxdyn.sysid.torques._torque_fit import fit_inverse_dynamics
+from jaxdyn.sysid.torques._torque_model import EffectShape, Samples
+
+# The prior is a statement about the start, that its inertias are right within a factor of about 1.6: to second order,
+# `4 (e^x - x - 1)` is the cost of a normal `x` with the standard deviation 1/2. Predictions may show that it claims too
+# much, but not that more is known.
+PRIOR_WEIGHT = 1.0
+_WEIGHTS = (0.01, 0.1, 1.0)
+_FOLDS = 5
+_CONFIDENCE = 0.95
+# The part of the held-out mean square below which an improvement is not worth an effect: one percent of the error.
+_WORTHWHILE = 0.02
+_USUAL = JointEffects()
+BESIDE = ", beside the others"
+"""Ends the name of an effect that was compared again beside those that came later."""
+
+
+class Choice(NamedTuple):
+    """A comparison by cross-validation, and its outcome."""
+
+    name: str
+    """An effect of the joints, or a prior weight."""
+    improvement: float
+    """The decrease of the held-out mean square against the choice so far, as a part of that: the geometric mean over
+    the parts that were held out."""
+    standard_error: float
+    """Its standard error, from these parts."""
+    taken: bool
+    """Whether the improvement is worthwhile, at least 2 %, and significant, by Student's one-sided test at a level of
+    5 % for all effects that are tried together. An effect that was taken stays if it is worthwhile beside those that
+    came later, and Stribeck friction if it is significantly better than another width of the sign."""
+
+
+class Trials:
+    """Prepared recordings with several choices of effects, of which each is searched for and fitted once."""
+
+    def __init__(self, model: Model, prepared: list[Recording], friction_velocity, say: Progress):
+        self.model, self.prepared, self.friction_velocity, self.say = model, prepared, friction_velocity, say
+        self._shapes: dict[tuple[JointEffects, bool], EffectShape] = {}
+        self._errors: dict[tuple[JointEffects, bool], np.ndarray] = {}
+        # All other samples share the columns of the bodies with these.
+        self.plain = Samples(model, prepared, JointEffects(), EffectShape.default(np.ones(model.nv)))
+        self._causes: dict[JointEffects, tuple[Cause, ...]] = {}
+        self._first_noise: np.ndarray | None = None
+        # What the latest searches have found, and the latest fit: good starts for the next ones.
+        self._found = np.full((len(SEARCHED), model.nv), np.nan)
+        self.near: list[Physical] = []
+
+    def shape(self, effects: JointEffects, *, finely: bool = False) -> EffectShape:
+        """The velocities and delays that a search finds, or `finely`, a fine one."""
+        if (effects, finely) not in self._shapes:
+            options = {"finely": finely, "like": self.plain, "found": self._found, "near": next(iter(self.near), None)}
+            found = effect_shape(self.model, self.prepared, effects, self.friction_velocity, **options)
+            self._shapes[effects, finely] = found
+            searched = np.stack([effects.dofs(name, self.model) for name in SEARCHED])
+            self._found = np.where(searched, found, self._found)
+        return self._shapes[effects, finely]
+
+    def samples(self, effects: JointEffects, *, finely: bool = False) -> Samples:
+        """The samples with the effects, linear about the start."""
+        shape = self.shape(effects, finely=finely)
+        samples = Samples(self.model, self.prepared, effects, shape, like=self.plain)
+        if samples.layout.by_load:
+            samples.linearize(self.model)
+        return samples
+
+    def causes(self, effects: JointEffects) -> tuple[Cause, ...]:
+        """The causes that the residuals of a fit with the effects may have."""
+        if effects not in self._causes:
+            self.say("searching for causes of the residuals that no effect describes")
+            options = {"joint_effects": effects, "friction_velocity": self.friction_velocity}
+            options |= {"prior_weight": PRIOR_WEIGHT, "shape": self.shape(effects)}
+            fit = fit_inverse_dynamics(self.model, self.prepared, **options)
+            self._causes[effects] = residual_causes(fit, self.prepared)
+        return self._causes[effects]
+
+    def errors(self, effects: JointEffects, *, finely: bool = False) -> np.ndarray:
+        """The errors `[folds]` on held-out parts, by the noise that a fit without further effects leaves."""
+        if self._first_noise is None:
+            self._first_noise = first_noise(self.samples(JointEffects()))
+        if (effects, finely) not in self._errors:
+            more = ", ".join(x.replace("_", " ") for x, y in vars(effects).items() if y and not vars(_USUAL)[x])
+            self.say(f"choosing effects by cross-validation: {more or 'the usual ones'}")
+            samples, weights = self.samples(effects, finely=finely), (PRIOR_WEIGHT,)
+            errors, self.near = held_out_errors(samples, self._first_noise, weights, _FOLDS, near=self.near)
+            self._errors[effects, finely] = errors[:, 0]
+        return self._errors[effects, finely]
+
+
+def choose_effects(trials: Trials) -> tuple[JointEffects, list[Choice], list[str]]:
+    """Add the effect that lowers the held-out error most, as long as it does so significantly, and more than a cause
+    that is no such effect would; then take away what is not worth it beside those that came later. Also returns
+    sentences about causes for which effects were not taken."""
+    effects, choices, notes = JointEffects(), [], []
+    if explained := what_explains_most(trials.causes(effects)):
+        return effects, [], [explained]
+    model, samples = trials.model, trials.plain
+    groups = [{"load": True}]
+    if samples.joints is None or not has_redundant_drives(model, samples.q[:1], samples.joints):
+        groups += [{"stribeck": True, "friction_velocity": True}, {"friction_delay": True}]
+    if (JointEffects(spring=True).spring_coordinates(model) >= 0).any():
+        groups.append({"spring": True})
+
+    chosen, refused = [], []
+    while groups:
+        candidates = [dataclasses.replace(effects, **group) for group in groups]
+        errors = trials.errors(effects)
+        refused = [
+            _compare(_named(x), errors, trials.errors(y), len(groups)) for x, y in zip(groups, candidates, strict=True)
+        ]
+        taken = [i for i, x in enumerate(refused) if x.taken]
+        if not taken:
+            break
+        best = max(taken, key=lambda i: refused[i].improvement)
+        rival = best_rival(trials.causes(effects))
+        if rival is not None and rival.part > refused[best].improvement:
+            notes.append(
+                f"Further effects were not taken, since {rival.name} would explain {percent(rival.part)} of what is "
+                f"left, more than any of them (the best, {refused[best].name}, explains "
+                f"{percent(refused[best].improvement)} of held-out parts): they may only make up for it."
+            )
+            refused = [x._replace(taken=False) for x in refused]
+            break
+        choices.append(refused.pop(best))
+        effects = candidates[best]
+        chosen.append(groups.pop(best))
+    effects, again = _without_needless(trials, effects, chosen)
+    return effects, choices + again + refused, notes
+
+
+def _named(group: dict[str, bool]) -> str:
+    return " and ".join(x.replace("_", " ") for x in group)
+
+
+def _without_needless(
+    trials: Trials, effects: JointEffects, chosen: list[dict[str, bool]]
+) -> tuple[JointEffects, list[Choice]]:
+    """Return the effects without those of the groups, in the order of their choice, that are not worth it beside those
+    that came later, and the comparisons."""
+    choices = []
+    for group in chosen[:-1]:
+        trial = dataclasses.replace(effects, **dict.fromkeys(group, False))
+        again = _compare(_named(group) + BESIDE, trials.errors(trial), trials.errors(effects))
+        again = again._replace(taken=again.improvement > _WORTHWHILE)
+        choices.append(again)
+        if not again.taken:
+            effects = trial
+    if effects.stribeck:
+        # Another width of the sign may do as well: a coarse search takes one for the other.
+        trial = dataclasses.replace(effects, stribeck=False)
+        old, new = (trials.errors(x, finely=True) for x in (trial, effects))
+        beside = _compare("stribeck" + BESIDE, old, new)
+        choices.append(beside)
+        effects = effects if beside.taken else trial
+    return effects, choices
+
+
+def choose_prior_weight(trials: Trials, effects: JointEffects) -> tuple[float, list[Choice], list[str]]:
+    """The weight 1, or the best smaller one if that is significantly better."""
+    samples = trials.samples(effects)
+    noise, near, columns = first_noise(samples), trials.near, []
+    # From the default on, as long as a smaller weight predicts better: light weights take most steps.
+    for weight in reversed(_WEIGHTS):
+        trials.say(f"choosing the prior by cross-validation: weight {weight:g}")
+        errors, near = held_out_errors(samples, noise, (weight,), _FOLDS, near=near)
+        columns.insert(0, errors[:, 0])
+        if len(columns) > 1 and _logarithms(columns[0]).mean() >= _logarithms(columns[1]).mean():
+            break
+    errors, tried = np.stack(columns, axis=-1), _WEIGHTS[len(_WEIGHTS) - len(columns) :]
+    default, best = tried.index(PRIOR_WEIGHT), int(np.argmin(_logarithms(errors).mean(axis=0)))
+    # An edge of the candidates is no choice: better ones may lie beyond.
+    at_edge = tried[best] == _WEIGHTS[0]
+    best += at_edge
+    if best == default:
+        return PRIOR_WEIGHT, [], []
+    choice = _compare(f"prior weight {tried[best]:g}", errors[:, default], errors[:, best])
+    if not choice.taken:
+        return PRIOR_WEIGHT, [choice], []
+    edge = (
+        f"The prior weight {_WEIGHTS[0]:g}, the least of the candidates {list(_WEIGHTS)}, predicts better still: the "
+        "data want to be far from the start, whose inertias may be wrong by factors."
+    )
+    return tried[best], [choice], [edge] if at_edge else []
+
+
+def _compare(name: str, old: np.ndarray, new: np.ndarray, candidates: int = 1) -> Choice:
+    """Whether the held-out errors `new` `[folds]` are lower than `old`: by enough, and by Student's test, whose level
+    is shared by so many candidates (Bonferroni's correction)."""
+    # Parts of other motions have errors of other sizes, and an effect decreases each by a part of it.
+    decrease = _logarithms(old) - _logarithms(new)
+    error = float(decrease.std(ddof=1) / np.sqrt(len(decrease)))
+    mean, left = float(decrease.mean()), float(np.exp(-decrease.mean()))
+    significant = mean > student_t.ppf(1 - (1 - _CONFIDENCE) / candidates, len(decrease) - 1) * error
+    return Choice(name, 1 - left, left * error, bool(1 - left > _WORTHWHILE and significant))
+
+
+def _logarithms(errors: np.ndarray) -> np.ndarray:
+    """The logarithms of held-out errors, which may be zero for exact torques."""
+    return np.log(np.maximum(errors, np.finfo(float).tiny))

@@ -1,0 +1,108 @@
+"""Recorded motions and torques as a fit takes them: which joints, which samples, and the low pass between them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from jaxdyn._errors import DataError
+from jaxdyn.model import Model
+from jaxdyn.sysid.recordings import Recording, clipping, signals
+from jaxdyn.sysid.torques._layout import require_one_robot
+
+# The number of pieces, consecutive in time, for each block of alike motions.
+_PIECES = 8
+
+
+def driven_joints(model: Model, recordings: tuple[Recording, ...]) -> tuple[str, ...] | None:
+    """The joints that drive a robot with closed loops and were recorded; None for a tree. **Raises** `DataError`."""
+    if not model.topology.has_loops:
+        return None
+    first = recordings[0].joints
+    if any(x.joints != first for x in recordings):
+        raise DataError("the recordings are of different joints; fit those with the same joints together")
+    if first is None:
+        raise DataError(
+            "the model has closed loops, whose passive joints have no torque: give the columns of the driven joints "
+            "only, and name them by Recording(..., joints=('joint', ...), assembly=q); the others follow from the loops"
+        )
+    return first
+
+
+def motion_arrays(model: Model, recording: Recording, *, torques: bool = True) -> tuple[np.ndarray, ...]:
+    """Return `q, v, a` and, with `torques`, `tau` of all joints along a recording. **Raises** `DataError` where it does
+    not fit the model, `ModelError` for a model with batch axes."""
+    require_one_robot(model)
+    recording.require_columns(model)
+    names = ("q", "v", "a", *(("tau",) if torques else ()))
+    recording.require(*names)
+    return recording.completed(model).require(*names)
+
+
+def clipped_torques(model: Model, recording: Recording) -> np.ndarray:
+    """Return the part `[n, nv]` of each torque of a recording that comes from samples that a limit has clipped."""
+    clipped = recording.clipped
+    clipped = 1.0 * recording.clipped_torques(model) if clipped is None else np.abs(clipped)
+    if recording.joints is None:
+        return clipped
+    # Torques of drives that do the same work as others are known only together.
+    return np.tile(clipped.max(axis=1, keepdims=True), model.nv)
+
+
+def low_pass_of(recording: Recording) -> signals.Decimation:
+    """The filter that a recording wants between its samples and a fit. **Raises** `DataError` if it is too short."""
+    if recording.cutoff is None:
+        return signals.Decimation()
+    rate = recording.rate
+    if rate is None:
+        raise DataError(f"{recording.name}: a cutoff needs uniform samples; call prepared() on the measured recording")
+    out = signals.Decimation.below(recording.cutoff, rate)
+    if out.count(len(recording)) < 2:
+        raise DataError(
+            f"{recording.name}: {recording.duration:.3g} s are too short for a low pass at {recording.cutoff:g} Hz, "
+            f"which loses {out.half / rate:.3g} s at each end; use a longer part, or a higher cutoff"
+        )
+    return out
+
+
+def is_unclipped(clipped: np.ndarray, low_pass: signals.Decimation) -> np.ndarray:
+    """Return which equations `[m, nv]` of a low pass have hardly any clipped torque, whose parts in the samples are
+    `clipped` `[n, nv]`."""
+    return signals.Decimation(np.abs(low_pass.taps), low_pass.step).apply(clipped) <= clipping.MIXED
+
+
+def consecutive_blocks(lengths: np.ndarray, count: int) -> np.ndarray:
+    """The block number of each row of recordings with `lengths` rows: about `count` blocks of about equal length."""
+    out, first = [], 0
+    for n in lengths:
+        blocks = max(1, round(count * n / lengths.sum()))
+        out.append(first + np.arange(n) * blocks // n)
+        first = out[-1][-1] + 1
+    return np.concatenate(out)
+
+
+def alike_blocks(lengths: np.ndarray, q: np.ndarray, v: np.ndarray, count: int) -> np.ndarray:
+    """Return the block number of each row of recordings with `lengths` rows: `count` blocks whose motions are alike.
+
+    Short pieces belong to one block if they have similar positions, directions and speeds, whose means along the rows
+    `q` `[n, nq]` and `v` `[n, nv]` are halved along the direction in which they scatter most, and again. So each block
+    has motions that the others do not have: parts of a periodic motion that are consecutive in time would all be alike,
+    and could not show whether a fit predicts other motions. As many recordings as blocks are a block each.
+    """
+    if len(lengths) >= count:
+        return np.repeat(np.arange(len(lengths)), lengths)
+    pieces = consecutive_blocks(lengths, _PIECES * count)
+    rows = np.concatenate([q, v, np.abs(v)], axis=1)
+    rows = (rows - rows.mean(axis=0)) / np.maximum(rows.std(axis=0), 1e-300)
+    number = int(pieces[-1]) + 1
+    means = np.stack([np.bincount(pieces, x, number) for x in rows.T], axis=-1) / np.bincount(pieces)[:, None]
+    block, left = np.zeros(number, int), [(np.arange(number), 0, min(count, number))]
+    while left:
+        chosen, first, blocks = left.pop()
+        block[chosen] = first
+        if blocks > 1:
+            x = means[chosen] - means[chosen].mean(axis=0)
+            ordered = chosen[np.argsort(x @ np.linalg.svd(x, full_matrices=False)[2][0], kind="stable")]
+            half = blocks // 2
+            middle = max(1, round(len(ordered) * half / blocks))
+            left += [(ordered[:middle], first, half), (ordered[middle:], first + half, blocks - half)]
+    return block[pieces]
