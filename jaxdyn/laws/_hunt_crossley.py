@@ -54,14 +54,13 @@ class HuntCrossley(AbstractLaw):
     """The length of the step."""
 
     def force(self, x):
-        return jnp.concatenate(jnp.broadcast_arrays(*_components(self.push(Vec3(*parts_of(x, 3))))))
-
-    def push(self, velocity: Vec3) -> Vec3:
-        """Return the force on the shape, or on the second body of a pair, N."""
+        """Return the forces on the shapes, or on the second bodies of pairs, N."""
+        velocity = Vec3(*parts_of(x, 3))
         speed = self.normal.dot(velocity)
         sliding = velocity - self.normal * speed
         force, _ = normal_force(self.numbers, self.gap, speed, self.dt)
-        return self.normal * force - sliding * (self.numbers.friction * self.lagged * self._inverse(sliding))
+        total = self.normal * force - sliding * (self.numbers.friction * self.lagged * self._inverse(sliding))
+        return jnp.concatenate([total.x, total.y, total.z])
 
     def _inverse(self, sliding: Vec3):
         least = self.numbers.stiction_velocity * self.numbers.stiction_velocity
@@ -95,7 +94,3 @@ class HuntCrossley(AbstractLaw):
             return power, slope * change * change + friction * (curve - (along * inverse) ** 2), jnp.abs(power)
 
         return at
-
-
-def _components(x: Vec3) -> tuple[Any, Any, Any]:
-    return x.x, x.y, x.z

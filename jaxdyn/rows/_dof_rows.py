@@ -52,15 +52,20 @@ class DofRows(AbstractRows):
 class MatrixRows(AbstractRows):
     """Rows whose Jacobian is given."""
 
-    J: Any
-    """`[n, nv, *batch]`"""
+    flat: Any
+    """`[n nv, *batch]`"""
     entries: tuple[tuple[bool, ...], ...] = eqx.field(static=True)
     """Which may be other than zero."""
 
     @classmethod
     def of(cls, J, moves: np.ndarray) -> MatrixRows:
         """Return rows from a Jacobian and from truth values `[n, nv]`, which say what of it may be other than zero."""
-        return cls(J, tuple(map(tuple, moves.astype(bool).tolist())))
+        return cls(J.reshape(-1, *J.shape[2:]), tuple(map(tuple, moves.astype(bool).tolist())))
+
+    @property
+    def J(self):
+        """The Jacobian, `[n, nv, *batch]`."""
+        return self.flat.reshape(len(self.entries), -1, *self.flat.shape[1:])
 
     def moves(self, robot: Robot) -> np.ndarray:
         return np.array(self.entries, bool).reshape(-1, robot.nv)

@@ -57,13 +57,8 @@ def newton_line(robot: Robot, problem: Problem, x) -> Line:
     square, together = form.inner(step, step), form.moved(robot, problem.free + x)
     size = jnp.maximum(form.inner(free, free), form.inner(together, together))
     error = jnp.sqrt(jnp.maximum(square, 0.0) / jnp.maximum(size, jnp.finfo(size.dtype).tiny))
-    line = Line(_vector(step), tuple(residuals), tuple(shifts), form.inner(step, at), square, error, linear)
+    line = Line(step.x, tuple(residuals), tuple(shifts), form.inner(step, at), square, error, linear)
     return jax.tree.map(robot.broadcast, line)
-
-
-def _vector(moved):
-    """Return the rows `[nv]` of accelerations with what they move."""
-    return getattr(moved, "x", moved)
 
 
 def _of_accelerations(problem: Problem, curvatures: list) -> list:

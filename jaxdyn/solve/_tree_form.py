@@ -6,8 +6,9 @@ that the articulated-body recursion solves the equations, in a time that grows w
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import equinox as eqx
 import jax
@@ -70,9 +71,9 @@ class TreeForm(eqx.Module):
     bodies: MovingBodies
     rows: tuple[AbstractRows, ...]
 
-    def sparse(self, robot: Robot) -> TreeForm:
+    def sparse(self, robot: Robot) -> Self:
         """Return the same with its zeros as constants."""
-        return TreeForm(self.bodies.sparse(robot), self.rows)
+        return dataclasses.replace(self, bodies=self.bodies.sparse(robot))
 
     def moved(self, robot: Robot, x) -> Moved:
         """Return what the other methods need of accelerations."""
@@ -84,10 +85,8 @@ class TreeForm(eqx.Module):
 
     def inner(self, a: Moved, b: Moved):
         """Return `a^T M b`, `[1, *batch]`."""
-        return self._sum(a.motion.dot(self.bodies.inertia.apply(b.motion)) + self.bodies.armature * a.x * b.x)
-
-    def _sum(self, x):
-        return x.sum(axis=0, keepdims=True)
+        products = a.motion.dot(self.bodies.inertia.apply(b.motion)) + self.bodies.armature * a.x * b.x
+        return products.sum(axis=0, keepdims=True)
 
     def descent(self, robot: Robot, at: Moved, pushes: Sequence):
         """Return `J^T f - M x`, rows `[nv]`."""

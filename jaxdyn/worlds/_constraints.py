@@ -8,11 +8,10 @@ import equinox as eqx
 
 from jaxdyn.algorithms.recursions import Robot
 from jaxdyn.io.mjcf import is_disabled
-from jaxdyn.laws import SoftEquality, SoftInequality
 from jaxdyn.solve import Term
 from jaxdyn.worlds._contact_rows import Contacts, contact_terms
-from jaxdyn.worlds._equalities import Equalities, equality_rows
-from jaxdyn.worlds._limits import FrictionLosses, Limits, friction_terms, limit_rows
+from jaxdyn.worlds._equalities import Equalities, equality_terms
+from jaxdyn.worlds._limits import FrictionLosses, Limits, friction_terms, limit_terms
 from jaxdyn.worlds._parts import Instant, Part, PartRows
 from jaxdyn.worlds._rows import Timing
 from jaxdyn.worlds._tendons import TendonRows
@@ -83,11 +82,9 @@ def constraint_terms(
 ) -> tuple[Term, ...]:
     """Return the rows at a state, with the time step `[1, *batch]`, and their laws."""
     timing = Timing(dt, constraints.safe)
-    equalities = equality_rows(robot, constraints.equalities, at, tendons, timing)
-    limits = limit_rows(robot, constraints.limits, at, tendons, timing)
     return (
-        *(x.term(SoftEquality(robot.broadcast(x.D))) for x in equalities),
+        *equality_terms(robot, constraints.equalities, at, tendons, timing),
         *friction_terms(robot, constraints.losses, at, tendons, timing),
-        *(x.term(SoftInequality(robot.broadcast(x.D))) for x in limits),
+        *limit_terms(robot, constraints.limits, at, tendons, timing),
         *contact_terms(robot, constraints.contacts, at, timing),
     )

@@ -5,6 +5,7 @@ Source: MuJoCo's manual, chapter Computation, Contact; `engine_core_constraint.c
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Hashable
 from typing import Any, NamedTuple, Self
 
@@ -22,7 +23,7 @@ from jaxdyn.rows import Ends, PointRows
 from jaxdyn.solve import Term
 from jaxdyn.tree import take_rows
 from jaxdyn.worlds._parts import Instant, Located, Part, PartRows, Places
-from jaxdyn.worlds._rows import SoftRows, Timing, arm_of, coherent, regularization, softness
+from jaxdyn.worlds._rows import Timing, arm_of, coherent, regularization, soft_term, softness
 
 
 class Pairs(Part):
@@ -179,8 +180,7 @@ def contact_terms(robot: Robot, contacts: PartRows, at: Instant, timing: Timing)
     out = []
     for dim, own in by_directions(robot, contacts, at):
         if dim == 1:
-            rows = _smooth(robot, own, at, timing)
-            out.append(rows.term(SoftInequality(robot.broadcast(rows.D))))
+            out.append(_smooth(robot, own, at, timing))
         else:
             out.append(_cone(robot, contacts, own, dim, at, timing))
     return out
@@ -238,11 +238,11 @@ def _normal(own: TouchingBodies, timing: Timing):
     return beyond, acts, softness(touch.solref, touch.solimp, beyond, timing)
 
 
-def _smooth(robot: Robot, own: TouchingBodies, at: Instant, timing: Timing) -> SoftRows:
+def _smooth(robot: Robot, own: TouchingBodies, at: Instant, timing: Timing) -> Term:
     motions = _motions(own, 1, at)
     beyond, acts, soft = _normal(own, timing)
     aref = -soft.damping * motions.rates(robot, at.velocity, at.v) - soft.stiffness * beyond
-    return SoftRows(motions, aref, regularization(soft.share, own.touching.weight), acts)
+    return soft_term(robot, SoftInequality, motions, aref, regularization(soft.share, own.touching.weight), acts)
 
 
 def _cone(robot: Robot, contacts: PartRows, own: TouchingBodies, dim: int, at: Instant, timing: Timing) -> Term:
@@ -267,6 +267,6 @@ def _cone(robot: Robot, contacts: PartRows, own: TouchingBodies, dim: int, at: I
     aref = [-soft.damping * rates[0] - soft.stiffness * beyond]
     aref += [-damping * rate for rate in rates[1:]]
     aref, R, acts = (jnp.concatenate([robot.broadcast(x) for x in many]) for many in (aref, R, [acts] * dim))
-    rows = SoftRows(motions, aref, R, acts)
-    law = EllipticCone if contacts.elliptic else PyramidalCone
-    return rows.term(law(dim, rows.D, jnp.concatenate([robot.broadcast(f) for f in friction]), mu))
+    rubbing = jnp.concatenate([robot.broadcast(f) for f in friction])
+    law = functools.partial(EllipticCone if contacts.elliptic else PyramidalCone, dim, friction=rubbing, mu=mu)
+    return soft_term(robot, law, motions, aref, R, acts)

@@ -18,11 +18,13 @@ import numpy as np
 from jaxdyn._types import Array, Float, float_leaf
 from jaxdyn.algorithms.recursions import Robot, turning_accelerations, velocity_accelerations
 from jaxdyn.io.mjcf import enum_name, is_disabled, object_name
+from jaxdyn.laws import SoftEquality
 from jaxdyn.rows import Ends, MatrixRows, between, rates_of, unit_rows
+from jaxdyn.solve import Term
 from jaxdyn.spatial import Force, Motion, Quaternion, Vec3, compose_poses, pose_array
 from jaxdyn.tree import columns_of, sum_down, take_rows
 from jaxdyn.worlds._parts import Instant, Located, Part, PartRows, Places, frames_of
-from jaxdyn.worlds._rows import SoftRows, Timing, coherent, regularization, softness
+from jaxdyn.worlds._rows import Timing, coherent, regularization, soft_term, softness
 from jaxdyn.worlds._tendons import TendonRows
 
 
@@ -188,9 +190,9 @@ def with_active(equalities: Equalities, active: Any) -> Equalities:
     )
 
 
-def equality_rows(
+def equality_terms(
     robot: Robot, equalities: PartRows, at: Instant, tendons: TendonRows | None, timing: Timing
-) -> list[SoftRows]:
+) -> list[Term]:
     """Return the rows of the equalities at a state."""
     out = []
     if equalities.held is not None:
@@ -201,7 +203,7 @@ def equality_rows(
     return out
 
 
-def _coupled_rows(robot: Robot, coupled: PartRows, at: Instant, tendons: TendonRows | None, timing: Timing) -> SoftRows:
+def _coupled_rows(robot: Robot, coupled: PartRows, at: Instant, tendons: TendonRows | None, timing: Timing) -> Term:
     first, second, dof1, dof2 = np.array(coupled.pairs).T
     if coupled.tendons:
         assert tendons is not None
@@ -217,7 +219,14 @@ def _coupled_rows(robot: Robot, coupled: PartRows, at: Instant, tendons: TendonR
     J = robot.broadcast(J1 - slope[:, None] * J2)
     soft = softness(coupled.solref, coupled.solimp, position, timing)
     aref = -soft.damping * rates_of(J, at.v) - soft.stiffness * position
-    return SoftRows(MatrixRows.of(J, moves), aref, regularization(soft.share, coupled.weight), coupled.active > 0)
+    return soft_term(
+        robot,
+        SoftEquality,
+        MatrixRows.of(J, moves),
+        aref,
+        regularization(soft.share, coupled.weight),
+        coupled.active > 0,
+    )
 
 
 def coupling(robot: Robot, coupled: PartRows, y2) -> tuple[Any, Any]:
@@ -235,7 +244,7 @@ def _polynomial(c: list, x):
 _AXES = Vec3(1.0, 0.0, 0.0), Vec3(0.0, 1.0, 0.0), Vec3(0.0, 0.0, 1.0)
 
 
-def _held_rows(robot: Robot, held: PartRows, at: Instant, timing: Timing) -> list[SoftRows]:
+def _held_rows(robot: Robot, held: PartRows, at: Instant, timing: Timing) -> list[Term]:
     """Return the rows of connections and welds; those of one constraint stand apart, direction by direction."""
     one, two = Places.located(held.first, at), Places.located(held.second, at)
     bias = _biases(robot, at)
@@ -266,9 +275,9 @@ def _held_rows(robot: Robot, held: PartRows, at: Instant, timing: Timing) -> lis
 
     acts = held.active > 0
 
-    def rows(J, mask, position, acceleration, weight, soft, acts) -> SoftRows:
+    def rows(J, mask, position, acceleration, weight, soft, acts) -> Term:
         aref = -soft.damping * rates_of(J, at.v) - soft.stiffness * position - acceleration
-        return SoftRows(MatrixRows.of(J, mask), aref, regularization(soft.share, weight), acts)
+        return soft_term(robot, SoftEquality, MatrixRows.of(J, mask), aref, regularization(soft.share, weight), acts)
 
     out = [rows(J, moves, p, a, held.weight, soft, acts) for J, p, a in zip(jacobians, positions, extra, strict=True)]
     if turns is not None:

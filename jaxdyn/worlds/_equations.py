@@ -16,7 +16,6 @@ from jaxdyn.algorithms.recursions import (
     Robot,
     constant_elimination,
     equations_and_velocities,
-    turning_accelerations,
 )
 from jaxdyn.algorithms.recursions import solve as solve_tree
 from jaxdyn.contact import end_of_step
@@ -119,11 +118,6 @@ EQUATIONS = Equations(balance, problem, residual)
 def constraint_torque(robot: Robot, at: Balance, pushes: list):
     """Return the forces of all constraints on the degrees of freedom."""
     return push_on_dofs(robot, at.now.equations.S, [term.rows for term in at.terms], pushes)
-
-
-def natural(robot: Robot, world: PartRows, a, v):
-    """Return accelerations as this library has them."""
-    return a - turning_accelerations(robot, robot.broadcast(v))
 
 
 def after_step(robot: Robot, world: PartRows, now: Acting, a) -> tuple[Any, Any, Any]:

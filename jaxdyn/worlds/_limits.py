@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Self
 
 import equinox as eqx
@@ -11,13 +12,13 @@ import numpy as np
 from jaxdyn._types import Array, Float, float_leaf
 from jaxdyn.algorithms.recursions import Robot
 from jaxdyn.io.mjcf import enum_name, is_disabled
-from jaxdyn.laws import SoftFriction
+from jaxdyn.laws import SoftFriction, SoftInequality
 from jaxdyn.rows import AbstractRows, DofRows, MatrixRows, unit_rows
 from jaxdyn.solve import Term
 from jaxdyn.spatial import Quaternion
 from jaxdyn.tree import columns_of, take_rows
 from jaxdyn.worlds._parts import Instant, Part, PartRows
-from jaxdyn.worlds._rows import SoftRows, Timing, coherent, regularization, softness
+from jaxdyn.worlds._rows import Timing, coherent, regularization, soft_term, softness
 from jaxdyn.worlds._tendons import TendonRows
 
 
@@ -73,9 +74,7 @@ class Limits(Part):
         )
 
 
-def limit_rows(
-    robot: Robot, limits: PartRows, at: Instant, tendons: TendonRows | None, timing: Timing
-) -> list[SoftRows]:
+def limit_terms(robot: Robot, limits: PartRows, at: Instant, tendons: TendonRows | None, timing: Timing) -> list[Term]:
     """Return the rows of the limits at a state."""
     singles, balls, pulled = len(limits.joints), len(limits.balls), len(limits.tendons)
     lower, upper = columns_of(limits.range)
@@ -104,12 +103,12 @@ def limit_rows(
 
 def _soft(
     robot: Robot, limits: PartRows, rows: AbstractRows, distance, owners: np.ndarray, at: Instant, timing: Timing
-) -> SoftRows:
+) -> Term:
     margin, solref, solimp, weight = take_rows((limits.margin, limits.solref, limits.solimp, limits.weight), owners)
     beyond = distance - margin
     soft = softness(solref, solimp, beyond, timing)
     aref = -soft.damping * rows.rates(robot, at.velocity, at.v) - soft.stiffness * beyond
-    return SoftRows(rows, aref, regularization(soft.share, weight), beyond < 0)
+    return soft_term(robot, SoftInequality, rows, aref, regularization(soft.share, weight), beyond < 0)
 
 
 def _balls(robot: Robot, limits: PartRows, at: Instant) -> tuple[Any, np.ndarray, Any]:
@@ -177,6 +176,6 @@ def friction_terms(
         loss, solref, solimp, weight = take_rows((losses.loss, losses.solref, losses.solimp, losses.weight), owners)
         soft = softness(solref, solimp, jnp.zeros_like(weight), timing)
         aref = -soft.damping * rows.rates(robot, at.velocity, at.v)
-        own = SoftRows(rows, aref, regularization(soft.share, weight))
-        out.append(own.term(SoftFriction(robot.broadcast(own.D), robot.broadcast(loss))))
+        law = functools.partial(SoftFriction, loss=robot.broadcast(loss))
+        out.append(soft_term(robot, law, rows, aref, regularization(soft.share, weight)))
     return out

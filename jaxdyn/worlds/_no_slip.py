@@ -95,9 +95,8 @@ class _RowNumbers(NamedTuple):
     mu: Any
 
     @classmethod
-    def of(cls, laws: tuple[Any, ...]) -> Self:
-        """Return them from the laws."""
-        none = jnp.zeros(0, laws[0].D.dtype)
+    def of(cls, laws: tuple[Any, ...], none: Any) -> Self:
+        """Return them from the laws, and from an array without elements."""
 
         def joined(name: str):
             return jnp.concatenate([none, *(getattr(law, name) for law in laws if hasattr(law, name))])
@@ -196,12 +195,12 @@ class _Sweep(NamedTuple):
 
 def _sweeps(static: _SweepPlan, problem: Problem, y, least, *, ends: bool):
     """Return the result of all sweeps; with `ends` only over contacts that act, and only as long as they are needed."""
-    kinds, numbers, form = static.kinds, _RowNumbers.of(problem.laws), problem.form
+    kinds, numbers, form = static.kinds, _RowNumbers.of(problem.laws, y[:0]), problem.form
     assert isinstance(form, MatrixForm)
-    J, M, b = form.J, form.M, -jnp.concatenate(problem.residuals)
+    J, M, b = form.J, form.M, -jnp.concatenate([y[:0], *problem.residuals])
     x = J @ y - b
     residuals = problem.residuals_at(form.of_terms(J @ y))
-    f = jnp.concatenate([law.force(r) for law, r in zip(problem.laws, residuals, strict=True)])
+    f = jnp.concatenate([y[:0], *(law.force(r) for law, r in zip(problem.laws, residuals, strict=True))])
     table = _Table.of(kinds, static.order)
     moves = form.jacobian_entries.table
     trees = np.zeros((kinds.count, max(static.trees) + 1), bool)

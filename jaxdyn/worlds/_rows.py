@@ -8,12 +8,13 @@ Modeling, Solver parameters, and chapter Computation, Parameters; `engine_core_c
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdyn.laws import AbstractLaw
+from jaxdyn.algorithms.recursions import Robot
 from jaxdyn.rows import AbstractRows
 from jaxdyn.solve import Term
 from jaxdyn.spatial import Vec3
@@ -24,28 +25,6 @@ MOST, LEAST = 0.9999, 0.0001
 """The bounds of impedances (mjMAXIMP, mjMINIMP)."""
 DEFAULT_REFERENCE = 0.02, 1.0
 """The `solref` that replaces one whose numbers differ in sign."""
-
-
-class SoftRows(NamedTuple):
-    """Rows of constraints of one kind."""
-
-    rows: AbstractRows
-    aref: Any
-    """`[n, *batch]`"""
-    R: Any
-    """`[n, *batch]`"""
-    acts: Any = None
-    """`[n, *batch]`: which rows act; None for all."""
-
-    @property
-    def D(self):
-        """The stiffness of the rows, zero for those that do not act."""
-        D = 1 / self.R
-        return D if self.acts is None else jnp.where(self.acts, D, jnp.zeros((), D.dtype))
-
-    def term(self, law: AbstractLaw) -> Term:
-        """Return the rows with their law, which has their stiffness."""
-        return Term(self.rows, law, -self.aref)
 
 
 class Softness(NamedTuple):
@@ -112,6 +91,13 @@ def _spring(solref, second, timing: Timing) -> tuple[Any, Any]:
         jnp.where(timed, stiffness, -a / jnp.maximum(second * second, SMALL)),
         jnp.where(timed, damping, -b / jnp.maximum(second, SMALL)),
     )
+
+
+def soft_term(robot: Robot, law: Callable, rows: AbstractRows, aref, R, acts=None) -> Term:
+    """Return rows that ask for accelerations `aref` with the regularization `R`, under the `law` that a stiffness
+    gives. It is zero for rows that do not act, by `acts`, which is None where all do."""
+    D = 1 / R
+    return Term(rows, law(robot.broadcast(D if acts is None else jnp.where(acts, D, jnp.zeros((), D.dtype)))), -aref)
 
 
 def regularization(share, weight):

@@ -57,11 +57,17 @@ def advanced(world: World, state: State, control: Any, torque: Any, wrenches: An
     """Return the state after a time step, the readings of the sensors at its start if asked for, and how the
     constraints were solved."""
     given = given_of(world, state, control, torque, wrenches)
-    found = solved(given, *step_quantities(world), *(("sensors",) if sensed_too else ()))
-    tolerance = world.options.tolerance_of(found.error.dtype)
-    report = SolverReport(found.error, found.iterations.astype(jnp.int32), tolerance)
+    sensors = ("sensors",) if sensed_too else ()
+    found = solved(given, *step_quantities(world), *sensors)
     readings = by_name(world.parts.sensors, found.results["sensors"]) if sensed_too else None
-    return Advance(step_from(given, found), readings, report)
+    return Advance(step_from(given, found), readings, report_of(given, found))
+
+
+def report_of(given: Given, found: Solved) -> SolverReport:
+    """Return how well the constraints were solved; with `deep` where this was asked for."""
+    tolerance, deep = given.world.options.tolerance_of(found.error.dtype), found.results.get("deep")
+    deep = None if deep is None else deep[..., 0]
+    return SolverReport(found.error, found.iterations.astype(jnp.int32), tolerance, deep)
 
 
 def stepped(world: World, state: State, control: Any, torque: Any, wrenches: Any) -> State:

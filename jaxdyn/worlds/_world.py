@@ -28,7 +28,7 @@ from jaxdyn.worlds._model_constraints import Touching
 from jaxdyn.worlds._model_sensors import Sensor
 from jaxdyn.worlds._model_steps import accelerations_as_model
 from jaxdyn.worlds._states import KEY_AXES, BodyWrenches, Controls, Keyframe, given_of, make_state, start_of
-from jaxdyn.worlds._steps import advanced, by_name, solved, stepped
+from jaxdyn.worlds._steps import advanced, by_name, report_of, solved, stepped
 from jaxdyn.worlds._world_parts import ENDLESS, WorldParts
 from jaxdyn.worlds._world_velocities import body_velocity, world_velocity
 
@@ -352,9 +352,7 @@ class World(AbstractWorld):
     ) -> SolverReport:
         """How well the constraints are solved in a state. Arguments and errors as for `accelerations`."""
         given = given_of(self, state, control, torque, wrenches)
-        found = solved(given, "deep")
-        tolerance = self.options.tolerance_of(given.arguments.q.dtype)
-        return SolverReport(found.error, found.iterations.astype(jnp.int32), tolerance, found.results["deep"][..., 0])
+        return report_of(given, solved(given, "deep"))
 
     @compiled()
     def constraint_forces(

@@ -53,7 +53,7 @@ def following(reference: Any, tree: Any, claims: Claims) -> Any:
     of a world that its file's inertias determine."""
     if not isinstance(tree, World) or not any(leaf_name(tree, i).startswith("model.") for i, _ in claims):
         return tree
-    return dataclasses.replace(tree, model=reference.model).with_model(tree.model)
+    return with_model(tree, reference.model).with_model(tree.model)
 
 
 def warn_of_held_constants(reference: Any, claims: Claims) -> None:

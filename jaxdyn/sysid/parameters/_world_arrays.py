@@ -11,7 +11,7 @@ import numpy as np
 from jax.core import Tracer
 
 from jaxdyn._errors import ModelError, look_up
-from jaxdyn.io.mjcf import GeomType
+from jaxdyn.geometry import Box, Capsule, Cylinder, Ellipsoid, Sphere
 from jaxdyn.sysid.parameters._leaves import chosen_names
 from jaxdyn.worlds import World
 
@@ -250,8 +250,8 @@ LAW = {"friction": (0, 1), "torsion": (2,), "rolling": (3, 4), "solref": (0, 1),
 """The numbers of MuJoCo's law of contact: columns of the pairs' arrays; the first three are kinds of `friction`, which
 have one number in all their columns."""
 _FRICTIONS = ("friction", "torsion", "rolling")
-# How many sizes the types of geoms have: spheres, capsules, ellipsoids, cylinders and boxes.
-_SIZES = {GeomType.SPHERE: 1, GeomType.CAPSULE: 2, GeomType.ELLIPSOID: 3, GeomType.CYLINDER: 2, GeomType.BOX: 3}
+# How many sizes shapes have.
+_SIZES = {Sphere: 1, Capsule: 2, Ellipsoid: 3, Cylinder: 2, Box: 3}
 # The least number of directions of a contact that has each kind of friction (`condim`).
 _DIRECTIONS = (3, 4, 6)
 

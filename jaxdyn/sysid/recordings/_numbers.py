@@ -66,6 +66,16 @@ def _is_real(x: Any) -> bool:
     return isinstance(x, numbers.Real) and not isinstance(x, bool | np.bool_ | np.timedelta64)
 
 
+def require_rows(t: np.ndarray, arrays: dict[str, np.ndarray], recording: str) -> None:
+    """Raise `DataError` for fewer than two times, and for arrays that do not have a row for each of them."""
+    if t.ndim != 1 or len(t) < 2:
+        raise DataError(f"{recording}: t has shape {t.shape}; at least two times [n] in s are needed")
+    for name, x in arrays.items():
+        if x.ndim != 2 or len(x) != len(t) or x.shape[1] == 0:
+            needed = f"[{len(t)}, joints] is needed: one row for each time in t"
+            raise DataError(f"{recording}: {name} has shape {x.shape}, but {needed}")
+
+
 def require_samples(t: np.ndarray, arrays: dict[str, np.ndarray], recording: str) -> None:
     """Raise `DataError` for NaN or infinity in the times `t` `[n]` or in arrays `[n, k]`, and for times that do not
     increase."""

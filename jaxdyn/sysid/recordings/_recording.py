@@ -16,7 +16,7 @@ from jaxdyn.model import Model
 from jaxdyn.sysid.recordings import _signals as signals
 from jaxdyn.sysid.recordings._clipping import MIXED, clipped_samples
 from jaxdyn.sysid.recordings._closing import Columns, completed, joint_names
-from jaxdyn.sysid.recordings._numbers import real_numbers, require_samples, times
+from jaxdyn.sysid.recordings._numbers import real_numbers, require_rows, require_samples, times
 
 type Recordings = Recording | Sequence[Recording]
 
@@ -79,13 +79,7 @@ class Recording:
             array = (times if name == "t" else real_numbers)(value, f"{self.name}: {name}")
             array.setflags(write=False)
             object.__setattr__(self, name, array)
-        if self.t.ndim != 1 or len(self.t) < 2:
-            raise self._error(f"t has shape {self.t.shape}; at least two times [n] in s are needed")
-        for name, x in self._arrays().items():
-            if x.ndim != 2 or len(x) != len(self.t) or x.shape[1] == 0:
-                raise self._error(
-                    f"{name} has shape {x.shape}, but [{len(self.t)}, joints] is needed: one row for each time in t"
-                )
+        require_rows(self.t, self._arrays(), self.name)
         reference = "v" if self.tau is None else "tau"
         for name, x in (("v", self.v), ("a", self.a), ("clipped", self.clipped)):
             if x is not None and x.shape[1] != self.dofs:
