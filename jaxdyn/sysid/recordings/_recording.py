@@ -29,8 +29,7 @@ class Recording:
 
     - `t` `[n]`: s, strictly increasing. Durations (`timedelta64`, with a unit) become s, and dates (`datetime64`)
       become s since the first sample;
-    - `q` `[n, nq]`: rad or m; `v` `[n, nv]`, rad/s or m/s; `a` `[n, nv]`, rad/s^2 or m/s^2;
-    - `tau` `[n, nv]`: N m or N;
+    - `q` `[n, nq]`: rad or m; `v` `[n, nv]`, rad/s or m/s; `a` `[n, nv]`, rad/s^2 or m/s^2; `tau` `[n, nv]`: N m or N;
     - `current` `[n, m]`: of motors, A (see `torque_from_current`);
     - `clipped` `[n, nv]`: the part of each torque that comes from clipped samples (`clipped_torques`), as filters have
       mixed them; fits leave out what has more than 0.01;
