@@ -72,7 +72,7 @@ def load_world(
     shapes = ()
     if ground:
         shapes = load_contact_shapes(model, path_or_text, links=links, package_dirs=package_dirs).shapes
-    limits = {"limits": bool(shapes) or isinstance(attached.get("law"), MujocoLaw)}
+    limits: dict[str, Any] = {"limits": bool(shapes) or isinstance(attached.get("law"), MujocoLaw)}
     return World(model, shapes, options=options, **(limits | attached))
 
 
