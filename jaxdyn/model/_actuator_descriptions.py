@@ -120,8 +120,7 @@ class Actuator:
         return self._three("gain", 1.0), self._three("bias", 0.0)
 
     def _three(self, name: str, default: float) -> tuple[Any, Any, Any]:
-        value = getattr(self, name)
-        value = default if value is None else value
+        value: Any = default if getattr(self, name) is None else getattr(self, name)
         numbers = tuple(value) if hasattr(value, "__len__") else (value,)
         if len(numbers) > 3:
             raise ModelError(f"actuator {self.title!r}: {name} has {len(numbers)} numbers, and at most 3 are needed")

@@ -82,7 +82,7 @@ def load_world(
     shapes = ()
     if ground:
         shapes = load_contact_shapes(model, path_or_text, links=links, package_dirs=package_dirs).shapes
-    limits = {"limits": bool(shapes) or isinstance(attached.get("law"), MujocoLaw)}
+    limits: dict[str, Any] = {"limits": bool(shapes) or isinstance(attached.get("law"), MujocoLaw)}
     world = World(model, shapes, options=options, **(limits | attached))
     source = path_or_text if isinstance(path_or_text, str) and "<" in path_or_text else os.path.abspath(path_or_text)
     return _with(world, appearance=VisualFile(source, tuple(os.path.abspath(x) for x in package_dirs)))

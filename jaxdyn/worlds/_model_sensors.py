@@ -29,6 +29,9 @@ _SIZES = _OF_JOINTS | _OF_ACTUATORS | _OF_LINKS | {"clock": 1}
 _IN_FRAMES = ("framepos", "framequat", "framexaxis", "frameyaxis", "framezaxis", "framelinvel", "frameangvel")
 """The kinds that may measure in the frame of another link."""
 
+_UNCUT = ("quat", "axis")
+"""The ends of the names of kinds with unit vectors and quaternions."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Sensor:
@@ -104,8 +107,8 @@ def sensors_of(model: Model, given: Sequence[Sensor], actuators: Actuators) -> S
         types=tuple("jointactfrc" if x.kind == "jointactuatorfrc" else x.kind for x in given),
         objects=tuple(objects),
         sizes=tuple(_SIZES[each.kind] for each in given),
-        # A touch is not negative; quaternions are not cut.
-        cut=tuple((each.cutoff > 0) * (1 if each.kind == "touch" else 2 * ("quat" not in each.kind)) for each in given),
+        # A touch is not negative; quaternions and axes are not cut (mjtDataType of MuJoCo).
+        cut=tuple((x.cutoff > 0) * (1 if x.kind == "touch" else 2 * (x.kind[-4:] not in _UNCUT)) for x in given),
         cutoff=float_leaf(np.array([each.cutoff for each in given], float)),
         joints=_joints(model, given, joints),
         **_frames(model, given),

@@ -129,7 +129,7 @@ def _sensed(given: Given, a: Any, after: Any) -> Any:
     bound, operands, named = _bound(given)
     bodies = np.zeros((0, 2), int)
     if contacts is not None:
-        dt = world.parts.timestep.astype(after.dtype)
+        dt: Any = world.parts.timestep.astype(after.dtype)
         found = contact_forces(model, contacts, arguments.q, arguments.v, after=after, dt=dt)
         for name in ("point", "normal", "force"):
             x = getattr(found, name)
@@ -137,7 +137,8 @@ def _sensed(given: Given, a: Any, after: Any) -> Any:
         bodies = np.column_stack([contacts.touching.bodies1, contacts.touching.bodies2]) + 1
     if given.wrenches is not None:
         named["wrenches"] = given.wrenches
-    named["time"] = jnp.broadcast_to(given.state.time, arguments.q.shape[:-1])[..., None]
+    time: Any = given.state.time
+    named["time"] = jnp.broadcast_to(time, arguments.q.shape[:-1])[..., None]
     named["a"] = spanning_coordinates(model, a, velocity=True)
     return bound.call(_Values(tuple(map(tuple, bodies.tolist()))), operands, **named)
 
