@@ -28,10 +28,10 @@ from experiments._benchmark_report import step_times, write_step_times
 from experiments._main import CONFIGS, experiment
 from jaxdyn import (
     ContactLaw,
-    ContactOptions,
     Contacts,
     ContactShape,
     Model,
+    SolverOptions,
     Sphere,
     State,
     native,
@@ -91,7 +91,7 @@ def run(config: Config) -> list[dict[str, Any]]:
 def scene(config: Config, batch: int) -> Scene:
     """Return the robots, in single precision."""
     model = samples.quadruped().astype(jnp.float32)
-    options = ContactOptions(config.iterations, 0.0) if config.iterations else ContactOptions()
+    options = SolverOptions(config.iterations, 0.0) if config.iterations else SolverOptions()
     contacts = Contacts(model, [ContactShape(name, Sphere(RADIUS)) for name in FEET], law=LAW, options=options)
     q = jnp.broadcast_to(model.neutral().at[2].set(HEIGHT), (batch, model.nq))
     return Scene(model, contacts, q, 0.3 * jax.random.normal(jax.random.key(0), (batch, model.nv), jnp.float32))

@@ -30,9 +30,8 @@ from experiments import benchmark_contact
 from experiments._benchmark_options import names_in, numbers_in
 from experiments._benchmark_report import step_times, write_step_times
 from experiments._main import CONFIGS, experiment
-from jaxdyn import load_world, native
+from jaxdyn import World, load_world, native
 from jaxdyn.programs import ProgramConfig
-from jaxdyn.worlds import Scene
 
 DEFAULT_CONFIG = CONFIGS / "benchmark_scenes.toml"
 
@@ -58,7 +57,7 @@ class Start(NamedTuple):
     """A scene, as MuJoCo's model and as this library's, with states to start from."""
 
     model: Any
-    scene: Scene
+    scene: World
     q: jax.Array
     v: jax.Array
     """MuJoCo's `qvel`."""
@@ -68,7 +67,7 @@ def run(config: Config) -> list[dict[str, Any]]:
     """Measure, print, and write `<results>/<name>/report.md`; returns the measurements."""
     names, batches = names_in(config.libraries, LIBRARIES, "libraries"), numbers_in(config.batches, "batches")
     folder, records = config.make_folder(), []
-    for scene in names_in(config.scenes, SCENES, "worlds"):
+    for scene in names_in(config.scenes, SCENES, "scenes"):
         for batch in batches:
             try:
                 start = started(*SCENES[scene](), config, batch)

@@ -119,9 +119,7 @@ from .algorithms import torque_regressor as torque_regressor
 from .algorithms import velocity_products as velocity_products
 from .contact import ContactForces as ContactForces
 from .contact import ContactLaw as ContactLaw
-from .contact import ContactOptions as ContactOptions
 from .contact import ContactPair as ContactPair
-from .contact import ContactReport as ContactReport
 from .contact import Contacts as Contacts
 from .contact import ContactShape as ContactShape
 from .contact import ContactShapes as ContactShapes
@@ -172,10 +170,10 @@ from .simulate import Trajectory as Trajectory
 from .simulate import rollout as rollout
 from .simulate import step as step
 from .simulate import vector_field as vector_field
+from .solve import SolverOptions as SolverOptions
+from .solve import SolverReport as SolverReport
 from .spatial import SE3 as SE3
 from .worlds import Sensor as Sensor
-from .worlds import SolverOptions as SolverOptions
-from .worlds import SolverReport as SolverReport
 from .worlds import World as World
 from .worlds import load_world as load_world
 from .worlds import save_world as save_world

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import jaxdyn
-from jaxdyn import ContactLaw, ContactOptions, Contacts, ContactShape, ModelError, ShapeError, Sphere, State, trajopt
+from jaxdyn import ContactLaw, Contacts, ContactShape, ModelError, ShapeError, SolverOptions, Sphere, State, trajopt
 from jaxdyn.contact import contact_accelerations, contact_step
 from jaxdyn.simulate import DivergenceError, RolloutOptions
 
@@ -249,7 +249,7 @@ def test_rollouts_report_how_contacts_were_solved():
     few = jaxdyn.rollout(model, start, torques, 2e-3, contacts=contacts, options=RolloutOptions(save_every=8))
     np.testing.assert_array_equal(few.contact.iterations, motion.contact.iterations.reshape(5, 8).sum(1))
     rough = Contacts(
-        model, [ContactShape(name, Sphere(0.02)) for name in feet(model)], law=STIFF, options=ContactOptions(1)
+        model, [ContactShape(name, Sphere(0.02)) for name in feet(model)], law=STIFF, options=SolverOptions(1)
     )
     with pytest.raises(DivergenceError, match=r"not solved to their tolerance, first in:\nthe roll-out: step 0 .*t ="):
         jaxdyn.rollout(model, start, torques, 2e-3, contacts=rough, options=RolloutOptions(check=True))
@@ -304,7 +304,7 @@ def wrong_cases():
             fixed, State(fixed.neutral(), jnp.zeros(7)), jnp.zeros(7), DT, contacts=contacts
         ),
         "both after and dt": lambda: jaxdyn.contact_forces(model, contacts, state.q, state.v, dt=DT),
-        "iterations": lambda: ContactOptions(iterations=0),
+        "iterations": lambda: SolverOptions(iterations=0),
     }
 
 

@@ -16,7 +16,6 @@ from jaxdyn import (
     BodyInertia,
     Box,
     ContactLaw,
-    ContactOptions,
     ContactPair,
     Contacts,
     ContactShape,
@@ -26,6 +25,7 @@ from jaxdyn import (
     ModelBuilder,
     ModelError,
     ShapeError,
+    SolverOptions,
     Sphere,
     State,
 )
@@ -33,10 +33,10 @@ from jaxdyn.contact import contact_accelerations
 
 DT = 1e-3
 HALF = 0.03
-EXACT = ContactOptions(tolerance=1e-10)
+EXACT = SolverOptions(tolerance=1e-10)
 
 
-def workbench(options: ContactOptions = EXACT) -> tuple[jaxdyn.Model, Contacts]:
+def workbench(options: SolverOptions = EXACT) -> tuple[jaxdyn.Model, Contacts]:
     """A hand, one of whose fingers mimics the other, a cube between them on a table, and a linkage that touches the
     ground."""
     builder = ModelBuilder()
@@ -163,7 +163,7 @@ def test_derivatives_by_all_arrays():
 @pytest.mark.slow
 def test_a_hand_lifts_a_cube_from_a_table():
     """Fingers, one of which mimics the other, hold the cube by friction; a linkage beside them keeps its rod."""
-    model, contacts = workbench(ContactOptions())
+    model, contacts = workbench(SolverOptions())
     # The cube is as deep in the table as it rests there.
     q = pressed()[2].at[4].set(HALF - 5e-5)
     weight = 9.81 * (0.7 + 2 * 0.1 + 0.2)
@@ -277,7 +277,7 @@ def test_what_couples_branches_and_what_does_not_are_one_problem():
     """A pair that never touches makes the equations a matrix, and changes nothing."""
     model = jaxdyn.samples.quadruped()
     shapes = jaxdyn.samples.quadruped_shapes()
-    exact = ContactOptions(tolerance=1e-12)
+    exact = SolverOptions(tolerance=1e-12)
     alone = Contacts(model, shapes, options=exact)
     coupled = Contacts(model, shapes, options=exact, pairs=[(shapes[0].link, shapes[1].link)])
     random = np.random.default_rng(0)
@@ -304,7 +304,7 @@ def wrong_cases():
         "'ground' or None is needed": ([sphere], "floor", ()),
         "pairs[0] has the law 0.5; a jaxdyn.ContactLaw": ([sphere, other], None, [("ball_one", "ball_two", 0.5)]),
         "`shapes[0].shape` is a float (0.1); an AbstractShape": ([ContactShape("ball_one", 0.1)], None, ()),
-        "`shapes[0].law` is a dict; a ContactLaw is needed": ([sphere._replace(law={})], None, ()),
+        "`shapes[0].law` is a dict; a ContactLaw or a MujocoLaw is needed": ([sphere._replace(law={})], None, ()),
         "apart[0]: no shape is on 'ball'": ([sphere, other], None, "all", ["ball"]),
         "a list of links is needed": ([sphere, other], None, "all", "ball_one"),
         "the name of a link, or those of two": ([sphere, other], None, "all", [("ball_one",) * 3]),

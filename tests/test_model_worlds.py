@@ -287,18 +287,50 @@ def test_a_ball_at_rest_feels_its_weight():
     inertia = jaxdyn.BodyInertia(2.0, np.zeros(3), 0.02 * np.ones(3))
     robot = jaxdyn.ModelBuilder().add_body("ball", joint=jaxdyn.Joint("free"), inertia=inertia).build()
     sensors = [Sensor("accelerometer", link="ball"), Sensor("touch", link="ball", shape=jaxdyn.Sphere(0.2))]
-    for law in (ContactLaw(dissipation=5.0), MujocoLaw()):
-        world = World(robot, [ContactShape("ball", jaxdyn.Sphere(0.1))], law=law, sensors=sensors)
-        state = world.state([0, 0, 0.1, 1, 0, 0, 0])
-        state = jax.lax.fori_loop(0, 1000, lambda _, s, world=world: world.step(s), state)
-        found = world.sensors(state)
-        np.testing.assert_allclose(found["accelerometer_ball"], [0, 0, 9.81], atol=1e-2)
-        np.testing.assert_allclose(found["touch_ball"], 2 * 9.81, rtol=1e-2)
-        # A force at the center of mass that carries the weight.
-        wrench = jnp.zeros((2, 6)).at[1, 2].set(2 * 9.81)
-        lifted = world.state([0, 0, 1, 1, 0, 0, 0])
-        assert np.abs(world.accelerations(lifted, wrenches=wrench)).max() < 1e-9
-        np.testing.assert_allclose(world.sensors(lifted)["accelerometer_ball"], 0, atol=1e-12)
+    law = ContactLaw(dissipation=5.0)
+    world = World(robot, [ContactShape("ball", jaxdyn.Sphere(0.1))], law=law, sensors=sensors)
+    state = jax.lax.fori_loop(0, 1000, lambda _, s: world.step(s), world.state([0, 0, 0.1, 1, 0, 0, 0]))
+    found = world.sensors(state)
+    np.testing.assert_allclose(found["accelerometer_ball"], [0, 0, 9.81], atol=1e-2)
+    np.testing.assert_allclose(found["touch_ball"], 2 * 9.81, rtol=1e-2)
+    # A force at the center of mass that carries the weight.
+    wrench = jnp.zeros((2, 6)).at[1, 2].set(2 * 9.81)
+    lifted = world.state([0, 0, 1, 1, 0, 0, 0])
+    assert np.abs(world.accelerations(lifted, wrenches=wrench)).max() < 1e-9
+    np.testing.assert_allclose(world.sensors(lifted)["accelerometer_ball"], 0, atol=1e-9)
+
+
+def test_rotors_on_places_of_a_link_lift_it():
+    inertia = jaxdyn.BodyInertia(2.0, [0.1, 0, 0], 0.02 * np.ones(3))
+    robot = jaxdyn.ModelBuilder().add_body("drone", joint=jaxdyn.Joint("free"), inertia=inertia).build()
+    gear = (0, 0, 1, 0, 0, 0.3)
+    rotors = [Actuator(link="drone", gear=gear, placement=[0.1, y, 0], name=f"rotor{y}") for y in (-0.2, 0.2)]
+    world = World(robot, actuators=rotors)
+    a = world.accelerations(world.state([0, 0, 1, 1, 0, 0, 0]), [9.81, 9.81])
+    # Both turn it about its axis, through the center of mass, which stays in its place.
+    turn = 2 * 0.3 * 9.81 / 0.02
+    np.testing.assert_allclose(a, [0, -0.1 * turn, 0, 0, 0, turn], atol=1e-9)
+
+
+def test_joints_that_mimic_others_belong_to_a_world():
+    finger = {"inertia": jaxdyn.BodyInertia(0.2, [0, 0.1, 0], 0.01 * np.ones(3))}
+    slide = {"type": "prismatic", "axis": (0, 1, 0)}
+    builder = jaxdyn.ModelBuilder().add_body("left", joint=jaxdyn.Joint(**slide, name="grip"), **finger)
+    other = jaxdyn.Joint(**slide, mimic=jaxdyn.Mimic("grip", -2.0))
+    robot = builder.add_body("right", joint=other, **finger).build()
+    servo = Actuator("grip", "position", kp=10.0, kv=1.0)
+    world = World(robot, actuators=[servo], sensors=[Sensor("framelinvel", link="right")])
+    wrenches = np.zeros((3, 6))
+    wrenches[2, 1] = 0.5
+    end = world.step(world.state([0.1], [0.2]), [0.3], wrenches=wrenches)
+    tau = 10 * (0.3 - 0.1) - 0.2 - 2 * 0.5
+    expected = jaxdyn.step(
+        robot, State(np.array([0.1]), np.array([0.2])), np.array([tau]), 1e-3, actuator_damping=np.ones(1)
+    )
+    np.testing.assert_allclose(end.v, expected.v, rtol=1e-10)
+    np.testing.assert_allclose(world.sensors(world.state([0.1], [0.2]))["framelinvel_right"], [0, -0.4, 0], atol=1e-12)
+    with pytest.raises(ModelError, match=r"'right_joint' mimics 'grip'"):
+        World(robot, actuators=[Actuator("right_joint")])
 
 
 @pytest.mark.filterwarnings("ignore::jaxdyn.LeftOutWarning")  # of <contact>

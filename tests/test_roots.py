@@ -5,9 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdyn._roots import following_point
-from jaxdyn.contact._rows import _search
-from jaxdyn.worlds._law import RowKinds, RowNumbers
-from jaxdyn.worlds._newton import Line, first_guess, search_step
+from jaxdyn.laws import SoftFriction
+from jaxdyn.solve import Line, first_guess, searcher
 
 # Dry friction: the slope rises by 3.8 along the line, and by as much again in a short piece of it. Newton's method goes
 # from each end to the other.
@@ -44,22 +43,20 @@ def test_steps_or_the_interval_become_smaller_by_half():
     np.testing.assert_allclose(at, ZERO, rtol=1e-14)
 
 
-def test_searches_of_steps_with_contacts():
-    def of(t):
-        value, rate = slope(t)
-        return value, rate, 1e-15
-
-    np.testing.assert_allclose(_search(of, jnp.ones(1)), [ZERO], rtol=1e-14)
-
-
-def test_searches_of_scenes():
-    kinds = RowKinds(0, 1, 0, (), True)
+def test_searches_along_lines():
     one = jnp.ones((1, 1))
-    numbers = RowNumbers(STIFFNESS * one, one, jnp.zeros((0, 1)), jnp.zeros((0, 1)))
-    line = Line(one, -0.9 * one, JUMP * one, -JUMP * one, RISE * one, one, 0 * one)
-    at = first_guess(line)
-    step = jax.jit(lambda at: search_step(kinds, numbers, line, at))
+    # The residual of a dry friction whose force is at most 1, along a line on which it goes by 1.9.
+    law = SoftFriction(STIFFNESS * one, one)
+    line = Line(one, (-0.9 * one,), (JUMP * one,), -JUMP * one, RISE * one, one, 0 * one)
+    at, step = first_guess(line), jax.jit(searcher((law,), (None,), line))
     for _ in range(12):
         at = step(at)
     assert at.done == 1
     np.testing.assert_allclose(at.length, ZERO, rtol=1e-14)
+    # A term whose residuals are velocities after a step of 0.1 has the same slope.
+    law = SoftFriction(STIFFNESS / 0.1 * one, one)
+    line = line._replace(residuals=(-0.09 * one,), shifts=(0.1 * JUMP * one,))
+    at, step = first_guess(line), jax.jit(searcher((law,), (0.1 * one,), line))
+    for _ in range(12):
+        at = step(at)
+    np.testing.assert_allclose(at.length, ZERO, rtol=1e-12)

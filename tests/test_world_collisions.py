@@ -236,14 +236,16 @@ def check_nearly(found: Comparison) -> None:
 
 
 def lie_flat(kinds, axes, got, wanted) -> bool:
-    """Whether a cylinder's end lies on a face, where MuJoCo's places are corners of polygons: both have several, the
-    deepest one of ours is not less deep, and normals are the same."""
-    if not has_flat_disks(*kinds) or min(len(got), len(wanted)) < 1 or max(len(got), len(wanted)) < 3:
+    """Whether a cylinder's end lies on a face, where MuJoCo's places are corners of polygons: normals are the same,
+    and the deepest place of ours is not less deep, but for the tilt, as MuJoCo's shared part is seen along the axis."""
+    if not has_flat_disks(*kinds) or min(len(got), len(wanted)) < 1 or max(len(got), len(wanted)) < 2:
         return False
     normals = np.array([x[4:7] for x in (*got, *wanted)])
-    ends = [np.abs(normals @ axes[k][:, 2]).min() > 0.996 for k in (0, 1) if kinds[k] is Cylinder]
+    cosines = [np.abs(normals @ axes[k][:, 2]).min() for k in (0, 1) if kinds[k] is Cylinder]
     same = np.abs(normals - normals[0]).max() < 1e-3
-    return all(ends) and bool(same) and min(x[0] for x in got) < min(x[0] for x in wanted) + 1e-6
+    least = [min(x[0] for x in contacts) for contacts in (got, wanted)]
+    tilt = 2 * (1 - min(cosines))
+    return min(cosines) > 0.996 and bool(same) and least[0] < least[1] + tilt * abs(least[1]) + 1e-6
 
 
 def is_any(kinds, axes, got, wanted) -> bool:

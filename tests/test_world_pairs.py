@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from world_contacts import difference, evaluate
 
+from jaxdyn import RobotFileWarning, load_world
 from jaxdyn.geometry import is_built
 from jaxdyn.io.mjcf import GeomType, geom_pairs
 from jaxdyn.worlds._refusals import what_is_missing
@@ -130,6 +131,13 @@ def test_what_is_missing_of_pairs(flag, kind, missing):
     )
     (pair,) = geom_pairs(m)
     assert what_is_missing(m, pair) == missing
+
+
+def test_ends_of_cylinders_that_can_lie_flat_are_warned_of():
+    text = """<mujoco><worldbody><geom name="table" type="box" size="1 1 .1"/><body pos="0 0 .2"><freejoint/>
+    <geom name="can" type="cylinder" size=".05 .1"/></body></worldbody></mujoco>"""
+    with pytest.warns(RobotFileWarning, match="lies flat on a box.*'can' and 'table'"):
+        load_world(text)
 
 
 def contacts_of(d, geoms: set) -> dict:

@@ -197,7 +197,7 @@ def test_rows_are_the_derivatives_of_their_residuals():
     q = world.model.integrate(jnp.broadcast_to(moved, (2 * nv + 1, len(moved))), ends)
     stages = quick(world_stages)(world, world.state(q), jnp.zeros((2 * nv + 1, 0)))
     slopes = np.asarray(stages.aref[1 : nv + 1] - stages.aref[nv + 1 :]).T / (2 * step)
-    J, kinds = np.asarray(stages.J[0]), world.parts.pattern.kinds
+    J, kinds = np.asarray(stages.J[0]), world.parts.constraints.kinds
     acts = np.asarray(stages.D[0] > 0)
     one_sided = np.arange(kinds.scalars)[kinds.equalities :]
     normals = [start + np.arange(n) for start, (_, n) in zip(kinds.cone_starts, kinds.cones, strict=True)]

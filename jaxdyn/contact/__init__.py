@@ -1,19 +1,18 @@
-"""Contacts: the law, the convex problem of a step, and its solution."""
+"""Contacts: the law, shapes, and the equations of a step."""
 
 from jaxdyn.contact._contacts import Contacts
 from jaxdyn.contact._file_shapes import ContactShapes, load_contact_shapes
 from jaxdyn.contact._law import ContactLaw
 from jaxdyn.contact._mujoco_law import MujocoLaw
-from jaxdyn.contact._options import ContactOptions
 from jaxdyn.contact._pairs import ContactPair, ContactShape, Member, chosen_pairs
 from jaxdyn.contact._step import (
     ContactForces,
-    ContactReport,
     accelerations_of_contact,
     contact_accelerations,
     contact_forces,
     contact_step,
     contact_wrenches,
+    end_of_step,
     in_axes_of_start,
     require_contact,
     straight_motion,
@@ -24,9 +23,7 @@ from jaxdyn.contact._step import (
 __all__ = [
     "ContactForces",
     "ContactLaw",
-    "ContactOptions",
     "ContactPair",
-    "ContactReport",
     "ContactShape",
     "ContactShapes",
     "Contacts",

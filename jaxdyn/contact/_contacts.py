@@ -18,11 +18,12 @@ from jaxdyn import _printing as printing
 from jaxdyn._errors import ModelError, checking_arguments
 from jaxdyn._types import Array, Float
 from jaxdyn.algorithms.recursions import Robot, body_poses
-from jaxdyn.contact._law import ContactLaw, LawRows
-from jaxdyn.contact._options import ContactOptions
+from jaxdyn.contact._law import ContactLaw
 from jaxdyn.contact._pairs import ContactPair, ContactShape, Member, PairGroup, chosen_pairs, grouped_pairs
 from jaxdyn.geometry import AbstractShape, AbstractSurface, Plane, Witness, pair_witnesses, surface_witnesses
+from jaxdyn.laws import LawRows
 from jaxdyn.model import Model, pose_in_body
+from jaxdyn.solve import SolverOptions
 from jaxdyn.spatial import Pose
 from jaxdyn.tree import packed_rows, rows_of, take_rows
 
@@ -76,7 +77,7 @@ class Contacts(eqx.Module):
     limits: ContactLaw | None
     """The law of the joints' stops; None for joints without."""
     pairs: tuple[PairGroup, ...] = eqx.field(static=True)
-    options: ContactOptions = eqx.field(static=True)
+    options: SolverOptions = eqx.field(static=True)
 
     @checking_arguments
     def __init__(
@@ -86,7 +87,7 @@ class Contacts(eqx.Module):
         surface: AbstractSurface | Literal["ground"] | None = "ground",
         law: ContactLaw | None = None,
         limits: ContactLaw | None = None,
-        options: ContactOptions | None = None,
+        options: SolverOptions | None = None,
         pairs: Sequence[ContactPair | tuple[str, str]] | Literal["all"] = (),
         apart: Sequence[str | tuple[str, str]] = (),
     ):
@@ -116,7 +117,7 @@ class Contacts(eqx.Module):
         chosen, apart_from_others = chosen_pairs(model, members, pairs, apart)
         self.pairs = grouped_pairs(chosen, lambda g: self.groups[g].kind_and_size(), table.place)
         self.limits = limits
-        self.options = ContactOptions() if options is None else options
+        self.options = SolverOptions() if options is None else options
         self.laws = jax.tree.map(lambda *x: _stacked(x, jnp.result_type(*x), -1), *table.laws)
         self._require_use(apart_from_others)
 

@@ -1,18 +1,13 @@
-"""The law of contact: forces from gaps and velocities, and their derivative, which is symmetric."""
+"""The numbers of the law of contact."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
-
 import equinox as eqx
-import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jax.core import Tracer
 
 from jaxdyn._errors import ModelError
 from jaxdyn._types import Array, Float, leaf_of
-from jaxdyn.spatial import Sym3, Vec3
 
 _FIELDS = {
     "stiffness": ("N/m", True),
@@ -64,74 +59,3 @@ class ContactLaw(eqx.Module):
             if not (np.isfinite(x).all() and (x > 0 if positive else x >= 0).all()):
                 needed = "positive" if positive else "zero or positive"
                 raise ModelError(f"ContactLaw: {name} is {x}; finite numbers that are {needed} are needed ({unit})")
-
-
-class LawRows(NamedTuple):
-    """The numbers of the law of each contact, rows `[n, *batch]`."""
-
-    stiffness: Any
-    dissipation: Any
-    friction: Any
-    stiction_velocity: Any
-    width: Any
-
-
-class Push(NamedTuple):
-    """The action of contacts, rows `[n, *batch]`, in world axes."""
-
-    force: Vec3
-    """The force on the shape, or on the second body of a pair, N."""
-    resistance: Sym3
-    """`G`, minus the derivative of the force by the velocity, N s/m: symmetric and positive semidefinite."""
-
-
-def ramp(x, width) -> tuple[Any, Any]:
-    """Return the smooth `max(0, x)` and its derivative."""
-    smooth = width > 0
-    root = jnp.sqrt(jnp.where(smooth, x * x + width * width, 1.0))
-    value = jnp.where(smooth, 0.5 * (x + root), jnp.maximum(x, 0.0))
-    slope = jnp.where(smooth, 0.5 + 0.5 * x / root, jnp.where(x > 0, 1.0, 0.0))
-    return value, slope
-
-
-def normal_force(law: LawRows, gap, speed, dt) -> tuple[Any, Any]:
-    """Return the normal force at the end of a step in which the bodies part with `speed`, and minus its derivative by
-    that speed."""
-    depth, slope = ramp(-gap - dt * speed, law.width)
-    damping = 1 - law.dissipation * speed
-    damping, damped = jnp.maximum(damping, 0.0), jnp.where(damping > 0, law.dissipation, 0.0)
-    return law.stiffness * depth * damping, law.stiffness * (dt * slope * damping + damped * depth)
-
-
-def push(law: LawRows, gap, normal: Vec3, velocity: Vec3, lagged, dt) -> Push:
-    """Return the force of a contact at the velocity at the end of the step, with friction from the normal force
-    `lagged` at its start."""
-    speed = normal.dot(velocity)
-    sliding = velocity - normal * speed
-    force, slope = normal_force(law, gap, speed, dt)
-    inverse = lax.rsqrt(sliding.squared_norm() + law.stiction_velocity * law.stiction_velocity)
-    friction = law.friction * lagged * inverse
-    direction = sliding * inverse
-    across = Sym3.isotropic(1.0) - Sym3.outer(normal, normal) - Sym3.outer(direction, direction)
-    return Push(normal * force - sliding * friction, Sym3.outer(normal, normal) * slope + across * friction)
-
-
-def line_of(law: LawRows, gap, normal: Vec3, velocity: Vec3, shift: Vec3, lagged, dt):
-    """Return the function of a length `l` that has the power of the forces on `shift`, at the velocities `velocity + l
-    shift`, and minus its derivative.
-
-    It only needs products of the two velocities, which are computed once.
-    """
-    speed, change = normal.dot(velocity), normal.dot(shift)
-    sliding, across = velocity - normal * speed, shift - normal * change
-    square, mixed, curve = sliding.squared_norm(), sliding.dot(across), across.squared_norm()
-    least = law.stiction_velocity * law.stiction_velocity
-
-    def along(length):
-        force, slope = normal_force(law, gap, speed + length * change, dt)
-        inverse = lax.rsqrt(square + length * (2 * mixed + length * curve) + least)
-        friction, along = law.friction * lagged * inverse, mixed + length * curve
-        power = force * change - friction * along
-        return power, slope * change * change + friction * (curve - (along * inverse) ** 2)
-
-    return along

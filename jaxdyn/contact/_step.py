@@ -15,29 +15,12 @@ from jaxdyn._errors import ModelError, require_time_step
 from jaxdyn._types import Array, Configuration, Float, Velocity
 from jaxdyn.algorithms import aba, forward_kinematics
 from jaxdyn.algorithms.recursions import RobotAndParts, check_arrays
-from jaxdyn.contact import _rows as rows
 from jaxdyn.contact._contacts import Contacts
-from jaxdyn.contact._solver import solve
+from jaxdyn.contact._step_equations import STEP, forces
 from jaxdyn.model import Model, Topology, mimic_coordinates, spanning_coordinates, tree_forces
+from jaxdyn.solve import SolverReport, solve
 from jaxdyn.spatial import Vec3, so3_exp, so3_left_jacobian_solve
 from jaxdyn.tree import rows_of, to_leading
-
-
-class ContactReport(eqx.Module):
-    """How well the contacts of steps were solved."""
-
-    error: Float[Array, "*batch"]
-    """The relative error of the accelerations before the last step of Newton's method: their distance to the solution,
-    to first order, over the larger of the accelerations with and without contact, in the metric of the mass matrix. The
-    error after that step is smaller."""
-    iterations: Float[Array, "*batch"]
-    """The steps of Newton's method."""
-    tolerance: float = eqx.field(static=True)
-
-    @property
-    def converged(self) -> Any:
-        """Whether the error was at most the tolerance; false where it is not a number."""
-        return self.error <= self.tolerance
 
 
 class ContactForces(eqx.Module):
@@ -64,18 +47,18 @@ def require_contact(model: Model, contacts: Contacts) -> None:
 
 def contact_step(
     model: Model, contacts: Contacts, q: Any, v: Any, tau: Any, dt: Any, f_ext: Any = None
-) -> tuple[Any, Any, ContactReport]:
+) -> tuple[Any, Any, SolverReport]:
     """Return the configuration and the velocity after a step, and how its contacts were solved.
 
     The arguments are arrays in one precision, with all batch axes.
     """
     a, report = contact_accelerations(model, contacts, q, v, tau, dt, f_ext)
     # One primitive: XLA computes the rotation of a free joint again for each number of its derivative.
-    end = joints.apply_to_rows(_end_of_step, model.topology, q, v + dt * a, jnp.reshape(dt, (1,)))
+    end = joints.apply_to_rows(end_of_step, model.topology, q, v + dt * a, jnp.reshape(dt, (1,)))
     return end[..., : model.nq], end[..., model.nq :], report
 
 
-def _end_of_step(topology: Topology, q: Any, v: Any, dt: Any) -> Any:
+def end_of_step(topology: Topology, q: Any, v: Any, dt: Any) -> Any:
     """Return the configuration and the velocity at the end of a step, rows `[nq + nv, *batch]`, from the configuration
     at its start, the velocity at its end in the axes of its start, and the time, rows `[1, *batch]`."""
     v, dt = to_leading(v), dt[0]
@@ -117,7 +100,7 @@ def with_vector(x: Any, start: int, vector: Vec3) -> Any:
 
 def contact_accelerations(
     model: Model, contacts: Contacts, q: Any, v: Any, tau: Any, dt: Any, f_ext: Any = None
-) -> tuple[Any, ContactReport]:
+) -> tuple[Any, SolverReport]:
     """Return the accelerations `[*batch, nv]` of a step, with which `v + dt a` is the velocity at its end, in the axes
     of its start.
 
@@ -128,14 +111,14 @@ def contact_accelerations(
     q, v = (spanning_coordinates(model, x, velocity=y) for x, y in ((q, False), (v, True)))
     tau = tree_forces(model, tau) if model.topology.mimics else tau
     arguments = {"q": q, "v": v, "tau": tau, "dt": dt} | ({} if f_ext is None else {"f_ext": f_ext})
-    solved = solve(bound, operands, arguments, contacts.options)
+    solved = solve(STEP, bound, operands, arguments, contacts.options)
     a = solved.a[..., mimic_coordinates(model.topology, velocity=True).own] if model.topology.mimics else solved.a
-    return a, ContactReport(solved.error, solved.iterations, contacts.options.tolerance_of(v.dtype))
+    return a, SolverReport(solved.error, solved.iterations.astype(jnp.int32), contacts.options.tolerance_of(v.dtype))
 
 
 def accelerations_of_contact(
     model: Model, contacts: Contacts, q: Any, v: Any, tau: Any, dt: Any, f_ext: Any = None
-) -> tuple[Any, ContactReport]:
+) -> tuple[Any, SolverReport]:
     """Return the part of `contact_accelerations` that contacts and joint friction add, and how they were solved."""
     a, report = contact_accelerations(model, contacts, q, v, tau, dt, f_ext)
     free = aba(model, q, v, tau, f_ext, joint_friction=False)
@@ -181,7 +164,7 @@ def contact_forces(
         a = (in_axes_of_start(model, jnp.broadcast_to(jnp.asarray(after, dtype), v.shape), length) - v) / length
     bound, operands = RobotAndParts.of(model, contacts, dtype, "contact_forces", (q, v))
     a, q, v = (spanning_coordinates(model, x, velocity=y) for x, y in ((a, True), (q, False), (v, True)))
-    gap, *vectors = bound.call(rows.forces, operands, a, q, v, length)
+    gap, *vectors = bound.call(forces, operands, a, q, v, length)
     return ContactForces(gap, *(jnp.stack(jax.tree.leaves(x), axis=-1) for x in vectors))
 
 

@@ -105,12 +105,12 @@ class Capsule(AbstractRoundedPoints):
             require_last_axes(float_leaf(value, name), (3,), f"Capsule.between: `{name}`", "a point x, y, z (m)")
         # NumPy computes with what is no array of JAX, which would compile programs.
         lib: Any = jnp if any(isinstance(x, jax.Array) for x in (start, end)) else np
-        start, end = lib.asarray(start) * 1.0, lib.asarray(end) * 1.0
-        along = end - start
+        first, last = lib.asarray(start) * 1.0, lib.asarray(end) * 1.0
+        along = last - first
         # A segment of length zero has no slope of its length.
         square = (along * along).sum(axis=-1)
         length = lib.where(square > 0, lib.sqrt(lib.where(square > 0, square, 1.0)), 0.0)
-        return Capsule(radius, 0.5 * length), pose_array(0.5 * (start + end), quaternion_from_z(along))
+        return Capsule(radius, 0.5 * length), pose_array(0.5 * (first + last), quaternion_from_z(along))
 
     @property
     def sizes(self) -> Array:

@@ -7,9 +7,10 @@ Recursions over matrices are written as loops instead of traced (`MatrixProgram`
 traced as such and become loops over their elements (`arrays`).
 """
 
+from jaxdyn.native._forms import add_gram
 from jaxdyn.native._interpreter import expand, expansion, scan_counts
 from jaxdyn.native._kernel import Kernel, kernel
 from jaxdyn.native._matrix_loops import Matrix, MatrixLoops, Number
 from jaxdyn.native._matrix_module import MatrixProgram
-from jaxdyn.native._specialize import Repetition, specializing
+from jaxdyn.native._specialize import Repetition
 from jaxdyn.native._target import NativeStatus, Target, disabled, enabled, status, target, wanted

@@ -139,9 +139,7 @@ def _contact(directions: int) -> str:
 def _blocks(world: World, found) -> Iterator[_Block]:
     """Yield the constraints of a world that act."""
     constraints = world.parts.constraints
-    pattern = world.parts.pattern
-    assert pattern is not None
-    kinds, limits = pattern.kinds, constraints.limits
+    kinds, limits = constraints.kinds, constraints.limits
     sides = 2 * len(limits.joints) + len(limits.balls) + 2 * len(limits.tendons)
     names = ["rows of equalities"] * kinds.equalities + ["friction losses"] * kinds.frictions
     names += ["limits"] * sides + [_contact(1)] * (kinds.inequalities - sides)

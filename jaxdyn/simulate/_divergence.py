@@ -12,8 +12,8 @@ from jax import lax
 from jax.core import Tracer
 
 from jaxdyn._errors import DivergenceWarning, JaxdynError, warn
-from jaxdyn.contact import ContactReport
 from jaxdyn.simulate._state import State, Trajectory
+from jaxdyn.solve import SolverReport
 
 _SHOWN = 5
 
@@ -38,7 +38,7 @@ class Report(NamedTuple):
         first = jnp.where(finite, -1, 0).astype(jnp.int32)
         return Report(first, jnp.zeros_like(finite), jnp.full_like(first, -1))
 
-    def after(self, state: State, tau, f_ext, k, contact: ContactReport | None) -> "Report":
+    def after(self, state: State, tau, f_ext, k, contact: SolverReport | None) -> "Report":
         """The report after step `k`, under `tau` and `f_ext`, that ended in `state`, and whose contacts were solved as
         `contact` says."""
         bad = ~jnp.isfinite(tau).all(axis=-1)
@@ -156,7 +156,7 @@ def _raise_unsolved(first: np.ndarray, dt, offset: tuple[int, ...]) -> None:
     raise DivergenceError(
         f"{len(bad)} of {first.size} roll-outs have contacts that were not solved to their tolerance, first in:\n"
         + "\n".join(lines[:_SHOWN])
-        + f"{more}\nTry a smaller dt, or more iterations or a larger tolerance in ContactOptions; Trajectory.contact "
+        + f"{more}\nTry a smaller dt, or more iterations or a larger tolerance in SolverOptions; Trajectory.contact "
         "has the errors of all steps."
     )
 

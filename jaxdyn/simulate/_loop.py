@@ -16,7 +16,7 @@ from jaxdyn import native
 from jaxdyn._compile import compiled
 from jaxdyn._errors import ModelError, ShapeError, require_last_axes
 from jaxdyn.algorithms import constraint_error
-from jaxdyn.contact import ContactReport, Contacts
+from jaxdyn.contact import Contacts
 from jaxdyn.model import Model
 from jaxdyn.simulate._checkpointed_scan import scan_in_segments
 from jaxdyn.simulate._divergence import Report
@@ -25,6 +25,7 @@ from jaxdyn.simulate._sharding import Split
 from jaxdyn.simulate._state import State, Trajectory
 from jaxdyn.simulate._systems import AbstractWorld, Advance
 from jaxdyn.simulate.integrators import advance, differentiated_as, worst
+from jaxdyn.solve import SolverReport
 
 
 class RolloutInputs(NamedTuple):
@@ -226,7 +227,7 @@ class _Simulation:
             torque = inputs.torques[..., 0, :]
         return memory, _Inputs(control, f_ext, torque)
 
-    def step(self, loop: _Loop, x) -> tuple[_Loop, _Inputs, Any, ContactReport | None]:
+    def step(self, loop: _Loop, x) -> tuple[_Loop, _Inputs, Any, SolverReport | None]:
         """The loop after a step, what acted in it, the readings at its start, and how its contacts were solved."""
         inputs, plan, k = self.inputs, self.plan, x[0]
         memory, given = self.acting(loop, x)
@@ -284,7 +285,7 @@ class _Simulation:
         (loop, given, contact), _ = scan_in_segments(step, carry, (jnp.arange(every), *xs), every, inner)
         return loop, (loop.state, given, None, contact)
 
-    def no_contact(self) -> ContactReport | None:
+    def no_contact(self) -> SolverReport | None:
         """The report of no step; None without contacts."""
         contacts, start = self.inputs.contacts, self.inputs.start
         if self.world is not None:
@@ -292,7 +293,7 @@ class _Simulation:
         if contacts is None:
             return None
         zero = jnp.zeros(start.v.shape[:-1], start.v.dtype)
-        return ContactReport(zero, zero.astype(jnp.int32), contacts.options.tolerance_of(zero.dtype))
+        return SolverReport(zero, zero.astype(jnp.int32), contacts.options.tolerance_of(zero.dtype))
 
     def own_readings(self, states: State, given: _Inputs, readings: Any) -> Any:
         """The readings of a world's sensors at all samples `[*batch, samples, n]`, from those in steps, if there are

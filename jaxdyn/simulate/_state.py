@@ -8,8 +8,8 @@ import numpy as np
 
 from jaxdyn import _printing as printing
 from jaxdyn._types import Array, Float
-from jaxdyn.contact import ContactReport
 from jaxdyn.model import Model
+from jaxdyn.solve import SolverReport
 
 
 class State(eqx.Module):
@@ -61,7 +61,7 @@ class Trajectory(eqx.Module):
     """The carry of the policy after the last step."""
     sensors: Any = None
     """The sensors' pytree of arrays `[*batch, samples, ...]`."""
-    contact: ContactReport | None = None
+    contact: SolverReport | None = None
     """How well the contacts were solved, `[*batch, intervals]`: the largest error and the sum of the iterations of the
     steps that follow each sample but the last; None without contacts."""
     loop_error: Float[Array, "*#batch samples"] | None = None

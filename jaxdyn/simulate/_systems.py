@@ -5,9 +5,9 @@ from typing import Any, NamedTuple, Self
 
 import equinox as eqx
 
-from jaxdyn.contact import ContactReport
 from jaxdyn.model import Model
 from jaxdyn.simulate._state import State
+from jaxdyn.solve import SolverReport
 
 
 class Advance(NamedTuple):
@@ -17,7 +17,7 @@ class Advance(NamedTuple):
     """The state at its end."""
     readings: Any
     """The values of the world's sensors at its start by their names, or None."""
-    report: ContactReport
+    report: SolverReport
     """How well its constraints were solved."""
 
 
@@ -75,5 +75,5 @@ class AbstractWorld(eqx.Module):
         solution of the constraints."""
 
     @abc.abstractmethod
-    def no_report(self, state: State) -> ContactReport:
+    def no_report(self, state: State) -> SolverReport:
         """The report of no step."""

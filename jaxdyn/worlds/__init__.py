@@ -4,10 +4,9 @@ from jaxdyn.worlds._appearance import Appearance, VisualFile
 from jaxdyn.worlds._description import describe
 from jaxdyn.worlds._load_world import load_world
 from jaxdyn.worlds._model_sensors import Sensor
-from jaxdyn.worlds._newton import SolverOptions
 from jaxdyn.worlds._save import save_world
 from jaxdyn.worlds._stages import Stages, accelerations_step_and_sensors, world_stages
 from jaxdyn.worlds._to_mjcf import write_world
-from jaxdyn.worlds._world import SolverReport, World
+from jaxdyn.worlds._world import World
 
-__all__ = ["Sensor", "SolverOptions", "SolverReport", "World", "load_world", "save_world"]
+__all__ = ["Sensor", "World", "load_world", "save_world"]

@@ -2,23 +2,52 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import equinox as eqx
-import jax.numpy as jnp
-import numpy as np
 
 from jaxdyn.algorithms.recursions import Robot
 from jaxdyn.io.mjcf import is_disabled
-from jaxdyn.tree import sum_down
-from jaxdyn.worlds._contact_rows import Contacts, contact_rows
+from jaxdyn.laws import SoftEquality, SoftInequality
+from jaxdyn.solve import Term
+from jaxdyn.worlds._contact_rows import Contacts, contact_terms
 from jaxdyn.worlds._equalities import Equalities, equality_rows
-from jaxdyn.worlds._law import RowKinds, RowNumbers
-from jaxdyn.worlds._limits import FrictionLosses, Limits, friction_rows, limit_rows
-from jaxdyn.worlds._newton import transposed_product
+from jaxdyn.worlds._limits import FrictionLosses, Limits, friction_terms, limit_rows
 from jaxdyn.worlds._parts import Instant, Part, PartRows
-from jaxdyn.worlds._rows import Contacting, Rows, Timing, rates_of
+from jaxdyn.worlds._rows import Timing
 from jaxdyn.worlds._tendons import TendonRows
+
+
+class RowKinds(NamedTuple):
+    """How many rows there are of each kind. They stand in this order: equalities; friction losses; one-sided rows
+    (limits and contacts without friction); then the contacts with friction, by the number of their directions, and in a
+    group of these direction by direction: the normal, two tangents, and the turns about these three."""
+
+    equalities: int
+    frictions: int
+    inequalities: int
+    cones: tuple[tuple[int, int], ...]
+    """The number of directions and of contacts of each group of contacts with friction."""
+    elliptic: bool
+    """Whether cones are elliptic rather than pyramids."""
+
+    @property
+    def scalars(self) -> int:
+        """The number of rows with a law of their own."""
+        return self.equalities + self.frictions + self.inequalities
+
+    @property
+    def count(self) -> int:
+        """The number of all rows."""
+        return self.scalars + sum(dim * n for dim, n in self.cones)
+
+    @property
+    def cone_starts(self) -> list[int]:
+        """The first row of each group of contacts with friction."""
+        starts = [self.scalars]
+        for dim, n in self.cones:
+            starts.append(starts[-1] + dim * n)
+        return starts[:-1]
 
 
 class Constraints(Part):
@@ -37,74 +66,28 @@ class Constraints(Part):
         parts = Equalities.of(m), FrictionLosses.of(m), Limits.of(m), Contacts.of(m)
         return cls(*parts, safe=not is_disabled(m, "refsafe"))
 
-
-class ConstraintRows(NamedTuple):
-    """The rows of all constraints at a state."""
-
-    kinds: RowKinds
-    parts: list[Rows]
-    aref: Any
-    """`[n, *batch]`"""
-    numbers: RowNumbers
-
-    def moves(self, robot: Robot) -> np.ndarray:
-        """Return, `[n, nv]`, which entries of the Jacobian may be other than zero."""
-        return np.concatenate([np.zeros((0, robot.nv), bool), *(x.moves for x in self.parts)])
-
-    def jacobian(self, robot: Robot, at: Instant):
-        """Return the Jacobian `J` `[n, nv, *batch]`."""
-        J = [robot.constant(np.zeros((0, robot.nv)))]
-        J += [x.J.jacobian(robot, at) if isinstance(x.J, Contacting) else x.J for x in self.parts]
-        return jnp.concatenate([robot.broadcast(x) for x in J])
-
-    def rates(self, robot: Robot, at: Instant, x):
-        """Return `J x` for rows `[nv]`."""
-        motion = sum_down(robot.tree, at.at.S * x)
-        rates = [robot.zeros()[:0]]
-        for part in self.parts:
-            rates += part.J.rates(motion) if isinstance(part.J, Contacting) else [rates_of(part.J, x)]
-        return jnp.concatenate([robot.broadcast(r) for r in rates])
-
-    def torque(self, robot: Robot, at: Instant, push):
-        """Return `J^T f` for the forces `f` of all rows."""
-        total = robot.zeros()
-        pushes = jnp.split(push, np.cumsum([len(x.moves) for x in self.parts]))
-        for part, f in zip(self.parts, pushes, strict=False):
-            dense = not isinstance(part.J, Contacting)
-            total = total + (transposed_product(part.J, f) if dense else part.J.torque(robot, at, f))
-        return total
+    @property
+    def kinds(self) -> RowKinds:
+        """How many rows there are of each kind."""
+        losses, limits, contacts = self.losses, self.limits, self.contacts
+        sides = 2 * len(limits.joints) + len(limits.balls) + 2 * len(limits.tendons)
+        directions = contacts.directions()
+        smooth = sum(n for dim, n in directions if dim == 1)
+        cones = tuple((dim, n) for dim, n in directions if dim > 1)
+        frictions = len(losses.dofs) + len(losses.tendons)
+        return RowKinds(self.equalities.row_count(), frictions, sides + smooth, cones, contacts.elliptic)
 
 
-def constraint_rows(robot: Robot, constraints: PartRows, at: Instant, tendons: TendonRows | None, dt) -> ConstraintRows:
-    """Return the rows at a state, with the time step `[1, *batch]`."""
+def constraint_terms(
+    robot: Robot, constraints: PartRows, at: Instant, tendons: TendonRows | None, dt
+) -> tuple[Term, ...]:
+    """Return the rows at a state, with the time step `[1, *batch]`, and their laws."""
     timing = Timing(dt, constraints.safe)
     equalities = equality_rows(robot, constraints.equalities, at, tendons, timing)
-    losses = friction_rows(robot, constraints.losses, at, tendons, timing)
     limits = limit_rows(robot, constraints.limits, at, tendons, timing)
-    smooth, cones = contact_rows(robot, constraints.contacts, at, timing)
-    frictions = [] if losses is None else [losses]
-    inequalities = [x for x in (limits, smooth) if x is not None]
-    rows = [*equalities, *frictions, *inequalities, *(c.rows for c in cones)]
-    kinds = RowKinds(
-        _count(equalities),
-        _count(frictions),
-        _count(inequalities),
-        tuple((c.dim, c.mu.shape[0]) for c in cones),
-        constraints.contacts.elliptic,
+    return (
+        *(x.term(SoftEquality(robot.broadcast(x.D))) for x in equalities),
+        *friction_terms(robot, constraints.losses, at, tendons, timing),
+        *(x.term(SoftInequality(robot.broadcast(x.D))) for x in limits),
+        *contact_terms(robot, constraints.contacts, at, timing),
     )
-    loss = _joined(robot, [] if losses is None else [constraints.losses.loss])
-    numbers = RowNumbers(
-        _joined(robot, [x.D for x in rows]),
-        loss,
-        _joined(robot, [c.friction for c in cones]),
-        _joined(robot, [c.mu for c in cones]),
-    )
-    return ConstraintRows(kinds, rows, _joined(robot, [x.aref for x in rows]), numbers)
-
-
-def _count(rows: list[Rows]) -> int:
-    return sum(len(x.moves) for x in rows)
-
-
-def _joined(robot: Robot, parts: list):
-    return jnp.concatenate([robot.broadcast(x) for x in (robot.zeros()[:0], *parts)])

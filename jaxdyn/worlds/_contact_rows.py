@@ -17,10 +17,12 @@ from jaxdyn._types import Array, Float, float_leaf
 from jaxdyn.algorithms.recursions import Robot
 from jaxdyn.geometry import Candidates, ShapeKind, candidate_count, candidates, may_be_deep, shallow_depth
 from jaxdyn.io.mjcf import GeomPair, enum_name, geom_pairs, shapes_of_pair
-from jaxdyn.spatial import Force, Vec3
+from jaxdyn.laws import EllipticCone, PyramidalCone, SoftInequality
+from jaxdyn.rows import Ends, PointRows
+from jaxdyn.solve import Term
 from jaxdyn.tree import take_rows
-from jaxdyn.worlds._parts import Instant, Located, Part, PartRows, Places, instant
-from jaxdyn.worlds._rows import Contacting, Ends, Rows, Timing, arm_of, coherent, regularization, softness
+from jaxdyn.worlds._parts import Instant, Located, Part, PartRows, Places
+from jaxdyn.worlds._rows import SoftRows, Timing, arm_of, coherent, regularization, softness
 
 
 class Pairs(Part):
@@ -63,6 +65,14 @@ class Contacts(Part):
     impratio: Float[Array, "*batch"]
     """The ratio of the stiffness of friction to that of the normal direction (`impratio`)."""
 
+    def directions(self) -> list[tuple[int, int]]:
+        """Return each number of directions that contacts have, and the number of such candidates."""
+        counts: dict[int, int] = {}
+        for pairs in self.pairs:
+            for dim in pairs.dims:
+                counts[dim] = counts.get(dim, 0) + candidate_count(*pairs.types, pairs.structures)
+        return sorted(counts.items())
+
     @classmethod
     def of(cls, m) -> Self:
         """Return the contacts of an `mjModel`."""
@@ -90,7 +100,10 @@ def _pairs(m, members: list[GeomPair], numbers: list[int]) -> Pairs:
     arrays["solreffriction"] = coherent(arrays["solreffriction"], (0.0, 0.0))
     first, second = (tuple(place[getattr(pair, side)] for pair in members) for side in ("geom1", "geom2"))
     dims = tuple(pair.condim for pair in members)
-    types = members[0].kinds
+    kind1, kind2 = members[0].kinds
+    # Pairs of other types are refused before.
+    assert kind1 is not None
+    assert kind2 is not None
     (grid, numbers_of_grid), (hull, _) = shapes_of_pair(m, members[0])
     heights = None if grid is None else float_leaf(numbers_of_grid)
     vertices = None
@@ -98,7 +111,15 @@ def _pairs(m, members: list[GeomPair], numbers: list[int]) -> Pairs:
         vertices = float_leaf(np.array([shapes_of_pair(m, pair)[1][1] for pair in members]))
     numbers_of_law = {name: float_leaf(x) for name, x in arrays.items()}
     return Pairs(
-        types, first, second, dims, (grid, hull), heights, vertices, **numbers_of_law, weight=float_leaf(weight)
+        (kind1, kind2),
+        first,
+        second,
+        dims,
+        (grid, hull),
+        heights,
+        vertices,
+        **numbers_of_law,
+        weight=float_leaf(weight),
     )
 
 
@@ -112,18 +133,6 @@ class _Touching(NamedTuple):
     solimp: Any
     friction: Any
     weight: Any
-
-
-class ConeRows(NamedTuple):
-    """The contacts of a world with the same number of directions above one."""
-
-    dim: int
-    rows: Rows
-    """Direction by direction."""
-    friction: Any
-    """`[(dim - 1) n, *batch]`"""
-    mu: Any
-    """`[n, *batch]`"""
 
 
 class TouchingBodies(NamedTuple):
@@ -166,15 +175,16 @@ def touching(robot: Robot, contacts: PartRows, at: Instant) -> TouchingBodies | 
     return TouchingBodies(np.array(dims), bodies, geoms.take(ends[0]), geoms.take(ends[1]), together)
 
 
-def contact_rows(robot: Robot, contacts: PartRows, at: Instant, timing: Timing) -> tuple[Rows | None, list[ConeRows]]:
-    """Return the rows of the contacts without friction at a state, None without any, and the others."""
-    smooth, cones = None, []
+def contact_terms(robot: Robot, contacts: PartRows, at: Instant, timing: Timing) -> list[Term]:
+    """Return the rows of the contacts at a state, those without friction first."""
+    out = []
     for dim, own in by_directions(robot, contacts, at):
         if dim == 1:
-            smooth = _smooth(robot, own, at, timing)
+            rows = _smooth(robot, own, at, timing)
+            out.append(rows.term(SoftInequality(robot.broadcast(rows.D))))
         else:
-            cones.append(_cone(robot, contacts, own, dim, at, timing))
-    return smooth, cones
+            out.append(_cone(robot, contacts, own, dim, at, timing))
+    return out
 
 
 def by_directions(robot: Robot, contacts: PartRows, at: Instant) -> list[tuple[int, TouchingBodies]]:
@@ -191,12 +201,12 @@ def by_directions(robot: Robot, contacts: PartRows, at: Instant) -> list[tuple[i
     return out
 
 
-def deep_contacts(robot: Robot, world: PartRows, q):
+def deep_contacts(robot: Robot, world: PartRows, at: Instant):
     """Return how many contacts overlap so deeply that MuJoCo's may differ from them, `[1, *batch]`."""
     contacts, total = world.constraints.contacts, robot.broadcast(robot.zeros()[:1])
     if not any(may_be_deep(*pairs.types) for pairs in contacts.part.pairs):
         return total
-    everything = touching(robot, contacts, instant(robot, q, robot.broadcast(robot.zeros())))
+    everything = touching(robot, contacts, at)
     assert everything is not None
     start = 0
     for pairs in contacts.pairs:
@@ -211,15 +221,13 @@ def deep_contacts(robot: Robot, world: PartRows, q):
     return total
 
 
-def _motions(own: TouchingBodies, dim: int, at: Instant) -> Contacting:
+def _motions(own: TouchingBodies, dim: int, at: Instant) -> PointRows:
     """Return the motions that the rows measure."""
     frame, position = own.touching.candidates.frame, own.touching.candidates.position
     arms = [arm_of(at, side.dofs, position) for side in (own.first, own.second)]
-    ends = Ends(own.first.dofs, arms[0], own.second.dofs, arms[1], shared=True)
-    zero = Vec3(*(jnp.zeros_like(position.x) for _ in range(3)))
-    axes = [frame.x, frame.y, frame.z]
-    wrenches = [Force(zero, a) for a in axes[:dim]] + [Force(a, zero) for a in axes[: max(dim - 3, 0)]]
-    return Contacting(ends, wrenches)
+    ends = Ends.of(own.first.dofs, arms[0], own.second.dofs, arms[1], shared=True)
+    axes = frame.x, frame.y, frame.z
+    return PointRows(ends, axes[:dim], axes[: max(dim - 3, 0)])
 
 
 def _normal(own: TouchingBodies, timing: Timing):
@@ -231,18 +239,17 @@ def _normal(own: TouchingBodies, timing: Timing):
     return beyond, acts, softness(touch.solref, touch.solimp, beyond, timing)
 
 
-def _smooth(robot: Robot, own: TouchingBodies, at: Instant, timing: Timing) -> Rows:
+def _smooth(robot: Robot, own: TouchingBodies, at: Instant, timing: Timing) -> SoftRows:
     motions = _motions(own, 1, at)
-    (rate,) = motions.rates(at.velocity)
     beyond, acts, soft = _normal(own, timing)
-    aref = -soft.damping * rate - soft.stiffness * beyond
-    return Rows(motions, motions.moves(robot), aref, regularization(soft.share, own.touching.weight), acts)
+    aref = -soft.damping * motions.rates(robot, at.velocity, at.v) - soft.stiffness * beyond
+    return SoftRows(motions, aref, regularization(soft.share, own.touching.weight), acts)
 
 
-def _cone(robot: Robot, contacts: PartRows, own: TouchingBodies, dim: int, at: Instant, timing: Timing) -> ConeRows:
+def _cone(robot: Robot, contacts: PartRows, own: TouchingBodies, dim: int, at: Instant, timing: Timing) -> Term:
     touch = own.touching
     motions = _motions(own, dim, at)
-    rates = motions.rates(at.velocity)
+    rates = jnp.split(motions.rates(robot, at.velocity, at.v), dim)
     beyond, acts, soft = _normal(own, timing)
     friction = [touch.friction[:, k] for k in range(dim - 1)]
     # The friction of the cone that is round after the regularization of its directions.
@@ -260,11 +267,7 @@ def _cone(robot: Robot, contacts: PartRows, own: TouchingBodies, dim: int, at: I
         R = [2 * mu * mu * normal] * dim
     aref = [-soft.damping * rates[0] - soft.stiffness * beyond]
     aref += [-damping * rate for rate in rates[1:]]
-    rows = Rows(
-        motions,
-        np.tile(motions.moves(robot), (dim, 1)),
-        jnp.concatenate(aref),
-        jnp.concatenate(R),
-        jnp.concatenate([acts] * dim),
-    )
-    return ConeRows(dim, rows, jnp.concatenate(friction), mu)
+    aref, R, acts = (jnp.concatenate([robot.broadcast(x) for x in many]) for many in (aref, R, [acts] * dim))
+    rows = SoftRows(motions, aref, R, acts)
+    law = EllipticCone if contacts.elliptic else PyramidalCone
+    return rows.term(law(dim, rows.D, jnp.concatenate([robot.broadcast(f) for f in friction]), mu))

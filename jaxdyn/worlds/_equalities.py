@@ -18,10 +18,11 @@ import numpy as np
 from jaxdyn._types import Array, Float, float_leaf
 from jaxdyn.algorithms.recursions import Robot, turning_accelerations, velocity_accelerations
 from jaxdyn.io.mjcf import enum_name, is_disabled, object_name
+from jaxdyn.rows import Ends, MatrixRows, between, rates_of, unit_rows
 from jaxdyn.spatial import Force, Motion, Quaternion, Vec3, compose_poses, pose_array
 from jaxdyn.tree import columns_of, sum_down, take_rows
 from jaxdyn.worlds._parts import Instant, Located, Part, PartRows, Places, frames_of
-from jaxdyn.worlds._rows import Ends, Rows, Timing, between, coherent, rates_of, regularization, softness, unit_rows
+from jaxdyn.worlds._rows import SoftRows, Timing, coherent, regularization, softness
 from jaxdyn.worlds._tendons import TendonRows
 
 
@@ -72,6 +73,13 @@ class Equalities(Part):
     held: _Held | None
     joints: _Coupled | None
     tendons: _Coupled | None
+
+    def row_count(self) -> int:
+        """Return the number of rows."""
+        held = (
+            0 if self.held is None else 3 * len(self.held.bodies) + 3 * (len(self.held.bodies) - self.held.connections)
+        )
+        return held + sum(len(x.pairs) for x in (self.joints, self.tendons) if x is not None)
 
     @classmethod
     def of(cls, m) -> Self:
@@ -182,7 +190,7 @@ def with_active(equalities: Equalities, active: Any) -> Equalities:
 
 def equality_rows(
     robot: Robot, equalities: PartRows, at: Instant, tendons: TendonRows | None, timing: Timing
-) -> list[Rows]:
+) -> list[SoftRows]:
     """Return the rows of the equalities at a state."""
     out = []
     if equalities.held is not None:
@@ -193,7 +201,7 @@ def equality_rows(
     return out
 
 
-def _coupled_rows(robot: Robot, coupled: PartRows, at: Instant, tendons: TendonRows | None, timing: Timing) -> Rows:
+def _coupled_rows(robot: Robot, coupled: PartRows, at: Instant, tendons: TendonRows | None, timing: Timing) -> SoftRows:
     first, second, dof1, dof2 = np.array(coupled.pairs).T
     if coupled.tendons:
         assert tendons is not None
@@ -209,7 +217,7 @@ def _coupled_rows(robot: Robot, coupled: PartRows, at: Instant, tendons: TendonR
     J = robot.broadcast(J1 - slope[:, None] * J2)
     soft = softness(coupled.solref, coupled.solimp, position, timing)
     aref = -soft.damping * rates_of(J, at.v) - soft.stiffness * position
-    return Rows(J, moves, aref, regularization(soft.share, coupled.weight), coupled.active > 0)
+    return SoftRows(MatrixRows.of(J, moves), aref, regularization(soft.share, coupled.weight), coupled.active > 0)
 
 
 def coupling(robot: Robot, coupled: PartRows, y2) -> tuple[Any, Any]:
@@ -227,15 +235,15 @@ def _polynomial(c: list, x):
 _AXES = Vec3(1.0, 0.0, 0.0), Vec3(0.0, 1.0, 0.0), Vec3(0.0, 0.0, 1.0)
 
 
-def _held_rows(robot: Robot, held: PartRows, at: Instant, timing: Timing) -> list[Rows]:
+def _held_rows(robot: Robot, held: PartRows, at: Instant, timing: Timing) -> list[SoftRows]:
     """Return the rows of connections and welds; those of one constraint stand apart, direction by direction."""
     one, two = Places.located(held.first, at), Places.located(held.second, at)
     bias = _biases(robot, at)
     # The points are apart where the constraint is violated.
-    ends = Ends(two.dofs, two.arm, one.dofs, one.arm, shared=False)
+    ends = Ends.of(two.dofs, two.arm, one.dofs, one.arm, shared=False)
     zero = Vec3(*(jnp.zeros_like(one.arm.x) for _ in range(3)))
     axes = [Vec3(*(zero.x + c for c in (a.x, a.y, a.z))) for a in _AXES]
-    jacobians, moves = between(robot, at, ends, [Force(zero, a) for a in axes])
+    jacobians, moves = between(robot, at.at.S, ends, [Force(zero, a) for a in axes])
     d = one.pose.translation - two.pose.translation
     apart = _accelerations(one, at, bias).linear - _accelerations(two, at, bias).linear
     positions, extra = [d.x, d.y, d.z], [apart.x, apart.y, apart.z]
@@ -258,9 +266,9 @@ def _held_rows(robot: Robot, held: PartRows, at: Instant, timing: Timing) -> lis
 
     acts = held.active > 0
 
-    def rows(J, mask, position, acceleration, weight, soft, acts) -> Rows:
+    def rows(J, mask, position, acceleration, weight, soft, acts) -> SoftRows:
         aref = -soft.damping * rates_of(J, at.v) - soft.stiffness * position - acceleration
-        return Rows(J, mask, aref, regularization(soft.share, weight), acts)
+        return SoftRows(MatrixRows.of(J, mask), aref, regularization(soft.share, weight), acts)
 
     out = [rows(J, moves, p, a, held.weight, soft, acts) for J, p, a in zip(jacobians, positions, extra, strict=True)]
     if turns is not None:
@@ -280,8 +288,8 @@ def _turns(robot: Robot, scale, one: Located, two: Located, at: Instant, bias: M
     # The rate of the vector part is 1/2 (w u + u x e), with the angular velocity u in the second frame.
     moments = [R.apply(a * w + e.cross(a)) * half for a in _AXES]
     zero = Vec3(*(jnp.zeros_like(w) for _ in range(3)))
-    ends = Ends(two.dofs, two.arm, one.dofs, one.arm, shared=True)
-    rows, _ = between(robot, at, ends, [Force(m, zero) for m in moments])
+    ends = Ends.of(two.dofs, two.arm, one.dofs, one.arm, shared=True)
+    rows, _ = between(robot, at.at.S, ends, [Force(m, zero) for m in moments])
     one_turns, two_turns = (x.velocity(at).angular for x in (one, two))
     u = R.apply_transpose(one_turns - two_turns)
     grows = (take_rows(bias, x.dofs).angular for x in (one, two))

@@ -12,17 +12,17 @@ from jax.core import Tracer
 
 from jaxdyn._errors import ModelError, require_choice, require_time_step
 from jaxdyn._types import float_leaf
-from jaxdyn.contact import ContactLaw, ContactOptions, Contacts, MujocoLaw
+from jaxdyn.contact import ContactLaw, Contacts, MujocoLaw
 from jaxdyn.model import Model
 from jaxdyn.simulate.integrators import require_contact_integrator, require_integrator, warn_of_long_step
+from jaxdyn.solve import SolverOptions
 from jaxdyn.worlds._bodies import Bodies
 from jaxdyn.worlds._model_actuators import actuators_of
 from jaxdyn.worlds._model_constraints import Touching, constraints_of, weights_of
 from jaxdyn.worlds._model_sensors import sensors_of
-from jaxdyn.worlds._newton import SolverOptions
 from jaxdyn.worlds._parts import Places
 from jaxdyn.worlds._passive import Passive
-from jaxdyn.worlds._world_parts import ENDLESS, WorldParts, pattern_of
+from jaxdyn.worlds._world_parts import ENDLESS, WorldParts
 
 _MUJOCO = ("implicitfast", "euler", "implicit", "rk4")
 """MuJoCo's integrators, the default first."""
@@ -39,11 +39,11 @@ class Attached:
     sensors: Any
     timestep: Any
     integrator: str | None
-    options: Any
+    options: SolverOptions
 
 
-def parts_of_model(model: Model, given: Attached) -> tuple[WorldParts, SolverOptions | ContactOptions]:
-    """Return the parts of the world of a model, and how its constraints are solved. **Raises** as `World`."""
+def parts_of_model(model: Model, given: Attached) -> WorldParts:
+    """Return the parts of the world of a model. **Raises** as `World`."""
     require_time_step(given.timestep, "timestep")
     as_mujoco = isinstance(given.law, MujocoLaw)
     names = ("world", *model.body_names)
@@ -57,16 +57,7 @@ def parts_of_model(model: Model, given: Attached) -> tuple[WorldParts, SolverOpt
         of_model=True,
         as_mujoco=as_mujoco,
     )
-    if as_mujoco:
-        return _with_mujocos_law(model, parts, given), _options(given, SolverOptions)
-    return _with_contacts(model, parts, given), _options(given, ContactOptions)
-
-
-def _options(given: Attached, kind: type) -> Any:
-    if given.options is not None and not isinstance(given.options, kind):
-        law = "MuJoCo's law" if kind is SolverOptions else "this law"
-        raise ModelError(f"options are {type(given.options).__name__}; with {law} jaxdyn.{kind.__name__} is needed")
-    return kind() if given.options is None else given.options
+    return _with_mujocos_law(model, parts, given) if as_mujoco else _with_contacts(model, parts, given)
 
 
 def _with_contacts(model: Model, parts: WorldParts, given: Attached) -> WorldParts:
@@ -80,10 +71,10 @@ def _with_contacts(model: Model, parts: WorldParts, given: Attached) -> WorldPar
             f"limits is {type(given.limits).__name__}; True, False or a ContactLaw is needed with this law"
         )
     limits = ContactLaw() if given.limits is True else given.limits or None
-    contacts, options = None, _options(given, ContactOptions)
+    contacts = None
     shapes, surface, pairs, apart = given.touching
     if shapes:
-        contacts = Contacts(model, shapes, surface, given.law, limits, options, pairs, apart)
+        contacts = Contacts(model, shapes, surface, given.law, limits, given.options, pairs, apart)
     elif limits is not None:
         advice = "give contacts=[...], or law=jaxdyn.MujocoLaw(), which has limits without contacts"
         raise ModelError(f"limits without contact shapes are not built with this law; {advice}")
@@ -103,8 +94,10 @@ def _with_mujocos_law(model: Model, parts: WorldParts, given: Attached) -> World
     weights = weights_of(model, parts, model.neutral())
     constraints = constraints_of(model, given.touching, given.law, limits, weights)
     passive, topology = _passive(model), model.topology
-    carried = set(topology.parents)
-    free = [i for i, kind in enumerate(topology.joint_types) if kind == "free" and i not in carried]
+    carriers = set(topology.parents)
+    # The only joints of their trees.
+    alone = [i for i, parent in enumerate(topology.parents) if parent < 0 and i not in carriers]
+    free = [i for i in alone if topology.joint_types[i] == "free"]
     parts = dataclasses.replace(
         parts,
         constraints=constraints,
@@ -113,8 +106,7 @@ def _with_mujocos_law(model: Model, parts: WorldParts, given: Attached) -> World
         damped=passive.damped,
         free_bodies=tuple(topology.v_starts[i] for i in free),
     )
-    parts = jax.tree.map(lambda x: jnp.clip(x, -ENDLESS, ENDLESS), parts)
-    return dataclasses.replace(parts, pattern=pattern_of(model, parts))
+    return jax.tree.map(lambda x: jnp.clip(x, -ENDLESS, ENDLESS), parts)
 
 
 def _passive(model: Model) -> Passive:

@@ -11,10 +11,13 @@ import numpy as np
 from jaxdyn._types import Array, Float, float_leaf
 from jaxdyn.algorithms.recursions import Robot
 from jaxdyn.io.mjcf import enum_name, is_disabled
+from jaxdyn.laws import SoftFriction
+from jaxdyn.rows import AbstractRows, DofRows, MatrixRows, unit_rows
+from jaxdyn.solve import Term
 from jaxdyn.spatial import Quaternion
 from jaxdyn.tree import columns_of, take_rows
 from jaxdyn.worlds._parts import Instant, Part, PartRows
-from jaxdyn.worlds._rows import Rows, Timing, coherent, rates_of, regularization, softness, unit_rows
+from jaxdyn.worlds._rows import SoftRows, Timing, coherent, regularization, softness
 from jaxdyn.worlds._tendons import TendonRows
 
 
@@ -70,49 +73,43 @@ class Limits(Part):
         )
 
 
-def limit_rows(robot: Robot, limits: PartRows, at: Instant, tendons: TendonRows | None, timing: Timing) -> Rows | None:
-    """Return the rows of the limits at a state; None without any."""
+def limit_rows(
+    robot: Robot, limits: PartRows, at: Instant, tendons: TendonRows | None, timing: Timing
+) -> list[SoftRows]:
+    """Return the rows of the limits at a state."""
     singles, balls, pulled = len(limits.joints), len(limits.balls), len(limits.tendons)
-    if not singles + balls + pulled:
-        return None
-    J, moves, distances, owners = [], [], [], []
-    bounds = columns_of(limits.range)
+    lower, upper = columns_of(limits.range)
+    out = []
     if singles:
         coordinates, dofs = np.array(limits.joints).T
-        rows = np.arange(singles)
-        for side, bound in zip((1.0, -1.0), bounds, strict=True):
-            jacobian, mask = unit_rows(robot, dofs, side)
-            J.append(robot.broadcast(jacobian))
-            moves.append(mask)
-            distances.append(side * (take_rows(at.q, coordinates) - bound[:singles]))
-            owners.append(rows)
+        q = take_rows(at.q, coordinates)
+        rows = DofRows(tuple(dofs.tolist()) * 2, (1.0,) * singles + (-1.0,) * singles)
+        distance = jnp.concatenate([robot.broadcast(x) for x in (q - lower[:singles], upper[:singles] - q)])
+        out.append(_soft(robot, limits, rows, distance, np.tile(np.arange(singles), 2), at, timing))
     if balls:
-        jacobian, mask, angle = _balls(robot, limits, at)
-        J.append(jacobian)
-        moves.append(mask)
-        rows = np.arange(singles, singles + balls)
-        distances.append(take_rows(bounds[1], rows) - angle)
-        owners.append(rows)
+        jacobian, moves, angle = _balls(robot, limits, at)
+        owners = np.arange(singles, singles + balls)
+        distance = robot.broadcast(take_rows(upper, owners) - angle)
+        out.append(_soft(robot, limits, MatrixRows.of(jacobian, moves), distance, owners, at, timing))
     if pulled:
         assert tendons is not None
-        which, rows = np.array(limits.tendons), np.arange(singles + balls, singles + balls + pulled)
+        which, owners = np.array(limits.tendons), np.arange(singles + balls, singles + balls + pulled)
         jacobian, length = take_rows((tendons.jacobian, tendons.length), which)
-        for side, bound in zip((1.0, -1.0), bounds, strict=True):
-            J.append(side * jacobian)
-            moves.append(np.ones((pulled, robot.nv), bool))
-            distances.append(side * (length - take_rows(bound, rows)))
-            owners.append(rows)
-    rows = np.concatenate(owners)
-    distance = jnp.concatenate([robot.broadcast(x) for x in distances])
-    return _soft(limits, jnp.concatenate(J), np.concatenate(moves), distance, rows, at, timing)
+        rows = MatrixRows.of(jnp.concatenate([jacobian, -jacobian]), np.ones((2 * pulled, robot.nv), bool))
+        sides = length - take_rows(lower, owners), take_rows(upper, owners) - length
+        distance = jnp.concatenate([robot.broadcast(x) for x in sides])
+        out.append(_soft(robot, limits, rows, distance, np.tile(owners, 2), at, timing))
+    return out
 
 
-def _soft(limits: PartRows, J, moves: np.ndarray, distance, owners: np.ndarray, at: Instant, timing: Timing) -> Rows:
+def _soft(
+    robot: Robot, limits: PartRows, rows: AbstractRows, distance, owners: np.ndarray, at: Instant, timing: Timing
+) -> SoftRows:
     margin, solref, solimp, weight = take_rows((limits.margin, limits.solref, limits.solimp, limits.weight), owners)
     beyond = distance - margin
     soft = softness(solref, solimp, beyond, timing)
-    aref = -soft.damping * rates_of(J, at.v) - soft.stiffness * beyond
-    return Rows(J, moves, aref, regularization(soft.share, weight), beyond < 0)
+    aref = -soft.damping * rows.rates(robot, at.velocity, at.v) - soft.stiffness * beyond
+    return SoftRows(rows, aref, regularization(soft.share, weight), beyond < 0)
 
 
 def _balls(robot: Robot, limits: PartRows, at: Instant) -> tuple[Any, np.ndarray, Any]:
@@ -162,19 +159,24 @@ class FrictionLosses(Part):
         return cls(tuple(dofs), tuple(tendons), *map(float_leaf, arrays))
 
 
-def friction_rows(
+def friction_terms(
     robot: Robot, losses: PartRows, at: Instant, tendons: TendonRows | None, timing: Timing
-) -> Rows | None:
-    """Return the rows of the friction losses at a state; None without any."""
-    if not losses.dofs and not losses.tendons:
-        return None
-    J, moves = unit_rows(robot, np.array(losses.dofs, int), 1.0)
-    J = robot.broadcast(J)
-    if losses.tendons:
+) -> list[Term]:
+    """Return the rows of the friction losses at a state."""
+    of_dofs, of_tendons = len(losses.dofs), len(losses.tendons)
+    kinds: list[tuple[AbstractRows, np.ndarray]] = []
+    if of_dofs:
+        kinds.append((DofRows(losses.dofs, (1.0,) * of_dofs), np.arange(of_dofs)))
+    if of_tendons:
         assert tendons is not None
-        which = np.array(losses.tendons)
-        J = jnp.concatenate([J, take_rows(tendons.jacobian, which)])
-        moves = np.concatenate([moves, np.ones((len(which), robot.nv), bool)])
-    soft = softness(losses.solref, losses.solimp, jnp.zeros_like(losses.weight), timing)
-    aref = -soft.damping * rates_of(J, at.v)
-    return Rows(J, moves, aref, regularization(soft.share, losses.weight))
+        jacobian = take_rows(tendons.jacobian, np.array(losses.tendons))
+        rows = MatrixRows.of(jacobian, np.ones((of_tendons, robot.nv), bool))
+        kinds.append((rows, of_dofs + np.arange(of_tendons)))
+    out = []
+    for rows, owners in kinds:
+        loss, solref, solimp, weight = take_rows((losses.loss, losses.solref, losses.solimp, losses.weight), owners)
+        soft = softness(solref, solimp, jnp.zeros_like(weight), timing)
+        aref = -soft.damping * rows.rates(robot, at.velocity, at.v)
+        own = SoftRows(rows, aref, regularization(soft.share, weight))
+        out.append(own.term(SoftFriction(robot.broadcast(own.D), robot.broadcast(loss))))
+    return out

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -13,16 +12,16 @@ import numpy as np
 
 from jaxdyn._errors import ModelError, naming_arguments, warn
 from jaxdyn._types import float_leaf
-from jaxdyn.contact import ContactOptions, MujocoLaw, load_contact_shapes
+from jaxdyn.contact import MujocoLaw, load_contact_shapes
 from jaxdyn.io import LeftOutWarning, load_urdf
 from jaxdyn.io.mjcf import compile_mjcf, enum_name, is_disabled, is_mjcf, object_name
 from jaxdyn.io.robot_files import is_archive
+from jaxdyn.solve import SolverOptions
 from jaxdyn.worlds._actuators import Actuators
 from jaxdyn.worlds._appearance import Appearance, VisualFile
 from jaxdyn.worlds._bodies import Bodies
 from jaxdyn.worlds._constraints import Constraints
 from jaxdyn.worlds._free_bodies import free_bodies
-from jaxdyn.worlds._newton import SolverOptions
 from jaxdyn.worlds._no_slip import NoSlip
 from jaxdyn.worlds._passive import Passive
 from jaxdyn.worlds._refusals import refuse_what_is_not_built, warn_of_what_differs
@@ -32,14 +31,14 @@ from jaxdyn.worlds._states import keyframes_of
 from jaxdyn.worlds._tendons import Tendons
 from jaxdyn.worlds._tree_of_file import tree_of
 from jaxdyn.worlds._world import World
-from jaxdyn.worlds._world_parts import ENDLESS, WorldParts, pattern_of
+from jaxdyn.worlds._world_parts import ENDLESS, WorldParts
 
 
 @naming_arguments
 def load_world(
     path_or_text: Any,
     *,
-    options: SolverOptions | ContactOptions | None = None,
+    options: SolverOptions | None = None,
     ground: bool = False,
     free_base: bool = False,
     links: Collection[str] | None = None,
@@ -73,10 +72,9 @@ def load_world(
         kind = "a saved world" if saved else "an MJCF file"
         raise ModelError(f"{kind} says by itself what {', '.join(wrong)} would: these are for URDF files")
     if saved:
-        return _saved_world(path_or_text, options)
+        world = read_world(path_or_text, World)
+        return world if options is None else _with(world, options=options)
     if mjcf:
-        if not isinstance(options, SolverOptions | None):
-            raise ModelError(f"options are {type(options).__name__}; for MJCF files jaxdyn.SolverOptions is needed")
         return _world_of_mjcf(path_or_text, options)
     if links is not None and not ground:
         raise ModelError("links say whose shapes touch the ground: give ground=True as well")
@@ -110,26 +108,13 @@ def _world_of_mjcf(path_or_text: Any, options: SolverOptions | None) -> World:
         integrator,
         passive.damped and not is_disabled(m, "eulerdamp"),
         free_bodies(m),
-        None,
         NoSlip.of(m, constraints.contacts),
     )
     parts = jax.tree.map(lambda x: jnp.clip(x, -ENDLESS, ENDLESS), parts)
-    parts = dataclasses.replace(parts, pattern=pattern_of(model, parts))
     start, options = float_leaf(np.array(m.qpos0)), SolverOptions() if options is None else options
     names = tuple(object_name(m, "key", i) for i in range(m.nkey))
     fields = {"start": start, "keys": keyframes_of(model, m), "key_names": names, "options": options}
     return World.made_of(model=model, parts=parts, **fields, appearance=Appearance.of(m))
-
-
-def _saved_world(path: Any, options: SolverOptions | ContactOptions | None) -> World:
-    """Return the world of a file of `save_world`."""
-    world = read_world(path, World)
-    if options is None:
-        return world
-    if type(options) is not type(world.options):
-        needed = type(world.options).__name__
-        raise ModelError(f"options are {type(options).__name__}; for this world jaxdyn.{needed} is needed")
-    return _with(world, options=options)
 
 
 def _with(world: World, **changed: Any) -> World:

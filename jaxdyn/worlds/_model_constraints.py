@@ -234,7 +234,7 @@ def _pairs(
 ) -> Pairs:
     """Return pairs of shapes of two types."""
     laws = [law for *_, law in members]
-    first, second = (tuple(member[k] for member in members) for k in range(2))
+    first, second = tuple(one for one, _, _ in members), tuple(two for _, two, _ in members)
     friction = jnp.maximum(stacked([law.friction for law in laws], (3,)), SMALLEST_FRICTION)
     bodies = np.array([[geoms[g].body + 1 for g in side] for side in (first, second)])
     return Pairs.without(

@@ -24,8 +24,7 @@ from jaxdyn.worlds._bodies import loads_of
 from jaxdyn.worlds._parts import Loads, PartRows, instant, sums
 from jaxdyn.worlds._readings import ContactLoads, Readings
 from jaxdyn.worlds._sensors import sensor_values
-from jaxdyn.worlds._solver import Solved
-from jaxdyn.worlds._states import Given, with_batch
+from jaxdyn.worlds._states import Given, Solved
 
 
 class _Driven(eqx.Module):
@@ -84,10 +83,10 @@ def _implicit(given: Given, driven: _Driven) -> tuple[Model, Any]:
     return damped, driven.torque + driven.damping * given.arguments.v
 
 
-def advanced_as_model(given: Given, *, sensed: bool) -> tuple[State, Solved, Any]:
-    """Return the state after a time step, the accelerations, with contacts those of the step, and how well these were
-    solved; and if asked for, the values of all sensors at its start, `[*batch, n]`, or None."""
-    parts, arguments, state = given.world.parts, given.arguments, given.state
+def solved_as_model(given: Given, names: tuple[str, ...]) -> Solved:
+    """Return the accelerations of a time step, how well its contacts were solved, and quantities by their names, those
+    of `Quantities`: `"step"`, `"acceleration"`, `"rates"`, `"sensors"` at its start, and `"deep"`."""
+    parts, arguments = given.world.parts, given.arguments
     driven = _driven(given)
     model, torque = _implicit(given, driven)
     start, (torque,) = common_form(model, State(arguments.q, arguments.v), {"tau": (torque, (model.nv,))})
@@ -95,25 +94,30 @@ def advanced_as_model(given: Given, *, sensed: bool) -> tuple[State, Solved, Any
     end, report = advance(model, start, torque, dt, None, parts.integrator, 1, None, parts.touching)
     if report is None:
         a = aba(given.world.model, arguments.q, arguments.v, driven.torque)
-        found = Solved(a, jnp.zeros_like(a[..., 0]), jnp.zeros_like(a[..., 0]))
+        error = count = jnp.zeros_like(a[..., 0])
     else:
         a = (in_axes_of_start(model, end.v, dt) - start.v) / dt - turning_rate(model, start.v)
-        found = Solved(a, report.error, report.iterations)
-    values = _sensed(given, found.a, end.v) if sensed else None
-    time = jnp.broadcast_to(state.time + dt.astype(state.time.dtype), end.q.shape[:-1])
-    after = State(end.q, end.v, driven.activation, time, state.mocap, state.active)
-    return with_batch(after, end.q.shape[:-1]), found, values
+        error, count = report.error, report.iterations
+    found = {
+        "step": lambda: (end.q, end.v, driven.activation),
+        "acceleration": lambda: a,
+        "rates": lambda: driven.rate,
+        "sensors": lambda: _sensed(given, a, end.v),
+        "deep": lambda: jnp.zeros((*error.shape, 1), error.dtype),
+    }
+    return Solved(a, error, count, {name: found[name]() for name in names})
 
 
-def accelerations_as_model(given: Given) -> tuple[Any, Any]:
-    """Return the accelerations by the law at a state, without a step, and the rates of the activations."""
+def accelerations_as_model(given: Given) -> dict[str, Any]:
+    """Return the `"acceleration"` by the law at a state, without a step, and the `"rates"` of the activations."""
     world, arguments, driven = given.world, given.arguments, _driven(given)
     contacts, wrenches = world.parts.touching, None
     if contacts is not None:
         if contacts.limits is not None:
             raise ModelError("this world has stops at the limits of joints, which its rate leaves out; use step")
         wrenches = contact_wrenches(world.model, contacts, arguments.q, arguments.v)
-    return aba(world.model, arguments.q, arguments.v, driven.torque, wrenches), driven.rate
+    a = aba(world.model, arguments.q, arguments.v, driven.torque, wrenches)
+    return {"acceleration": a, "rates": driven.rate}
 
 
 def _sensed(given: Given, a: Any, after: Any) -> Any:

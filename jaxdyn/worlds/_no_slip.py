@@ -22,14 +22,14 @@ from jax import lax
 from jax.scipy.linalg import cho_factor, cho_solve
 
 from jaxdyn._types import Array, Float, float_leaf
-from jaxdyn.algorithms.recursions import RobotAndParts
+from jaxdyn.algorithms.recursions import Robot, RobotAndParts
 from jaxdyn.geometry import candidate_count
 from jaxdyn.io.mjcf import is_disabled
-from jaxdyn.worlds import _equations as rows
+from jaxdyn.solve import MatrixForm, Problem
+from jaxdyn.worlds._constraints import RowKinds
 from jaxdyn.worlds._contact_rows import Contacts
-from jaxdyn.worlds._law import RowKinds, RowNumbers, force
-from jaxdyn.worlds._newton import Pattern, Problem
-from jaxdyn.worlds._parts import SMALL, Part
+from jaxdyn.worlds._equations import balance, problem
+from jaxdyn.worlds._parts import SMALL, Part, PartRows
 
 SINGULAR = 1e-10
 """Smaller pivots and determinants of the matrix of a contact's friction count as zero."""
@@ -86,10 +86,29 @@ def _order(m, contacts: Contacts) -> tuple[tuple[int, int], ...]:
     return tuple(contact for _, contact in sorted(found))
 
 
-class _Static(NamedTuple):
+class _RowNumbers(NamedTuple):
+    """The numbers of the laws of all rows, in their order."""
+
+    D: Any
+    loss: Any
+    friction: Any
+    mu: Any
+
+    @classmethod
+    def of(cls, laws: tuple[Any, ...]) -> Self:
+        """Return them from the laws."""
+        none = jnp.zeros(0, laws[0].D.dtype)
+
+        def joined(name: str):
+            return jnp.concatenate([none, *(getattr(law, name) for law in laws if hasattr(law, name))])
+
+        return cls(*map(joined, cls._fields))
+
+
+class _SweepPlan(NamedTuple):
     """The static part of the sweeps of a world."""
 
-    pattern: Pattern
+    kinds: RowKinds
     iterations: int
     order: tuple[tuple[int, int], ...]
     trees: tuple[int, ...]
@@ -98,33 +117,37 @@ class _Static(NamedTuple):
 
 def without_slip(bound: RobotAndParts, operands: list[Any], arguments: dict[str, Any], parts: Any, a: Any):
     """Return the accelerations after the sweeps, and the forces of all rows, from the solution `a` `[*batch, nv]`."""
-    problem = bound.call(rows.setup, operands, **arguments)
+    found: Problem = bound.call(_problem_at, operands, **arguments)
     batch = a.shape[:-1]
-    everything = (*problem, a - problem.a0)
+    everything = found, a - found.free
     inputs = [jnp.broadcast_to(x, (*batch, x.shape[-1])) for x in jax.tree.leaves(everything)]
     structure = jax.tree.structure(everything)
     least = jnp.broadcast_to(parts.no_slip.least.astype(a.dtype), batch)
     own = parts.no_slip
-    static = _Static(parts.pattern, own.iterations, own.order, own.trees, own.islands)
+    static = _SweepPlan(parts.constraints.kinds, own.iterations, own.order, own.trees, own.islands)
 
     def one(least, *leaves):
-        *problem, y = jax.tree.unflatten(structure, leaves)
-        return _swept(static, Problem(*problem), y, least)
+        return _swept(static, *jax.tree.unflatten(structure, leaves), least)
 
     for _ in batch:
         one = jax.vmap(one)
     y, pushes = one(least, *inputs)
-    return problem.a0 + y, pushes
+    return found.free + y, pushes
+
+
+def _problem_at(robot: Robot, world: PartRows, **state: Any) -> Problem:
+    """Return the problem of a state, as rows."""
+    return jax.tree.map(robot.broadcast, problem(robot, world, balance(robot, world, **state)))
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _swept(static: _Static, problem: Problem, y, least):
+def _swept(static: _SweepPlan, problem: Problem, y, least):
     """Return the accelerations beyond `a0` and the forces of all rows, of one state."""
     return _sweeps(static, problem, y, least, ends=True)
 
 
 @_swept.defjvp
-def _swept_jvp(static: _Static, primals, tangents):
+def _swept_jvp(static: _SweepPlan, primals, tangents):
     # A loop whose length depends on the state has no transpose: derivatives are those of one over all contacts.
     _, dots = jax.jvp(functools.partial(_sweeps, static, ends=False), primals, tangents)
     return _swept(static, *primals), dots
@@ -171,14 +194,16 @@ class _Sweep(NamedTuple):
     """`[islands]`: the improvement of the cost so far; an island has the number of one of its trees."""
 
 
-def _sweeps(static: _Static, problem: Problem, y, least, *, ends: bool):
+def _sweeps(static: _SweepPlan, problem: Problem, y, least, *, ends: bool):
     """Return the result of all sweeps; with `ends` only over contacts that act, and only as long as they are needed."""
-    kinds, numbers = static.pattern.kinds, problem.numbers
-    J, M, b = static.pattern.J(problem.J), static.pattern.M(problem.M), problem.b
+    kinds, numbers, form = static.kinds, _RowNumbers.of(problem.laws), problem.form
+    assert isinstance(form, MatrixForm)
+    J, M, b = form.J, form.M, -jnp.concatenate(problem.residuals)
     x = J @ y - b
-    f = force(kinds, numbers, x)
+    residuals = problem.residuals_at(form.of_terms(J @ y))
+    f = jnp.concatenate([law.force(r) for law, r in zip(problem.laws, residuals, strict=True)])
     table = _Table.of(kinds, static.order)
-    moves = static.pattern.J_table >= 0
+    moves = form.jacobian_entries.table
     trees = np.zeros((kinds.count, max(static.trees) + 1), bool)
     for dof, tree in enumerate(static.trees):
         trees[:, tree] |= moves[:, dof]
@@ -235,7 +260,7 @@ def _islands(trees: np.ndarray, acts):
     return jnp.argmax(connected, axis=1)
 
 
-def _limits_and_costs(kinds: RowKinds, numbers: RowNumbers, table: _Table, x, f):
+def _limits_and_costs(kinds: RowKinds, numbers: _RowNumbers, table: _Table, x, f):
     """Return the largest friction of each contact's directions where cones are pyramids, `[contacts, directions]`, and
     what each row's regularization costs, `[n]`."""
     R = jnp.where(numbers.D > 0, 1 / jnp.where(numbers.D > 0, numbers.D, 1), 0)
@@ -255,7 +280,7 @@ class _Rows(NamedTuple):
     """The rows of a problem, as sweeps need them."""
 
     kinds: RowKinds
-    numbers: RowNumbers
+    numbers: _RowNumbers
     table: _Table
     J: Any
     B: Any

@@ -19,6 +19,7 @@ from jaxdyn._types import Array, Float, float_leaf
 from jaxdyn.algorithms.recursions import Kinematics, Robot, kinematics_and_poses, velocities
 from jaxdyn.io.mjcf import enum_name
 from jaxdyn.model import Model, Placement, pose_in_body
+from jaxdyn.rows import sums
 from jaxdyn.spatial import (
     IDENTITY_POSE,
     Force,
@@ -299,18 +300,6 @@ def wrenches_on_dofs(robot: Robot, at: Instant, place: Located, wrench: Force):
     """Return the generalized forces, rows `[nv]`, of wrenches at the origins of frames, in world axes."""
     on_dofs = sums(wrench.moved_from(place.arm), place.dofs, robot.nv)
     return at.at.S.dot(sum_up(robot.tree, on_dofs))
-
-
-def sums(x, owners: np.ndarray, count: int):
-    """Return for each of `count` owners the sum of its rows of `x`; rows of an owner -1 belong to none."""
-    owners = np.asarray(owners)
-    rows = [np.flatnonzero(owners == i) for i in range(count)]
-    most = max((len(r) for r in rows), default=0)
-    table = np.array([[*r, *[-1] * (most - len(r))] for r in rows], int).reshape(count, most)
-    parts = [take_rows(x, table[:, k]) for k in range(most)] or [
-        jax.tree.map(lambda a: jnp.zeros((count, *a.shape[1:]), a.dtype), x)
-    ]
-    return functools.reduce(lambda a, b: jax.tree.map(jnp.add, a, b), parts)
 
 
 class FreeJoints(NamedTuple):

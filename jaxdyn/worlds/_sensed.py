@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import operator
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -14,10 +16,10 @@ from jaxdyn.algorithms.recursions import Robot, turning_accelerations
 from jaxdyn.spatial import Quaternion, Vec3
 from jaxdyn.tree import take_rows
 from jaxdyn.worlds._bodies import loads_of
-from jaxdyn.worlds._contact_rows import by_directions
+from jaxdyn.worlds._constraints import RowKinds
+from jaxdyn.worlds._contact_rows import by_directions, deep_contacts
 from jaxdyn.worlds._equalities import coupling
-from jaxdyn.worlds._equations import Acting, acting, rows_at
-from jaxdyn.worlds._law import RowKinds, force
+from jaxdyn.worlds._equations import Acting, Balance, after_step, balance, constraint_torque
 from jaxdyn.worlds._parts import Instant, Loads, PartRows, Places, sums
 from jaxdyn.worlds._passive import spring_energy
 from jaxdyn.worlds._readings import ContactLoads, Readings
@@ -25,22 +27,19 @@ from jaxdyn.worlds._sensors import sensor_values
 from jaxdyn.worlds._tendons import tendon_loads
 
 
-def sensor_rows(robot: Robot, world: PartRows, a, time, q, v, control, activation, applied, wrenches=None, pushes=None):
-    """Return the values of all sensors at the accelerations `a` of a solved state, `[n, *batch]`; `pushes` are the
-    forces of the rows, if they are not those of the law."""
-    now = acting(robot, world, q, v, control, activation, applied)
-    rows = rows_at(robot, world, now)
-    if pushes is None:
-        pushes = force(rows.kinds, rows.numbers, rows.rates(robot, now.at, a) - rows.aref)
-    loads, contacts = _contacts(robot, world, now.at, rows.kinds, pushes)
+def sensor_rows(robot: Robot, world: PartRows, at: Balance, a, pushes, time, wrenches=None):
+    """Return the values of all sensors at the accelerations `a` of a solved state, `[n, *batch]`, with the forces of
+    the rows of constraints."""
+    now, kinds = at.now, world.constraints.kinds
+    loads, contacts = _contacts(robot, world, now.at, kinds, pushes)
     if world.constraints.equalities.held is not None:
         loads += _held(robot, world.constraints.equalities.held, now.at, pushes)
     if wrenches is not None:
         loads += (loads_of(robot, world, now.at, wrenches),)
     if now.tendons is not None:
-        tension = _tension(robot, world, now) + _constrained_tension(robot, world, now, rows.kinds, pushes)
+        tension = _tension(robot, world, now) + _constrained_tension(robot, world, now, kinds, pushes)
         loads += tendon_loads(robot, world.tendons, now.at, tension)
-    joint_limits, tendon_limits = _limits(robot, world, rows.kinds, pushes)
+    joint_limits, tendon_limits = _limits(robot, world, kinds, pushes)
     readings = Readings(
         acceleration=a - turning_accelerations(robot, now.at.v),
         tendons=now.tendons,
@@ -147,3 +146,41 @@ def _limits(robot: Robot, world: PartRows, kinds: RowKinds, pushes) -> tuple[Any
         sums(own[: len(owners)], owners, len(sensors.joints)),
         sums(own[len(owners) :], tendons, max(len(sensors.tendons_limited), 1)),
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class Quantities:
+    """Quantities that are made of the solution of a state, by their names, as a function of rows:
+
+    `acceleration`, as this library has it; `step`, the configuration, velocity and activations after a step of an
+    integrator other than `rk4`; `rates` of the activations; `torque` of the constraints on the degrees of freedom;
+    `sensors`, all values one after the other; and `deep`, the number of contacts as in `SolverReport`.
+    """
+
+    names: tuple[str, ...]
+    alone: bool = False
+    """Whether the function is called with a state, or with what acts there."""
+
+    def __call__(self, robot: Robot, world: PartRows, *arguments: Any, **named: Any) -> dict[str, Any]:
+        if self.alone:
+            a, pushes, further = arguments
+            return self._of(robot, world, balance(robot, world, **named), a, pushes, **further)
+        at, a = arguments
+        return self._of(robot, world, at, a, jnp.concatenate([robot.zeros()[:0], *at.pushes(robot, a)]), **named)
+
+    def _of(self, robot: Robot, world: PartRows, at: Balance, a, pushes, **further: Any) -> dict[str, Any]:
+        now = at.now
+
+        def torque():
+            split = jnp.split(pushes, np.cumsum([term.offset.shape[0] for term in at.terms]))
+            return constraint_torque(robot, at, split[:-1])
+
+        made: dict[str, Callable] = {
+            "acceleration": lambda: a - turning_accelerations(robot, robot.broadcast(now.at.v)),
+            "step": lambda: after_step(robot, world, now, a),
+            "rates": lambda: now.actuators.rate,
+            "torque": torque,
+            "sensors": lambda: sensor_rows(robot, world, at, a, pushes, **further),
+            "deep": lambda: deep_contacts(robot, world, now.at),
+        }
+        return {name: jax.tree.map(robot.broadcast, made[name]()) for name in self.names}

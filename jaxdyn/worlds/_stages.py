@@ -5,21 +5,24 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 
 from jaxdyn._compile import compiled
 from jaxdyn.algorithms.recursions import Robot, RobotAndParts
 from jaxdyn.simulate import State
-from jaxdyn.worlds._equations import acting, mass_matrix, natural, rows_at
+from jaxdyn.solve import mass_matrix
+from jaxdyn.worlds._equations import balance, bodies_of
 from jaxdyn.worlds._parts import PartRows
 from jaxdyn.worlds._slopes import bias_force
 from jaxdyn.worlds._states import as_in, given_of
-from jaxdyn.worlds._steps import sensed, solved, step_from
+from jaxdyn.worlds._steps import solved, step_from, step_quantities
 from jaxdyn.worlds._world import World
 
 
 class Stages(NamedTuple):
     """Quantities of states, with batch axes in front, and the velocities of free joints in body axes. The rows of
-    constraints stand in the order of `world.parts.pattern.kinds`."""
+    constraints stand in the order of `world.parts.constraints.kinds`."""
 
     tendon_lengths: Any
     """`[nt]`"""
@@ -58,17 +61,17 @@ def accelerations_step_and_sensors(world: World, state: State, control: Any) -> 
     """Return what `World.accelerations` and `World.step` do, and the values of all sensors `[*batch, n]` one after the
     other, with one program that solves the constraints once."""
     given = given_of(world, state, control, None, None)
-    bound, operands = given.bound()
-    found = solved(given)
-    a = bound.call(natural, operands, found.a, given.arguments.v)
-    return a, step_from(given, found.a), sensed(given, found)
+    found = solved(given, "acceleration", "sensors", *step_quantities(given.world))
+    return found.results["acceleration"], step_from(given, found), found.results["sensors"]
 
 
 def _stages(robot: Robot, world: PartRows, q, v, control, activation) -> Stages:
-    now = acting(robot, world, q, v, control, activation, robot.zeros())
-    rows = rows_at(robot, world, now)
-    J = rows.jacobian(robot, now.at)
-    M = mass_matrix(robot, now.equations)
+    now, terms = balance(robot, world, q, v, control, activation, robot.zeros())
+    S, none = now.equations.S, robot.broadcast(robot.zeros()[:0])
+    J = jnp.concatenate(
+        [robot.broadcast(robot.constant(np.zeros((0, robot.nv)))), *(x.rows.jacobian(robot, S) for x in terms)]
+    )
+    M = mass_matrix(robot, bodies_of(now.equations))
     bias = bias_force(robot, now.equations, now.at.v)
     stages = Stages(
         robot.zeros()[:0] if now.tendons is None else now.tendons.length,
@@ -79,7 +82,7 @@ def _stages(robot: Robot, world: PartRows, q, v, control, activation) -> Stages:
         now.actuators.torque,
         now.actuators.rate,
         J.reshape(-1, *J.shape[2:]),
-        rows.aref,
-        rows.numbers.D,
+        jnp.concatenate([none, *(-x.offset for x in terms)]),
+        jnp.concatenate([none, *(x.law.D for x in terms)]),
     )
     return jax.tree.map(robot.broadcast, stages)

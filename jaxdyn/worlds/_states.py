@@ -149,6 +149,18 @@ class Arguments(eqx.Module):
         return {name: getattr(self, name) for name in ("q", "v", "control", "activation", "applied")}
 
 
+class Solved(NamedTuple):
+    """The solution of a state."""
+
+    a: Any
+    """`[*batch, nv]`"""
+    error: Any
+    iterations: Any
+    """As in `SolverReport`."""
+    results: dict[str, Any]
+    """The quantities that were asked for."""
+
+
 class Given(NamedTuple):
     """The arguments of a function of a world, with the world as they change it."""
 

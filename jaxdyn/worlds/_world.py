@@ -15,44 +15,20 @@ from jaxdyn import joints
 from jaxdyn._compile import compiled
 from jaxdyn._errors import ModelError, checking_arguments, naming_arguments, require_floating, require_time_step
 from jaxdyn._types import Array, ArrayLike, Configuration, Float, Torque, Velocity, float_leaf
-from jaxdyn.contact import ContactLaw, ContactOptions, ContactPair, ContactReport, ContactShape, MujocoLaw
+from jaxdyn.contact import ContactLaw, ContactPair, ContactShape, MujocoLaw
 from jaxdyn.geometry import AbstractSurface
 from jaxdyn.model import LEAVES, Actuator, Model
 from jaxdyn.simulate import AbstractWorld, Advance, RolloutOptions, State, Trajectory, roll_out_world
 from jaxdyn.simulate.integrators import require_closed
-from jaxdyn.worlds import _equations as rows
-from jaxdyn.worlds._appearance import Appearance, VisualFile
-from jaxdyn.worlds._contact_rows import deep_contacts
+from jaxdyn.solve import SolverOptions, SolverReport
 from jaxdyn.worlds._from_model import Attached, parts_of_model
 from jaxdyn.worlds._model_constraints import Touching
 from jaxdyn.worlds._model_sensors import Sensor
 from jaxdyn.worlds._model_steps import accelerations_as_model
-from jaxdyn.worlds._newton import SolverOptions
 from jaxdyn.worlds._states import KEY_AXES, BodyWrenches, Controls, Keyframe, given_of, make_state, start_of
-from jaxdyn.worlds._steps import advanced, by_name, sensed, solved, stepped
+from jaxdyn.worlds._steps import advanced, by_name, solved, stepped
 from jaxdyn.worlds._world_parts import ENDLESS, WorldParts
 from jaxdyn.worlds._world_velocities import body_velocity, world_velocity
-
-
-class SolverReport(eqx.Module):
-    """How well the constraints of a state were solved, and what of it is not MuJoCo's."""
-
-    error: Float[Array, "*batch"]
-    """The relative error of the accelerations before the last step of Newton's method: their distance to the solution,
-    to first order, over the larger of the accelerations with and without constraints, in the metric of the mass
-    matrix; zero where that step was exact."""
-    iterations: Float[Array, "*batch"]
-    """The steps of Newton's method."""
-    deep: Float[Array, "*batch"]
-    """The number of contacts that overlap so deeply that their places and directions may not be those of MuJoCo, of
-    pairs of types for which it has only its general routine: by more than the smallest half size of their ellipsoids,
-    cylinders and boxes, or half of it for cylinders with ellipsoids, cylinders and boxes."""
-    tolerance: float = eqx.field(static=True)
-
-    @property
-    def converged(self) -> Any:
-        """Whether the error was at most the tolerance; false where it is not a number."""
-        return self.error <= self.tolerance
 
 
 class World(AbstractWorld):
@@ -74,7 +50,7 @@ class World(AbstractWorld):
     keys: Keyframe
     """All keyframes."""
     key_names: tuple[str, ...] = eqx.field(static=True)
-    options: SolverOptions | ContactOptions = eqx.field(static=True)
+    options: SolverOptions = eqx.field(static=True)
     appearance: Appearance | VisualFile | None
     """The geoms that pictures show of it, or a file that has them; None: shapes that touch, or its model alone."""
 
@@ -93,7 +69,7 @@ class World(AbstractWorld):
         sensors: Sequence[Sensor] = (),
         timestep: float = 1e-3,
         integrator: str | None = None,
-        options: SolverOptions | ContactOptions | None = None,
+        options: SolverOptions | None = None,
     ):
         """The world of a model, in which nothing is attached by default.
 
@@ -113,7 +89,7 @@ class World(AbstractWorld):
         - `integrator`: one of `jaxdyn.step`, by default `"implicit_velocity"`, which takes the damping of actuators on
           joints with one axis at the end of the step; with MuJoCo's law `"implicitfast"`, the default, `"euler"`,
           `"implicit"` or `"rk4"`, as MuJoCo has them.
-        - `options`: how contacts are solved: `ContactOptions`, or with MuJoCo's law `SolverOptions`.
+        - `options`: how contacts and constraints are solved.
 
         With MuJoCo's law, Coulomb friction of joints is MuJoCo's friction loss, without `friction_velocity`, and points
         of `Points` are spheres without size.
@@ -124,9 +100,10 @@ class World(AbstractWorld):
         `UnknownNameError`; `ShapeError`.
         """
         touching = Touching(contacts, surface, pairs, apart)
+        options = SolverOptions() if options is None else options
         given = Attached(touching, law, limits, actuators, sensors, timestep, integrator, options)
         self.model = model
-        self.parts, self.options = parts_of_model(model, given)
+        self.parts, self.options = parts_of_model(model, given), options
         self.start, self.key_names, self.appearance = model.neutral(), (), None
         sizes = (model.nq,), (model.nv,), (self.na,), (self.nu,), (), (0, 7)
         self.keys = Keyframe(*(float_leaf(np.zeros((0, *size))) for size in sizes))
@@ -245,10 +222,7 @@ class World(AbstractWorld):
         carries joints is moved.
         """
         given = given_of(self, state, control, torque, wrenches)
-        if not self.parts.as_mujoco:
-            return solved(given).a
-        bound, operands = given.bound()
-        return bound.call(rows.natural, operands, solved(given).a, given.arguments.v)
+        return solved(given, "acceleration").results["acceleration"]
 
     @compiled()
     def rate(self, t: Any, state: State, control: Controls | None = None) -> State:
@@ -261,14 +235,11 @@ class World(AbstractWorld):
         given = given_of(self, state, control, None, None)
         state, arguments = given.state, given.arguments
         turned = joints.apply_to_rows(joints.coordinate_rate, self.model.topology, arguments.q, arguments.v)
-        if self.parts.as_mujoco:
-            bound, operands = given.bound()
-            activation = bound.call(rows.rates, operands, **arguments.named())
-            a = self.accelerations(state, control)
-        else:
-            a, activation = accelerations_as_model(given)
+        found = (
+            solved(given, "acceleration", "rates").results if self.parts.as_mujoco else accelerations_as_model(given)
+        )
         held = (None if x is None else jnp.zeros_like(x) for x in (state.mocap, state.active))
-        return State(turned, a, activation, jnp.ones_like(state.time), *held)
+        return State(turned, found["acceleration"], found["rates"], jnp.ones_like(state.time), *held)
 
     @compiled()
     def step(
@@ -349,10 +320,10 @@ class World(AbstractWorld):
         """See `AbstractWorld`."""
         return advanced(self, state, control, torque, wrenches, sensed)
 
-    def no_report(self, state: State) -> ContactReport:
+    def no_report(self, state: State) -> SolverReport:
         """See `AbstractWorld`."""
         zero = jnp.zeros(state.v.shape[:-1], state.v.dtype)
-        return ContactReport(zero, zero.astype(jnp.int32), self.options.tolerance_of(zero.dtype))
+        return SolverReport(zero, zero.astype(jnp.int32), self.options.tolerance_of(zero.dtype))
 
     @compiled()
     def sensors(
@@ -367,7 +338,7 @@ class World(AbstractWorld):
         if not self.parts.sensors.names:
             return {}
         given = given_of(self, state, control, torque, wrenches)
-        return by_name(self.parts.sensors, sensed(given, solved(given)))
+        return by_name(self.parts.sensors, solved(given, "sensors").results["sensors"])
 
     @compiled()
     def report(
@@ -379,12 +350,9 @@ class World(AbstractWorld):
     ) -> SolverReport:
         """How well the constraints are solved in a state. Arguments and errors as for `accelerations`."""
         given = given_of(self, state, control, torque, wrenches)
-        found, deep = solved(given), jnp.zeros(given.arguments.q.shape[:-1], given.arguments.q.dtype)
-        if self.parts.as_mujoco:
-            bound, operands = given.bound()
-            deep = bound.call(deep_contacts, operands, given.arguments.q)[..., 0]
+        found = solved(given, "deep")
         tolerance = self.options.tolerance_of(given.arguments.q.dtype)
-        return SolverReport(found.error, found.iterations.astype(jnp.int32), deep, tolerance)
+        return SolverReport(found.error, found.iterations.astype(jnp.int32), tolerance, found.results["deep"][..., 0])
 
     @compiled()
     def constraint_forces(
@@ -401,10 +369,7 @@ class World(AbstractWorld):
             advice = "jaxdyn.contact_forces(world.model, world.parts.touching, ...) has the forces of its contacts"
             raise ModelError(f"constraint_forces are those of MuJoCo's law, which this world does not have; {advice}")
         given = given_of(self, state, control, torque, wrenches)
-        bound, operands = given.bound()
-        found = solved(given)
-        named = given.arguments.named() | found.given_pushes()
-        return bound.call(rows.constraint_torque, operands, found.a, **named)
+        return solved(given, "torque").results["torque"]
 
     @naming_arguments
     def from_qvel(self, q: Configuration, qvel: Velocity) -> Float[Array, "*batch nv"]:

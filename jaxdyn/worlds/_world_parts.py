@@ -10,16 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdyn._types import Array, Float
-from jaxdyn.algorithms.recursions import Robot, RobotAndParts
+from jaxdyn.algorithms.recursions import Robot
 from jaxdyn.contact import Contacts
-from jaxdyn.model import Model
 from jaxdyn.spatial import Quaternion, Sym3, Vec3
 from jaxdyn.tree import columns_of, take_rows
-from jaxdyn.worlds import _equations as rows
 from jaxdyn.worlds._actuators import Actuators
 from jaxdyn.worlds._bodies import Bodies
 from jaxdyn.worlds._constraints import Constraints
-from jaxdyn.worlds._newton import Pattern
 from jaxdyn.worlds._no_slip import NoSlip
 from jaxdyn.worlds._parts import Part, PartRows
 from jaxdyn.worlds._passive import Passive
@@ -47,7 +44,6 @@ class WorldParts(Part):
     """Whether Euler steps take the damping of joints implicitly."""
     free_bodies: tuple[int, ...] = eqx.field(static=True)
     """The first degrees of freedom of free bodies that carry no joints."""
-    pattern: Pattern | None = eqx.field(static=True)
     no_slip: NoSlip | None = None
     """MuJoCo's sweeps against slip, if the file has them."""
     of_model: bool = eqx.field(static=True, default=False)
@@ -69,9 +65,8 @@ class WorldParts(Part):
 
 def with_numbers_of_model(found: PartRows, robot: Robot) -> PartRows:
     """Return the rows of the parts of a world that is made of a model, with the arrays that are the model's own:
-    damping, springs, dry friction, limits of positions and efforts, inertias, and placements and axes of joints.
-
-    So that each number stands in one place, where gradients and fits reach it."""
+    damping, springs, dry friction, limits of positions and efforts, inertias, and placements and axes of joints. Each
+    number then stands in one place, where gradients and fits reach it; the parts hold arrays without rows for them."""
     limits, passive, sensors = found.constraints.limits, found.passive, found.sensors
     coordinates, _ = np.array(limits.joints, int).reshape(-1, 2).T
     bounds = [take_rows(x, coordinates) for x in (robot.position_lower, robot.position_upper)]
@@ -103,7 +98,7 @@ def _inertias(robot: Robot, bodies: np.ndarray) -> tuple[Any, Vec3, Sym3]:
     return mass, center, Sym3(*about_origin) - offset * mass
 
 
-def _turn(turns: PartRows, robot: Robot) -> None:
+def _turn(turns: Any, robot: Robot) -> None:
     """Set the fixed rotations before joints, and their axes, of chains (`Turns`)."""
     joints, axes = np.array(turns.own, int).T
     placed = columns_of(take_rows(robot.joint_placement, joints))[3:]
@@ -127,21 +122,3 @@ def _placed(origin: list) -> Any:
     """Return poses without rotations."""
     x, y, z = origin
     return _table([x, y, z, x * 0 + 1, x * 0, x * 0, x * 0])
-
-
-def pattern_of(model: Model, parts: WorldParts) -> Pattern:
-    """Return the structure of the constraints' rows, which tracing finds."""
-    found: list[Pattern] = []
-
-    def look(robot: Robot, world, q, v, control, activation):
-        now = rows.acting(robot, world, q, v, control, activation, robot.zeros())
-        all_rows = rows.rows_at(robot, world, now)
-        found.append(Pattern.of(all_rows.kinds, all_rows.moves(robot), robot.topology.dof_ancestors))
-        return all_rows.aref
-
-    na = sum(x >= 0 for x in parts.actuators.states)
-    sizes = model.nq, model.nv, len(parts.actuators.names), na
-    dtype = model.dtype
-    bound, operands = RobotAndParts.of(model, parts, dtype, "load_world")
-    jax.eval_shape(lambda *x: bound.call(look, operands, *x), *(jax.ShapeDtypeStruct((n,), dtype) for n in sizes))
-    return found[0]

@@ -82,10 +82,9 @@ def complete_frame(normal: Vec3, tangent: Vec3 | None = None) -> Mat3:
 
     Without a tangent it is the y-axis, or the z-axis for normals near the y-axis (mju_makeFrame).
     """
-    if tangent is None:
-        flat = (normal.y < 0.5) & (normal.y > -0.5)
-        tangent = select(flat, Vec3(0.0, 1.0, 0.0), Vec3(0.0, 0.0, 1.0))
-    first = direction(tangent - normal * normal.dot(tangent))
+    flat = (normal.y < 0.5) & (normal.y > -0.5)
+    along: Vec3 = select(flat, Vec3(0.0, 1.0, 0.0), Vec3(0.0, 0.0, 1.0)) if tangent is None else tangent
+    first = direction(along - normal * normal.dot(along))
     return Mat3(normal, first, normal.cross(first))
 
 

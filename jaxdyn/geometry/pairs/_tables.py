@@ -134,7 +134,7 @@ def pair_witness_count(
     """
     pair, swapped = _pair(kind1, kind2, points)
     if swapped:
-        kind1, size_count1, structures = kind2, size_count2, structures[::-1]
+        kind1, size_count1, structures = kind2, size_count2, (structures[1], structures[0])
     if isinstance(structures[0], Grid):
         return structures[0].prisms
     return pair.count * (Points.witness_count(size_count1) if kind1 is Points else 1)

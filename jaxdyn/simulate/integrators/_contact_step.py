@@ -9,10 +9,11 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxdyn._errors import ModelError
-from jaxdyn.contact import ContactReport, Contacts, accelerations_of_contact, contact_step, require_contact
+from jaxdyn.contact import Contacts, accelerations_of_contact, contact_step, require_contact
 from jaxdyn.model import Model
 from jaxdyn.simulate._state import State
 from jaxdyn.simulate.integrators._closed_loops import symplectic_step
+from jaxdyn.solve import SolverReport
 
 
 def require_contact_integrator(
@@ -32,11 +33,11 @@ def require_contact_integrator(
 
 def contact_steps(
     model: Model, state: State, tau, dt, f_ext, contacts: Contacts, substeps: int
-) -> tuple[State, ContactReport]:
+) -> tuple[State, SolverReport]:
     """The state after `substeps` steps of the length `dt`, and the largest error and the sum of the iterations in
     them."""
 
-    def one(state: State) -> tuple[State, ContactReport]:
+    def one(state: State) -> tuple[State, SolverReport]:
         arguments = model, contacts, state.q, state.v, tau, dt, f_ext
         if model.topology.has_loops:
             gained, report = accelerations_of_contact(*arguments)
@@ -53,7 +54,7 @@ def contact_steps(
     return first if substeps == 1 else lax.scan(further, first, length=substeps - 1)[0]
 
 
-def worst(x: ContactReport, y: ContactReport) -> ContactReport:
+def worst(x: SolverReport, y: SolverReport) -> SolverReport:
     """The report of two steps."""
     both = jnp.maximum(x.error, y.error), x.iterations + y.iterations
     return eqx.tree_at(lambda r: (r.error, r.iterations), x, both)

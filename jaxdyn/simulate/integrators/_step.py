@@ -20,7 +20,7 @@ from jaxdyn._errors import (
 )
 from jaxdyn._types import Velocity, Wrenches
 from jaxdyn.algorithms.recursions import model_batch
-from jaxdyn.contact import ContactReport, Contacts
+from jaxdyn.contact import Contacts
 from jaxdyn.model import Model
 from jaxdyn.simulate._state import State, with_velocity
 from jaxdyn.simulate.integrators._closed_loops import closed, require_closed
@@ -33,6 +33,7 @@ from jaxdyn.simulate.integrators._one_step import (
 )
 from jaxdyn.simulate.integrators._runge_kutta import rk4_step
 from jaxdyn.simulate.integrators._variational_midpoint import variational_midpoint_step
+from jaxdyn.solve import SolverReport
 
 type Integrator = Literal["euler", "semi_implicit_euler", "implicit_velocity", "midpoint", "rk4"]
 
@@ -151,7 +152,7 @@ def advance(
     substeps: int = 1,
     actuator_damping: Any = None,
     contacts: Contacts | None = None,
-) -> tuple[State, ContactReport | None]:
+) -> tuple[State, SolverReport | None]:
     """`step` without checks, for a state that has all batch axes, and with contacts how they were solved."""
     if contacts is not None:
         return contact_steps(model, state, tau, dt / substeps, f_ext, contacts, substeps)

@@ -51,7 +51,7 @@ class RolloutFit(eqx.Module):
     rounds: int
     unsolved: int
     """In how many intervals between samples contacts were not solved to their tolerance, in the roll-outs at the end;
-    more iterations in the `ContactOptions` help."""
+    more iterations in the `SolverOptions` help."""
     position_noise: np.ndarray
     """`[nv]`: root mean square of the position residuals, rad or m."""
     velocity_noise: np.ndarray | None

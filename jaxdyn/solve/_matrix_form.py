@@ -1,0 +1,185 @@
+"""Problems in the form of matrices: rows that couple bodies, and equations that hold exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.scipy.linalg import solve_triangular
+
+from jaxdyn import native
+from jaxdyn._compile import once
+from jaxdyn.algorithms.recursions import Robot
+from jaxdyn.constraints import proximal_steps
+from jaxdyn.laws import Curvature, times
+from jaxdyn.rows import AbstractRows, rates_of
+from jaxdyn.solve._tree_form import MovingBodies
+from jaxdyn.tree import sum_up, take_rows
+
+
+class Held(NamedTuple):
+    """The equations `J a + gamma = 0` of loops, couplings and joints that mimic others on the accelerations `a` in the
+    axes at the start, as rows."""
+
+    J: Any
+    """`[m * nv, *batch]`"""
+    gamma: Any
+    """`[m, *batch]`"""
+
+    def matrix(self):
+        """Return `J` as `[m, nv, *batch]`."""
+        return self.J.reshape(self.gamma.shape[0], -1, *self.gamma.shape[1:])
+
+    def part(self, factors: MatrixFactors, y, e=None) -> tuple[Any, Any]:
+        """Return `x` and `l` with `H x + J^T l = y` and `J x = e`, zero by default, from the factors of `H`."""
+        J = self.matrix()
+        both = factors.substitute(jnp.concatenate([y[:, None], jnp.swapaxes(J, 0, 1)], axis=1))
+        x, Y = both[:, 0], both[:, 1:]
+        e = rates_of(J, x) if e is None else rates_of(J, x) - e
+        C, Y, b = (jnp.moveaxis(z, (0, 1), (-2, -1)) for z in (J, Y, e[:, None]))
+        l = proximal_steps(jnp.matmul(C, Y, precision=lax.Precision.HIGHEST), b)
+        taken = jnp.matmul(Y, l, precision=lax.Precision.HIGHEST)
+        return x - jnp.moveaxis(taken[..., 0], -1, 0), jnp.moveaxis(l[..., 0], -1, 0)
+
+
+class MatrixFactors(NamedTuple):
+    """The factors of the equations."""
+
+    packed: Any
+    """`[nv * nv, *batch]`: Cholesky's factor of `H` with its rows and columns in reverse order, in which those of a
+    tree have no fill-in (Featherstone 2008, section 6.5)."""
+    held: Held | None = None
+
+    @classmethod
+    def of(cls, H, held: Held | None) -> MatrixFactors:
+        """Return the factors of a symmetric matrix `[nv, nv, *batch]`, of which only the lower triangle is read."""
+        reversed_ = jnp.moveaxis(H[::-1, ::-1], (0, 1), (-1, -2))
+        L = jnp.moveaxis(jnp.linalg.cholesky(reversed_, symmetrize_input=False), (-2, -1), (0, 1))
+        return cls(L.reshape(-1, *L.shape[2:]), held)
+
+    def substitute(self, y):
+        """Return `H^-1 y` for `y` `[nv, k, *batch]`."""
+        nv = len(y)
+        L = jnp.moveaxis(self.packed.reshape(nv, nv, *self.packed.shape[1:]), (0, 1), (-2, -1))
+        y = jnp.moveaxis(y[::-1], (0, 1), (-2, -1))
+        x = solve_triangular(L, solve_triangular(L, y, lower=True), lower=True, trans=1)
+        return jnp.moveaxis(x, (-2, -1), (0, 1))[::-1]
+
+    def solve(self, robot: Robot, y, e=None) -> tuple[Any, Any]:
+        """Return `x` with `H x = y`, rows `[nv]`; with equations that hold, `x` and their multipliers `l` with `H x +
+        J^T l = y` and `J x = e`, zero by default."""
+        y = robot.broadcast(y)
+        return (self.substitute(y[:, None])[:, 0], None) if self.held is None else self.held.part(self, y, e)
+
+
+class Pattern(eqx.Module):
+    """Which entries of a matrix may be other than zero; its packed array has these alone."""
+
+    shape: tuple[int, int] = eqx.field(static=True)
+    entries: bytes = eqx.field(static=True)
+    """A truth value for each entry."""
+
+    @classmethod
+    def of(cls, entries: np.ndarray) -> Pattern:
+        """Return the pattern of an array of truth values."""
+        return cls(entries.shape, entries.astype(bool).tobytes())
+
+    @property
+    def table(self) -> np.ndarray:
+        """The truth values."""
+        return np.frombuffer(self.entries, bool).reshape(self.shape)
+
+    def pack(self, A):
+        """Return the packed array `[k, *batch]` of a matrix `[m, n, *batch]`."""
+        return take_rows(A.reshape(-1, *A.shape[2:]), np.flatnonzero(self.table.ravel()))
+
+    def unpack(self, packed, *, symmetric: bool = False):
+        """Return the matrix of a packed array, or of that of its lower triangle."""
+        places = np.where(self.table, np.cumsum(self.table.ravel()).reshape(self.shape) - 1, -1)
+        places = np.maximum(places, places.T) if symmetric else places
+        return take_rows(packed, places.ravel()).reshape(*self.shape, *packed.shape[1:])
+
+
+class MatrixForm(eqx.Module):
+    """The mass matrix, and the Jacobian of all rows."""
+
+    mass: Any
+    """Packed, its lower triangle."""
+    jacobian: Any
+    """Packed."""
+    mass_entries: Pattern
+    jacobian_entries: Pattern
+    counts: tuple[int, ...] = eqx.field(static=True)
+    """The number of rows of each term."""
+    held: Held | None
+
+    @classmethod
+    def of(cls, robot: Robot, bodies: MovingBodies, rows: Sequence[AbstractRows], held: Held | None) -> MatrixForm:
+        """Return the matrices of rows."""
+        none = np.zeros((0, robot.nv), bool)
+        moves = [x.moves(robot) for x in rows]
+        jacobian_entries = Pattern.of(np.concatenate([none, *moves]))
+        mass_entries = Pattern.of(np.tril(robot.topology.dof_ancestors))
+        J = [robot.broadcast(robot.constant(none.astype(float)))]
+        J = jnp.concatenate([*J, *(robot.broadcast(x.jacobian(robot, bodies.S)) for x in rows)])
+        packed = mass_entries.pack(mass_matrix(robot, bodies)), jacobian_entries.pack(J)
+        return cls(*packed, mass_entries, jacobian_entries, tuple(map(len, moves)), held)
+
+    def sparse(self, robot: Robot) -> MatrixForm:
+        """Return the same: the zeros of packed matrices are known."""
+        return self
+
+    @property
+    def J(self):
+        """The Jacobian of all rows, `[n, nv, *batch]`."""
+        return self.jacobian_entries.unpack(self.jacobian)
+
+    @property
+    def M(self):
+        """The mass matrix, `[nv, nv, *batch]`."""
+        return self.mass_entries.unpack(self.mass, symmetric=True)
+
+    def moved(self, robot: Robot, x):
+        """Return what the other methods need of accelerations."""
+        return x
+
+    def rates(self, robot: Robot, x) -> list:
+        """Return `J x` of all terms."""
+        return self.of_terms(rates_of(self.J, x))
+
+    def of_terms(self, rows) -> list:
+        """Return the rows of each term."""
+        return jnp.split(rows, np.cumsum(self.counts)[:-1]) if self.counts else []
+
+    def inner(self, a, b):
+        """Return `a^T M b`, `[1, *batch]`."""
+        return (a * rates_of(self.M, b)).sum(axis=0, keepdims=True)
+
+    def descent(self, robot: Robot, x, pushes: Sequence):
+        """Return `J^T f - M x`, rows `[nv]`."""
+        own = -rates_of(self.M, x)
+        return own + (self.J * jnp.concatenate(pushes)[:, None]).sum(axis=0) if pushes else own
+
+    def step(self, robot: Robot, curvatures: Sequence[Curvature], tau) -> tuple[Any, MatrixFactors]:
+        """Return `H^-1 tau` with `H = M + J^T C J`, with equations that hold the part of it that they allow, and the
+        factors of `H`."""
+        J, H = self.J, self.M
+        if self.counts:
+            stiff = [times(G, rows) for G, rows in zip(curvatures, self.of_terms(J), strict=True)]
+            H = native.add_gram(H, once(jnp.concatenate(stiff)), J, self.jacobian_entries.table)
+        factors = MatrixFactors.of(H, self.held)
+        return once(factors.solve(robot, tau)[0]), factors
+
+
+def mass_matrix(robot: Robot, bodies: MovingBodies):
+    """Return the mass matrix `[nv, nv, *batch]`; only its lower triangle is right, and only where a column moves the
+    body of the row."""
+    force = sum_up(robot.tree, bodies.inertia).apply(bodies.S)
+    S, force = (jax.tree.map(robot.broadcast, x) for x in (bodies.S, force))
+    M = jax.tree.map(lambda x: x[None], S).dot(jax.tree.map(lambda x: x[:, None], force))
+    return M + robot.constant(np.eye(robot.nv)) * robot.broadcast(bodies.armature)[:, None]
