@@ -21,6 +21,7 @@ from jaxdyn.model import LEAVES, Actuator, Model
 from jaxdyn.simulate import AbstractWorld, Advance, RolloutOptions, State, Trajectory, roll_out_world
 from jaxdyn.simulate.integrators import require_closed
 from jaxdyn.solve import SolverOptions, SolverReport
+from jaxdyn.worlds._appearance import Appearance, VisualFile
 from jaxdyn.worlds._from_model import Attached, parts_of_model
 from jaxdyn.worlds._model_constraints import Touching
 from jaxdyn.worlds._model_sensors import Sensor
