@@ -63,8 +63,9 @@ def _classes(kind: type) -> dict[str, type]:
     return found
 
 
-def _names_of_fields(kind: Any) -> tuple[str, ...]:
-    return kind._fields if issubclass(kind, tuple) else tuple(f.name for f in dataclasses.fields(kind))
+def _names_of_fields(kind: type) -> tuple[str, ...]:
+    named: Any = kind
+    return named._fields if issubclass(kind, tuple) else tuple(f.name for f in dataclasses.fields(named))
 
 
 def _written(x: Any, name: str, arrays: dict[str, np.ndarray], classes: dict[str, type]) -> Any:
