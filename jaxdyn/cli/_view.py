@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from jaxdyn._errors import DataError, RobotFileError, ShapeError, require_positive, require_suffix
@@ -119,7 +120,7 @@ def main(arguments: Sequence[str]) -> None:
                 error.add_note(f"(qs is the array q of {options.motion}, compare that of {options.compare or 'none'})")
                 raise
         if options.simulate is not None:
-            viewer.play(_simulated(options, shown, viewer))
+            viewer.play(_simulated(options, options.simulate, shown, viewer))
         if options.collisions:
             viewer.show_layer("collisions")
         if _write(viewer, options):
@@ -175,16 +176,16 @@ def _world(options: Options, shown: Any) -> World:
     return shown
 
 
-def _simulated(options: Options, shown: Any, viewer: Viewer) -> Trajectory:
-    """Return what happens in the seconds of the options, with at most about 60 samples in a second."""
+def _simulated(options: Options, seconds: float, shown: Any, viewer: Viewer) -> Trajectory:
+    """Return what happens in these seconds, with at most about 60 samples in a second."""
     announce("compiling and simulating")
     world = shown if isinstance(shown, World) else None
     dt = _TIMESTEP if world is None else float(world.timestep)
     every = max(1, round(1 / (_SAMPLES_PER_SECOND * dt)))
-    steps, saved = every * max(1, math.ceil(options.simulate / (every * dt))), RolloutOptions(save_every=every)
+    steps, saved = every * max(1, math.ceil(seconds / (every * dt))), RolloutOptions(save_every=every)
     if world is None:
         model = viewer.model
-        return rollout(model, State(viewer.q), np.zeros((steps, model.nv)), dt, options=saved)
+        return rollout(model, State(jnp.asarray(viewer.q)), np.zeros((steps, model.nv)), dt, options=saved)
     name = options.keyframe or None
     control = np.zeros(world.nu) if name is None else np.asarray(world.keyframes[name].control)
     return world.rollout(world.state(keyframe=name), np.tile(control, (steps, 1)), options=saved)

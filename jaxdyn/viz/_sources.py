@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -66,17 +66,11 @@ def drawing_of(
     by_itself = visuals is None
     if by_itself:
         visuals = () if given else source
-    load_collisions: Callable[[], list[Surface]] | None = None
-    file = None
+    file, files = None, {"package_dirs": package_dirs, "skip_missing": skip_missing}
     if not isinstance(visuals, list | tuple):
         if not _is_file(visuals):
             require_kind(visuals, list, "visuals", "a tuple of Visual", _FILES, error=ModelError)
-        file, files = visuals, {"package_dirs": package_dirs, "skip_missing": skip_missing}
-        visuals = load_visuals(file, **files)
-
-        def load_collisions():
-            return [surface_of(model, x, COLLISIONS) for x in load_visuals(file, collision=True, **files)]
-
+        file, visuals = visuals, load_visuals(visuals, **files)
     for visual in visuals:
         require_kind(visual, Visual, "an element of visuals", error=ModelError)
     unbatched_leaves(model)
@@ -84,8 +78,13 @@ def drawing_of(
         drawing = draw_world(source, skip_missing=skip_missing)
         contacts = source.parts.touching if contacts is None else contacts
     else:
+
+        def load_collisions() -> list[Surface]:
+            return [surface_of(model, x, COLLISIONS) for x in load_visuals(file, collision=True, **files)]
+
         surfaces = [surface_of(model, visual, MESHES) for visual in visuals]
-        drawing = draw(model, surfaces, _start_of(source, model, given), load_collisions=load_collisions)
+        loading = None if file is None else load_collisions
+        drawing = draw(model, surfaces, _start_of(source, model, given), load_collisions=loading)
     if contacts is True:
         contacts = _contacts_of_file(model, file if given else source, package_dirs, skip_missing)
     return drawing if contacts is None or contacts is False else _with_contacts(drawing, contacts)

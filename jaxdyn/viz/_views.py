@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from jaxdyn._errors import naming_arguments
+from jaxdyn._errors import DataError, naming_arguments
 from jaxdyn._types import ArrayLike
 from jaxdyn.contact import ContactForces
 from jaxdyn.model import Model
@@ -53,8 +53,10 @@ def save_html(
     `Viewer.play`; without them the robot stands as in `Viewer`, whose arguments the others are (`q` among them).
     **Raises** as `Viewer` and `Viewer.play`, and `DataError` where one of `t` and `qs` is missing.
     """
+    if t is None and qs is not None:
+        raise DataError("a trajectory needs both t and qs")
     path = require_page(path)
     with Viewer(model_or_path, **arguments) as viewer:
-        if t is not None or qs is not None:
+        if t is not None:
             viewer.play(t, qs, compare=compare, forces=forces, newtons_per_meter=newtons_per_meter)
         viewer.save_html(path, frames_per_second=frames_per_second)

@@ -73,7 +73,8 @@ def load_world(
         kind = "a saved world" if saved else "an MJCF file"
         raise ModelError(f"{kind} says by itself what {', '.join(wrong)} would: these are for URDF files")
     if saved:
-        return _saved_world(path_or_text, options)
+        world = read_world(path_or_text, World)
+        return world if options is None else _with(world, options=options)
     if mjcf:
         return _world_of_mjcf(path_or_text, options)
     if links is not None and not ground:
@@ -115,12 +116,6 @@ def _world_of_mjcf(path_or_text: Any, options: SolverOptions | None) -> World:
     names = tuple(object_name(m, "key", i) for i in range(m.nkey))
     fields = {"start": start, "keys": keyframes_of(model, m), "key_names": names, "options": options}
     return World.made_of(model=model, parts=parts, **fields, appearance=Appearance.of(m))
-
-
-def _saved_world(path: Any, options: SolverOptions | None) -> World:
-    """Return the world of a file of `save_world`."""
-    world = read_world(path, World)
-    return world if options is None else _with(world, options=options)
 
 
 def _with(world: World, **changed: Any) -> World:

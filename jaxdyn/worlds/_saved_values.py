@@ -55,17 +55,17 @@ def _classes(kind: type) -> dict[str, type]:
     found: dict[str, type] = {}
     left: list[Any] = [kind, *_HASHABLE]
     while left:
-        one = left.pop()
+        one: Any = left.pop()
         left += [one.__value__] if isinstance(one, typing.TypeAliasType) else typing.get_args(one)
-        name = _name_of(one) if isinstance(one, type) else ""
-        if name and name not in found:
+        if isinstance(one, type) and (name := _name_of(one)) and name not in found:
             found[name] = one
             left += [*one.__subclasses__(), *typing.get_type_hints(one).values()]
     return found
 
 
 def _names_of_fields(kind: type) -> tuple[str, ...]:
-    return kind._fields if issubclass(kind, tuple) else tuple(f.name for f in dataclasses.fields(kind))
+    named: Any = kind
+    return named._fields if issubclass(kind, tuple) else tuple(f.name for f in dataclasses.fields(named))
 
 
 def _written(x: Any, name: str, arrays: dict[str, np.ndarray], classes: dict[str, type]) -> Any:
