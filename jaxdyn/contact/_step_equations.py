@@ -113,8 +113,8 @@ def _stops(robot: Robot, contacts: ContactRows, q, dt) -> Stop:
             coordinate[first:last] = topology.q_starts[joint] + np.arange(last - first)
     free = robot.constant(np.where(coordinate < 0, _FAR, 0.0))
     lower, upper, q = (take_rows(x, coordinate) for x in (robot.position_lower, robot.position_upper, q))
-    far = (robot.broadcast(jnp.minimum(x, _FAR) + free) for x in (q - lower, upper - q))
-    return Stop(contacts.stop_law, *far, dt[None])
+    below, above = (robot.broadcast(jnp.minimum(x, _FAR) + free) for x in (q - lower, upper - q))
+    return Stop(contacts.stop_law, below, above, dt[None])
 
 
 def _held(robot: Robot, at: Kinematics, q, v, velocity: Motion, c: Motion) -> Held | None:

@@ -23,7 +23,7 @@ class AbstractLaw(eqx.Module):
     """
 
     @abc.abstractmethod
-    def force(self, x):
+    def force(self, x) -> Any:
         """Return the forces at these residuals."""
 
     @abc.abstractmethod

@@ -26,7 +26,7 @@ class AbstractRows(eqx.Module):
         """Return, `[directions n, nv]`, which entries of the Jacobian may be other than zero."""
 
     @abc.abstractmethod
-    def rates(self, robot: Robot, motion: Motion, x):
+    def rates(self, robot: Robot, motion: Motion, x) -> Any:
         """Return `J x`, where `x` moves what is behind the degrees of freedom by `motion`."""
 
     @abc.abstractmethod
@@ -35,7 +35,7 @@ class AbstractRows(eqx.Module):
         points of reference, and the forces on the degrees of freedom themselves, rows `[nv]`; None for zero."""
 
     @abc.abstractmethod
-    def jacobian(self, robot: Robot, S: Motion):
+    def jacobian(self, robot: Robot, S: Motion) -> Any:
         """Return `J` `[directions n, nv, *batch]`."""
 
     @abc.abstractmethod

@@ -110,7 +110,8 @@ class _PartOfSolution:
         return self._finished(robot, parts, now, problem, minimize(robot, problem, self.options), further)
 
     def _finished(self, robot: Robot, parts: Any, now, problem: Problem, found: Minimum, further: dict) -> tuple:
-        a, multipliers, factors = robot.broadcast(problem.free + found.x), None, None
+        a, multipliers = robot.broadcast(problem.free + found.x), None
+        factors: Any = None
         held = getattr(problem.form, "held", None)
         if self.factored or held is not None:
             factors = factors_at(robot, problem, found.x)

@@ -171,8 +171,8 @@ def _searched(options: SolverOptions, further: Callable, start: Search):
     def unfinished(at):
         return ((at[0].done < 1) & (at[1] < options.searches)).any()
 
-    start = start, jnp.zeros_like(start.length)
-    return lax.while_loop(unfinished, lambda at: (further(at[0]), at[1] + 1), start)[0].length
+    begin = start, jnp.zeros_like(start.length)
+    return lax.while_loop(unfinished, lambda at: (further(at[0]), at[1] + 1), begin)[0].length
 
 
 def minimize(robot: Robot, problem: Problem, options: SolverOptions) -> Minimum:

@@ -71,6 +71,7 @@ def _stages(robot: Robot, world: PartRows, q, v, control, activation) -> Stages:
     J = jnp.concatenate(
         [robot.broadcast(robot.constant(np.zeros((0, robot.nv)))), *(x.rows.jacobian(robot, S) for x in terms)]
     )
+    laws: list[Any] = [term.law for term in terms]
     M = mass_matrix(robot, bodies_of(now.equations))
     bias = bias_force(robot, now.equations, now.at.v)
     stages = Stages(
@@ -83,6 +84,6 @@ def _stages(robot: Robot, world: PartRows, q, v, control, activation) -> Stages:
         now.actuators.rate,
         J.reshape(-1, *J.shape[2:]),
         jnp.concatenate([none, *(-x.offset for x in terms)]),
-        jnp.concatenate([none, *(x.law.D for x in terms)]),
+        jnp.concatenate([none, *(law.D for law in laws)]),
     )
     return jax.tree.map(robot.broadcast, stages)
