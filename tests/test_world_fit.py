@@ -286,9 +286,13 @@ def test_the_half_cheetah_is_identified_with_true_intervals():
         start = p.about(p.model(rng.choice([-1, 1], p.size) * rng.uniform(0.2, 0.3, p.size)))
         noise = {"position_noise": POSITION, "velocity_noise": VELOCITY}
         out = fit_rollouts(start, recording, segment=0.05, **noise)
-        # Where residuals have kinks, as at impacts, steps may end just beside the minimum.
-        assert out.step_left < 0.5, out.message
+        # Where residuals have kinks, as at impacts, steps may stall about a standard error beside the minimum.
+        assert out.step_left < 2, out.message
+        # The states of short segments follow a part of the noise, so residuals are smaller than it; none is in excess.
+        assert np.max(out.position_noise) < 1.1 * POSITION
+        assert np.max(out.velocity_noise) < 1.1 * VELOCITY
         assert "far beyond" not in out.message
         assert out.unsolved == 0
         inside.append(covered(out, world))
+        print(seed, out.message, out.iterations, inside[-1].sum())
     assert np.mean(inside) > 0.9
