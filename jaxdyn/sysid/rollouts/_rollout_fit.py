@@ -194,8 +194,8 @@ def fit_rollouts(
     improved = options.optimizer is None and options.matching != 0
     while improved:
         improved = False
-        for start in _other_starts(problem, now, first) if _has_far_segments(problem, now) else ():
-            other = _descended(problem, start, options, None)
+        for begin in _other_starts(problem, now, first) if _has_far_segments(problem, now) else ():
+            other = _descended(problem, begin, options, None)
             if float(other.cost) < float(now.cost) * (1 - _LOWER):
                 now, improved = other, True
                 break
