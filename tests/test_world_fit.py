@@ -294,5 +294,4 @@ def test_the_half_cheetah_is_identified_with_true_intervals():
         assert "far beyond" not in out.message
         assert out.unsolved == 0
         inside.append(covered(out, world))
-        print(seed, out.message, out.iterations, inside[-1].sum())
     assert np.mean(inside) > 0.9

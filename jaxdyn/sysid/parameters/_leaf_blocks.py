@@ -218,7 +218,8 @@ def _of_world(choice: Positive | Additive, tree: Any) -> list[Owned] | None:
     `ModelError`, `UnknownNameError`."""
     what, where = type(choice).__name__, choice.where
     names = {kind: getattr(choice, f"{kind}s") for kind in ("joint", "actuator", "tendon")}
-    attribute = where if isinstance(tree, World) and where in world_arrays.attributes() else None
+    attribute = where if isinstance(tree, World) and isinstance(where, str) else None
+    attribute = attribute if attribute in world_arrays.attributes() else None
     if attribute is None:
         if choice.actuators is not None or choice.tendons is not None:
             raise ModelError(f"{what}: {where!r} belongs to no actuators or tendons of a world; choose entries with at")

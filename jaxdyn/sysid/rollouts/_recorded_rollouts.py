@@ -293,4 +293,5 @@ def cut_recordings(
     first = None
     if isinstance(robot, World) and robot.na:
         first = jnp.asarray(np.stack([first_activation(robot, x) for x in recordings]), dtype)
-    return Segments(Inputs(tau, control), *arrays, number, start, first), 1 / rates[0]  # pyright: ignore[reportArgumentType]  (only `v` may be None)
+    q, v, weight, linked = arrays
+    return Segments(Inputs(tau, control), q, v, weight, linked, number, start, first), 1 / rates[0]  # pyright: ignore[reportArgumentType]  (only `v` may be None)
