@@ -123,6 +123,7 @@ from .contact import ContactPair as ContactPair
 from .contact import Contacts as Contacts
 from .contact import ContactShape as ContactShape
 from .contact import ContactShapes as ContactShapes
+from .contact import MujocoLaw as MujocoLaw
 from .contact import contact_forces as contact_forces
 from .contact import load_contact_shapes as load_contact_shapes
 from .geometry import Box as Box
@@ -136,7 +137,6 @@ from .geometry import SignedDistance as SignedDistance
 from .geometry import Sphere as Sphere
 from .io import DHRow as DHRow
 from .io import LeftOutWarning as LeftOutWarning
-from .io import MjcfActuator as MjcfActuator
 from .io import RobotFileWarning as RobotFileWarning
 from .io import from_dh as from_dh
 from .io import load_mjcf as load_mjcf
@@ -147,6 +147,7 @@ from .io import patch_urdf as patch_urdf
 from .io import save_model as save_model
 from .io import to_mjcf as to_mjcf
 from .io import to_urdf as to_urdf
+from .model import Actuator as Actuator
 from .model import BodyInertia as BodyInertia
 from .model import Frame as Frame
 from .model import Joint as Joint
@@ -172,5 +173,6 @@ from .simulate import vector_field as vector_field
 from .solve import SolverOptions as SolverOptions
 from .solve import SolverReport as SolverReport
 from .spatial import SE3 as SE3
+from .worlds import Sensor as Sensor
 from .worlds import World as World
 from .worlds import load_world as load_world

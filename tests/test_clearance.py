@@ -1,4 +1,4 @@
-"""Distances between capsules are compared with MuJoCo, their derivatives with automatic ones."""
+"""Distances between capsules, spheres and boxes are compared with MuJoCo, their derivatives with automatic ones."""
 
 import jax
 import jax.numpy as jnp
@@ -7,14 +7,26 @@ import numpy as np
 import pytest
 
 import jaxdyn
-from jaxdyn import ModelError, ShapeError
-from jaxdyn.trajopt import AbstractResidual, Capsule, ClearanceResidual, ModelDynamics
-from jaxdyn.trajopt.problem import closest_points
+from jaxdyn import Box, Capsule, ContactShape, Cylinder, ModelError, ShapeError, Sphere
+from jaxdyn.geometry import pair_witnesses
+from jaxdyn.spatial import Pose
+from jaxdyn.trajopt import AbstractResidual, ClearanceResidual, ModelDynamics
 
 CAPSULES = (
-    ("lower", Capsule((0, 0, 0), (-0.01, 0.02, -0.2), 0.03)),
-    ("tip", Capsule((0, 0, -0.1), (0, 0.02, 0), 0.05)),
+    ContactShape("lower", *Capsule.between((0, 0, 0), (-0.01, 0.02, -0.2), 0.03)),
+    ContactShape("tip", *Capsule.between((0, 0, -0.1), (0, 0.02, 0), 0.05)),
 )
+
+
+def rows(pairs, dtype=float):
+    """Sizes and poses of some capsules, each given as the results of `Capsule.between`."""
+    sizes, placements = np.array([x.sizes for x, _ in pairs], dtype), np.array([pose for _, pose in pairs], dtype)
+    return jnp.asarray(sizes), Pose.from_vector(jnp.asarray(placements))
+
+
+@jax.jit
+def capsule_gaps(one, two):
+    return pair_witnesses(Capsule, *one, Capsule, *two, "nearest").gap
 
 
 @pytest.fixture(scope="module")
@@ -29,8 +41,8 @@ def test_distances_are_those_of_mujoco():
     radii = rng.uniform(0.02, 0.08, (20, 2))
     # Spheres are segments of zero length.
     ends[:4, 1], ends[2:6, 3] = ends[:4, 0], ends[2:6, 2]
-    nearest = jax.tree.map(np.asarray, jax.jit(jax.vmap(closest_points))(*np.moveaxis(ends, 1, 0)))
-    ours = np.linalg.norm(nearest.first - nearest.second, axis=1) - radii.sum(axis=1)
+    sides = [[Capsule.between(*ends[i, k : k + 2], radii[i, k // 2]) for i in range(20)] for k in (0, 2)]
+    ours = np.asarray(capsule_gaps(*map(rows, sides)))
     for i in range(20):
         geoms = ""
         for j in range(2):
@@ -56,33 +68,53 @@ def test_distances_are_those_of_mujoco():
 )
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_special_positions(first, second, distance, dtype):
-    p1, q1, p2, q2 = (np.array(x, dtype) for x in (*first, *second))
-    nearest = jax.tree.map(np.asarray, jax.jit(closest_points)(p1, q1, p2, q2))
-    assert float(np.linalg.norm(nearest.first - nearest.second)) == pytest.approx(distance, abs=1e-6)
-    assert nearest.first.dtype == dtype
+    gap = capsule_gaps(*(rows([Capsule.between(*ends, 0.1)], dtype) for ends in (first, second)))
+    assert float(gap[0]) == pytest.approx(distance - 0.2, abs=1e-6)
+    assert gap.dtype == dtype
 
 
 @pytest.mark.slow
 def test_derivatives_and_order(dynamics):
     """Analytic derivatives of distances to the world's obstacles and to the robot's own parts equal JAX's."""
-    obstacles = [Capsule.sphere((0.3, 0.3, 0.4), 0.1), ("upper", Capsule((0.1, 0, -0.1), (0, 0, 0), 0.02))]
+    obstacles = [
+        ContactShape("world", Sphere(0.1), (0.3, 0.3, 0.4)),
+        ContactShape("upper", *Capsule.between((0.1, 0, -0.1), (0, 0, 0), 0.02)),
+        ContactShape("world", Box((0.1, 0.2, 0.1)), (-0.4, 0.1, 0.3, 0.9, 0.1, 0.3, 0.2)),
+    ]
     residual = ClearanceResidual(CAPSULES, obstacles)
     x = jnp.asarray(np.random.default_rng(1).uniform(-1, 1, 4))
     value, by_x, by_u = jax.jit(lambda x: residual.linearize(dynamics, x, None, 0))(x)
     generic = jax.jit(lambda x: AbstractResidual.linearize(residual, dynamics, x, None, 0))(x)
-    assert value.shape == (4,)
+    assert value.shape == (6,)
     assert by_u is None
     np.testing.assert_allclose(value, generic.value, rtol=1e-12)
     np.testing.assert_allclose(by_x, generic.by_x, atol=1e-12)
     assert float(jnp.abs(by_x).max()) > 0.05
     alone = jax.jit(lambda x: ClearanceResidual(CAPSULES[1:], obstacles[1:])(dynamics, x, None, 0))(x)
-    np.testing.assert_allclose(alone, value[3:])
+    np.testing.assert_allclose(alone, value[4:])
 
 
-def test_mistakes_are_named():
-    with pytest.raises(ModelError, match="at least one capsule and one obstacle"):
+def test_distances_to_a_box(dynamics):
+    """A capsule beside, above and through a box; the distance is that of its nearest point."""
+    box = ContactShape("world", Box((0.2, 0.3, 0.1)), (1.0, 0.0, 0.0))
+    for start, end, distance in (
+        ((1.5, -0.1, 0.0), (1.3, 0.1, 0.0), 0.1),
+        ((0.7, 0.0, 0.25), (1.3, 0.0, 0.25), 0.15),
+        ((1.0, 0.0, -1.0), (1.0, 0.0, 1.0), -0.1),
+    ):
+        capsule = ContactShape("world", *Capsule.between(start, end, 0.05))
+        (value,) = ClearanceResidual([capsule], [box])(dynamics, jnp.zeros(4), None, 0)
+        assert float(value) == pytest.approx(distance - 0.05, abs=1e-9)
+
+
+def test_mistakes_are_named(dynamics):
+    with pytest.raises(ModelError, match="at least one shape and one obstacle"):
         ClearanceResidual(CAPSULES, [])
-    with pytest.raises(ModelError, match="pairs of a frame's name"):
-        ClearanceResidual([CAPSULES[0][1]], [CAPSULES[0][1]])
-    with pytest.raises(ShapeError, match="the end of a capsule"):
-        Capsule((0, 0, 0), (0, 0), 0.1)
+    with pytest.raises(ModelError, match=r"one of its obstacles is no jaxdyn\.ContactShape"):
+        ClearanceResidual(CAPSULES, [Sphere(0.1)])
+    with pytest.raises(ModelError, match="Cylinder has pairs with Sphere only, not with Capsule"):
+        ClearanceResidual(CAPSULES, [ContactShape("world", Cylinder(0.1, 0.2))])
+    with pytest.raises(ShapeError, match=r"Capsule\.between: `end`"):
+        Capsule.between((0, 0, 0), (0, 0), 0.1)
+    with pytest.raises(ShapeError, match="placement of the Sphere on 'world'"):
+        ClearanceResidual(CAPSULES, [ContactShape("world", Sphere(0.1), (0.0, 0.0))])

@@ -304,7 +304,7 @@ def wrong_cases():
         "'ground' or None is needed": ([sphere], "floor", ()),
         "pairs[0] has the law 0.5; a jaxdyn.ContactLaw": ([sphere, other], None, [("ball_one", "ball_two", 0.5)]),
         "`shapes[0].shape` is a float (0.1); an AbstractShape": ([ContactShape("ball_one", 0.1)], None, ()),
-        "`shapes[0].law` is a dict; a ContactLaw is needed": ([sphere._replace(law={})], None, ()),
+        "`shapes[0].law` is a dict; a ContactLaw or a MujocoLaw is needed": ([sphere._replace(law={})], None, ()),
         "apart[0]: no shape is on 'ball'": ([sphere, other], None, "all", ["ball"]),
         "a list of links is needed": ([sphere, other], None, "all", "ball_one"),
         "the name of a link, or those of two": ([sphere, other], None, "all", [("ball_one",) * 3]),

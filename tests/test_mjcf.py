@@ -747,13 +747,14 @@ def test_actuators():
     by_name = {a.name: a for a in actuators}
     assert by_name["motor"].gear == (50.0,)
     assert by_name["motor"].control_range == (-1.0, 1.0)
-    assert by_name["position"].control_range == (-np.inf, np.inf)
+    assert by_name["position"].control_range is None
     assert by_name["position"].force_range == (-4.0, 5.0)
-    assert by_name["position"].gain[0] == 7
-    assert by_name["position"].bias[:3] == (0, -7, -0.3)
+    assert (by_name["position"].kp, by_name["position"].kv) == (7, 0.3)
+    assert by_name["position"].terms == ((7, 0, 0), (0, -7, -0.3))
+    assert by_name["actuator_5"].terms == ((1, 2, 3), (4, 5, 6))
     assert by_name["turn"].gear == (1.0, 2.0, 3.0)
     assert by_name["intvelocity"].activation_range == (-1.0, 1.0)
-    assert (by_name["filtered"].dynamics_type, by_name["filtered"].dynamics[0]) == ("filterexact", 0.1)
+    assert (by_name["filtered"].dynamics_type, by_name["filtered"].time_constant) == ("filterexact", 0.1)
     assert load_mjcf_actuators(mujoco.MjModel.from_xml_string(ACTUATED)) == actuators
 
 
@@ -808,12 +809,11 @@ def test_torques_of_actuators_as_documented():
             position = q[model.q_index(actuator.joint)]
             # The ball's actuator does not depend on its length.
             length, speed = g @ position if len(position) == 1 else 0.0, g @ v[rows]
-            w = np.clip(control, *actuator.control_range) if actuator.dynamics_type == "none" else next(state)
-            gain, bias = np.array(actuator.gain[:3]), np.array(actuator.bias[:3])
-            gain[1:] *= actuator.gain_type == "affine"
-            bias *= actuator.bias_type == "affine"
+            free, (gain, bias) = (-np.inf, np.inf), actuator.terms
+            w = np.clip(control, *actuator.control_range or free)
+            w = w if actuator.dynamics_type == "none" else next(state)
             terms = 1.0, length, speed
-            tau[rows] += g * np.clip(gain @ terms * w + bias @ terms, *actuator.force_range)
+            tau[rows] += g * np.clip(np.dot(gain, terms) * w + np.dot(bias, terms), *actuator.force_range or free)
         np.testing.assert_allclose(tau, data.qfrc_actuator, atol=1e-12)
 
 

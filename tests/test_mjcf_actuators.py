@@ -1,4 +1,4 @@
-"""The block `MjcfActuators` against MuJoCo: torques and states of all kinds of actuators along a motion."""
+"""A world with the actuators of an MJCF file against MuJoCo: torques and states of all kinds along a motion."""
 
 import equinox as eqx
 import jax
@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 
 import jaxdyn
-from jaxdyn import ModelError, ShapeError, State, UnknownNameError
-from jaxdyn.simulate import Actuation, EffortLimits, MjcfActuators
+from jaxdyn import ShapeError, UnknownNameError, World
 
 mujoco = pytest.importorskip("mujoco")
-pytestmark = pytest.mark.filterwarnings("ignore::jaxdyn.io.LeftOutWarning")  # the servos, which the block has
+pytestmark = pytest.mark.filterwarnings("ignore::jaxdyn.io.LeftOutWarning")  # the servos, which the world has
 
 DT = 0.002
 GEOM = '<geom type="capsule" fromto="0 0 0 .3 0 0" size=".04" mass="1"/>'
@@ -32,61 +31,61 @@ XML = f"""<mujoco><option timestep="{DT}" integrator="Euler"><flag contact="disa
 </actuator></mujoco>"""
 
 
+def world(dtype=np.float64, **options) -> World:
+    model, actuators = jaxdyn.load_mjcf(XML).astype(dtype), jaxdyn.load_mjcf_actuators(XML)
+    sensors = [jaxdyn.Sensor("jointactuatorfrc", joint=joint) for joint in "jk"]
+    options = {"integrator": "semi_implicit_euler", "sensors": sensors, "timestep": DT} | options
+    return World(model, actuators=actuators, **options)
+
+
 def test_a_motion_with_all_kinds_is_that_of_mujoco():
-    model, actuators = jaxdyn.load_mjcf(XML), jaxdyn.load_mjcf_actuators(XML)
-    theirs = mujoco.MjModel.from_xml_string(XML)
+    ours, theirs = world(), mujoco.MjModel.from_xml_string(XML)
     data, steps = mujoco.MjData(theirs), 150
     controls = 2 * np.sin(0.05 * np.arange(steps)[:, None] + np.arange(theirs.nu)) + 0.5
-    start = State(np.array(model.random_configuration(jax.random.key(0))), np.zeros(model.nv))
-    data.qpos = start.q
-    q, tau, act = [start.q], [], []
+    start = np.array(ours.model.random_configuration(jax.random.key(0)))
+    data.qpos = start
+    q, tau, act = [start], [], []
     for u in controls:
         data.ctrl = u
         mujoco.mj_step(theirs, data)
         q.append(data.qpos.copy())
-        tau.append(data.qfrc_actuator.copy())
+        tau.append(data.qfrc_actuator[:2].copy())
         act.append(data.act.copy())
-    motors = Actuation(MjcfActuators(model, actuators, DT), EffortLimits(model.effort_limit))
-    policy = motors.driven_by(controls)
-    motion = jaxdyn.rollout(model, start, policy, DT, steps=steps, policy_state=policy.init(start))
-    np.testing.assert_allclose(motion.tau, tau, atol=1e-9)
-    np.testing.assert_allclose(motion.q, q, atol=1e-10)
-    (memory, _) = motion.policy_state[1]
-    stateful = [i for i, a in enumerate(actuators) if a.dynamics_type != "none"]
-    assert [actuators[i].name for i in stateful] == ["intvelocity", "exact", "slow"]
-    np.testing.assert_allclose(memory[np.array(stateful)], act[-1], atol=1e-10)
-    limits = np.abs(tau).max(axis=0)
-    assert limits[0] == 6
+
+    def step(state, control):
+        values = ours.sensors(state, control)
+        after = ours.step(state, control)
+        return after, (after.q, after.activation, jnp.concatenate([values[f"jointactuatorfrc_{x}"] for x in "jk"]))
+
+    _, (found, activation, torque) = jax.lax.scan(step, ours.state(start), controls)
+    np.testing.assert_allclose(torque, tau, atol=1e-9)
+    np.testing.assert_allclose(found, q[1:], atol=1e-10)
+    np.testing.assert_allclose(activation, act, atol=1e-10)
+    assert np.abs(tau).max(axis=0)[0] == 6
     assert np.abs(act).max(axis=0)[0] == 0.1  # the integrator reaches its limit
 
 
 def test_gains_have_batches_and_derivatives_in_single_precision():
-    model, actuators = jaxdyn.load_mjcf(XML).astype(jnp.float32), jaxdyn.load_mjcf_actuators(XML)[:4]
-    block = MjcfActuators(model, actuators, DT)
-    states = State(jnp.tile(model.neutral(), (3, 1)), jnp.ones((3, model.nv), jnp.float32))
-    assert block.init(jnp.zeros((3, 4)), states) is None
+    ours = world(np.float32)
+    state = ours.state(v=0.1 * jnp.ones((3, ours.model.nv)))
 
     @jax.jit
-    def torque(scale):
-        other = eqx.tree_at(lambda b: b.gain, block, block.gain * scale[:, None, None])
-        return other(None, 0.5 * jnp.ones(4), states, 0.0)[1]
+    def accelerations(scale):
+        scaled = eqx.tree_at(lambda w: w.parts.actuators.gain, ours, ours.parts.actuators.gain * scale[:, None, None])
+        return scaled.accelerations(state, 0.3 * jnp.ones(ours.nu))
 
-    out = torque(jnp.ones(3))
+    out = accelerations(jnp.ones(3))
     assert out.dtype == jnp.float32
-    slope = np.asarray(jax.jit(jax.jacfwd(torque))(jnp.ones(3)))
-    assert slope.shape == (3, model.nv, 3)
-    np.testing.assert_allclose(np.einsum("ivi->iv", slope), torque(2 * jnp.ones(3)) - out, rtol=1e-5, atol=1e-5)
+    slope = np.asarray(jax.jit(jax.jacfwd(accelerations))(jnp.ones(3)))
+    assert slope.shape == (3, ours.model.nv, 3)
+    expected = (accelerations(1.01 * jnp.ones(3)) - accelerations(0.99 * jnp.ones(3))) / 0.02
+    np.testing.assert_allclose(np.einsum("ivi->iv", slope), expected, rtol=1e-2, atol=0.05)
 
 
 def test_a_model_from_elsewhere_is_named():
-    model, actuators = jaxdyn.load_mjcf(XML), jaxdyn.load_mjcf_actuators(XML)
+    actuators = jaxdyn.load_mjcf_actuators(XML)
     with pytest.raises(UnknownNameError, match="'j'"):
-        MjcfActuators(jaxdyn.samples.arm(), actuators, DT)
-    with pytest.raises(ModelError, match=r"dt is .*positive"):
-        MjcfActuators(model, actuators, 0.0)
+        World(jaxdyn.samples.arm(), actuators=actuators)
     other = jaxdyn.load_mjcf(f'<mujoco><worldbody><body><joint name="l"/>{GEOM}</body></worldbody></mujoco>')
-    with pytest.raises(ModelError, match=r"'turn' has 3 gears, but joint 'l' .* 1 velocities"):
-        MjcfActuators(other, [a for a in actuators if a.joint == "l"], DT)
-    rest = State(model.neutral(), jnp.zeros(model.nv))
-    with pytest.raises(ShapeError, match="controls of motor, position"):
-        Actuation(MjcfActuators(model, actuators, DT)).driven_by(jnp.zeros((1, 4))).init(rest)
+    with pytest.raises(ShapeError, match=r"'turn' has a gear of 3 numbers, but its joint 'l' has 1"):
+        World(other, actuators=[a for a in actuators if a.joint == "l"])

@@ -1,6 +1,7 @@
 """Roll-outs support policies, thinned outputs, sensors and checkpoints, and report divergence."""
 
 import dataclasses
+import time
 import warnings
 
 import equinox as eqx
@@ -11,7 +12,7 @@ import pytest
 from compilations import compilations
 
 import jaxdyn
-from jaxdyn import ModelError, ShapeError, State
+from jaxdyn import ModelError, ShapeError, State, _waits
 from jaxdyn.simulate import DivergenceError, RolloutOptions, rk4_step, semi_implicit_euler_step
 from jaxdyn.simulate._checkpointed_scan import scan_in_segments, segment_length
 
@@ -300,3 +301,27 @@ def test_errors_name_the_thing(call, error, words):
         call(State(jnp.zeros(2), jnp.zeros(2)))
     for word in words:
         assert word in str(caught.value)
+
+
+def test_a_roll_out_that_takes_long_says_so(monkeypatch, caplog):
+    monkeypatch.setattr("jaxdyn._waits.PATIENCE", 0.3)
+    monkeypatch.setattr("jaxdyn._waits._threads", _waits._Threads())
+    monkeypatch.setattr("jaxdyn.simulate._rollout._LONG", 1)
+    asleep = []
+
+    def nap(x):
+        if asleep:
+            time.sleep(asleep.pop())
+        return x
+
+    def policy(carry, state, t):
+        return carry, 0 * jax.pure_callback(nap, state.v, state.v)
+
+    model, start = jaxdyn.samples.pendulum(), State(np.zeros(1))
+    jaxdyn.rollout(model, start, policy, 0.01, steps=3)
+    time.sleep(0.6)
+    caplog.clear()
+    asleep.append(0.7)
+    jaxdyn.rollout(model, start, policy, 0.01, steps=3)
+    (message,) = caplog.messages
+    assert message.startswith("jaxdyn has been rolling out 3 steps")

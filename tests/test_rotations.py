@@ -25,6 +25,7 @@ from jaxdyn.spatial import (
     invert_pose,
     multiply_quaternions,
     pose_array,
+    quaternion_from_z,
     quaternion_to_rotation,
     quaternion_to_rpy,
     rotation_to_quaternion,
@@ -296,6 +297,14 @@ def test_axis_and_angle_as_arrays():
     q = in_both(axis_angle_to_quaternion, 3.0 * AXES, angles)
     expected = Rotation.from_rotvec(angles[:, None] * AXES).as_matrix()
     np.testing.assert_allclose(quaternion_to_rotation(q), expected, rtol=0, atol=2e-15)
+
+
+def test_turns_from_z_as_arrays():
+    directions = np.concatenate([5.0 * AXES, np.eye(3), -np.eye(3), [[1e-6, 0, -1], [1e-12, 0, -1]]])
+    turned = quaternion_to_rotation(in_both(quaternion_from_z, directions))[..., 2]
+    expected = directions / np.linalg.norm(directions, axis=1, keepdims=True)
+    np.testing.assert_allclose(turned, expected, rtol=0, atol=1e-9)
+    np.testing.assert_array_equal(quaternion_from_z(np.zeros(3)), [1, 0, 0, 0])
 
 
 def test_inertial_parameters_as_arrays():

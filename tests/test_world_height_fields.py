@@ -8,8 +8,8 @@ import pytest
 from world_contacts import OnArrays, difference
 
 from jaxdyn import RobotFileError, RobotFileWarning, load_world, programs
-from jaxdyn.io.mjcf import geom_pairs
-from jaxdyn.worlds._collisions import FAR, shapes_of_pair
+from jaxdyn.geometry import FAR
+from jaxdyn.io.mjcf import geom_pairs, shapes_of_pair
 
 mujoco = pytest.importorskip("mujoco")
 SIZES = {"sphere": (0.15,), "capsule": (0.07, 0.2), "ellipsoid": (0.2, 0.1, 0.15), "cylinder": (0.12, 0.15)}
@@ -63,7 +63,7 @@ def candidates_of(m):
     """A function of the placements `[*batch, 2, 12]` of the field and the geom."""
     (pair,) = geom_pairs(m)
     (grid, heights), (_, size) = shapes_of_pair(m, pair)
-    plain = OnArrays(pair.type1, pair.type2, (grid, None))
+    plain = OnArrays(*pair.kinds, (grid, None))
     arrays = [jnp.asarray(x) for x in (heights[None], size[None], [pair.margin + pair.gap])]
     return jax.jit(lambda x: plain(arrays[0], x[..., :1, :], arrays[1], x[..., 1:, :], arrays[2]))
 

@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 from world_contacts import difference, evaluate
 
+from jaxdyn import RobotFileWarning, load_world
+from jaxdyn.geometry import is_built
 from jaxdyn.io.mjcf import GeomType, geom_pairs
-from jaxdyn.worlds._collisions import is_built, what_is_missing
+from jaxdyn.worlds._refusals import what_is_missing
 
 
 def random_geom(rng) -> str:
@@ -82,7 +84,7 @@ def check_pairs(seed: int) -> int:
     for geoms in set(found) - set(wanted):
         # The convex routine of MuJoCo sometimes finds nothing between geoms that share their center.
         assert min(found[geoms].type1, found[geoms].type2) > GeomType.PLANE
-        assert not is_built(found[geoms].type1, found[geoms].type2), geoms
+        assert not is_built(*found[geoms].kinds), geoms
     for geoms, con in wanted.items():
         pair = found[geoms]
         assert pair.condim == con.dim
@@ -131,6 +133,13 @@ def test_what_is_missing_of_pairs(flag, kind, missing):
     assert what_is_missing(m, pair) == missing
 
 
+def test_ends_of_cylinders_that_can_lie_flat_are_warned_of():
+    text = """<mujoco><worldbody><geom name="table" type="box" size="1 1 .1"/><body pos="0 0 .2"><freejoint/>
+    <geom name="can" type="cylinder" size=".05 .1"/></body></worldbody></mujoco>"""
+    with pytest.warns(RobotFileWarning, match="lies flat on a box.*'can' and 'table'"):
+        load_world(text)
+
+
 def contacts_of(d, geoms: set) -> dict:
     """The contacts that MuJoCo reports for pairs of geoms, as distance, position and frame."""
     found: dict = {pair: [] for pair in geoms}
@@ -158,12 +167,12 @@ def test_contacts_in_scenes_are_those_of_mujoco(name):
         states.append(np.concatenate([d.geom_xpos, d.geom_xmat], axis=1))
         wanted.append(contacts_of(d, {(pair.geom1, pair.geom2) for pair in pairs}))
     states = np.array(states)
-    for types in {(pair.type1, pair.type2) for pair in pairs}:
-        members = [pair for pair in pairs if (pair.type1, pair.type2) == types]
+    for kinds in {pair.kinds for pair in pairs}:
+        members = [pair for pair in pairs if pair.kinds == kinds]
         first, second = ([getattr(pair, side) for pair in members] for side in ("geom1", "geom2"))
         margin = np.array([[pair.margin + pair.gap] for pair in members])
         sizes = m.geom_size[first][:, None], m.geom_size[second][:, None]
-        got = evaluate(*types, sizes[0], states[:, first, None], sizes[1], states[:, second, None], margin)
+        got = evaluate(*kinds, sizes[0], states[:, first, None], sizes[1], states[:, second, None], margin)
         for k, at_state in enumerate(wanted):
             for j, pair in enumerate(members):
                 assert difference(got[k, j, 0], at_state[pair.geom1, pair.geom2]) < 1e-10

@@ -307,7 +307,7 @@ def test_fields_and_states_are_named(what):
         "target": lambda: trajopt.FramePositionResidual(FRAME, wrong),
         "weight": lambda: trajopt.QuadraticCost(trajopt.ControlResidual(), wrong),
         "damping": lambda: simulate.ViscousFriction(wrong),
-        "radius": lambda: trajopt.Capsule(np.zeros(3), np.ones(3), wrong),
+        "radius": lambda: jaxdyn.Capsule(wrong, 1.0),
         "x0": lambda: trajopt.Problem(PROBLEM.dynamics, wrong, 4, stage_costs=PROBLEM.stage_costs),
         "state.q": lambda: simulate.step(MODEL, simulate.State(wrong, STATE.v), STATE.v, 0.01),
         "q": lambda: sysid.Recording(np.arange(2.0), wrong),

@@ -8,9 +8,8 @@ import numpy as np
 
 from jaxdyn._batched_functions import Plain
 from jaxdyn._batching import call
-from jaxdyn.io.mjcf import GeomType
+from jaxdyn.geometry import FAR, ShapeKind, candidate_count, candidates
 from jaxdyn.spatial import Mat3, Pose, Vec3
-from jaxdyn.worlds._collisions import FAR, candidate_count, candidates
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,8 +17,8 @@ class OnArrays:
     """Candidates as a function of arrays with leading batch axes: `[n * count, 13]` of sizes `[n, 3]`, places and
     rotations `[n, 12]` of both geoms, and margins `[n]`."""
 
-    type1: GeomType
-    type2: GeomType
+    kind1: ShapeKind
+    kind2: ShapeKind
     structures: tuple
 
     def __call__(self, sizes1, placed1, sizes2, placed2, margin):
@@ -37,18 +36,18 @@ class OnArrays:
         sizes = [rows(x, 2) for x in (sizes1, sizes2)]
         poses = [pose(x) for x in (placed1, placed2)]
         found = candidates(
-            self.type1, sizes[0], poses[0], self.type2, sizes[1], poses[1], rows(margin, 1), self.structures
+            self.kind1, sizes[0], poses[0], self.kind2, sizes[1], poses[1], rows(margin, 1), self.structures
         )
         # The columns of the frame one after the other, as MuJoCo has them in rows.
         out = jnp.stack(jnp.broadcast_arrays(*jax.tree.leaves(found)), axis=1)
         return jnp.moveaxis(out, range(-rank, 0), range(rank))
 
 
-def evaluate(type1, type2, sizes1, placed1, sizes2, placed2, margin, structures=(None, None)):
+def evaluate(kind1, kind2, sizes1, placed1, sizes2, placed2, margin, structures=(None, None)):
     """`[*batch, n, count, 13]`: the candidates from native code."""
-    count = candidate_count(type1, type2)
+    count = candidate_count(kind1, kind2)
     n = np.shape(margin)[-1]
-    plain = Plain(OnArrays(type1, type2, structures), (2, 2, 2, 2, 1), ((n * count, 13),))
+    plain = Plain(OnArrays(kind1, kind2, structures), (2, 2, 2, 2, 1), ((n * count, 13),))
     args = [jnp.asarray(x) for x in (sizes1, placed1, sizes2, placed2, margin)]
     out = call(plain, *args)[0]
     return np.asarray(out).reshape(*out.shape[:-2], n, count, 13)

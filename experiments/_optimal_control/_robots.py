@@ -10,10 +10,9 @@ import numpy as np
 
 from experiments._benchmark_models import model_of
 from experiments._optimal_control._benchmark import Benchmark, Guess
-from jaxdyn import SE3, Model, generalized_gravity
+from jaxdyn import SE3, ContactShape, Model, Sphere, generalized_gravity
 from jaxdyn.programs import ARM_CAPSULES, OBSTACLE, motion_task
 from jaxdyn.trajopt import (
-    Capsule,
     ClearanceResidual,
     Constraint,
     ControlResidual,
@@ -178,7 +177,8 @@ def panda_past_sphere() -> Problem:
     speed = np.asarray(model.velocity_limit)
     low = np.concatenate([np.asarray(model.position_lower), -speed])
     high = np.concatenate([np.asarray(model.position_upper), speed])
-    clear = Constraint(ClearanceResidual(ARM_CAPSULES, [Capsule.sphere(*OBSTACLE)]), 0.02, np.inf)
+    ball = ContactShape("world", Sphere(OBSTACLE[1]), OBSTACLE[0])
+    clear = Constraint(ClearanceResidual(ARM_CAPSULES, [ball]), 0.02, np.inf)
     goal = Constraint(FramePositionResidual("flange", np.array([0.45, 0.42, 0.35])))
     rest = Constraint(Selected(StateResidual(), tuple(range(7, 14))))
     limits = Constraint(StateResidual(), low, high)

@@ -3,7 +3,8 @@
 from jaxdyn.contact._contacts import Contacts
 from jaxdyn.contact._file_shapes import ContactShapes, load_contact_shapes
 from jaxdyn.contact._law import ContactLaw
-from jaxdyn.contact._pairs import ContactPair, ContactShape
+from jaxdyn.contact._mujoco_law import MujocoLaw
+from jaxdyn.contact._pairs import ContactPair, ContactShape, Member, chosen_pairs
 from jaxdyn.contact._step import (
     ContactForces,
     accelerations_of_contact,
@@ -12,8 +13,10 @@ from jaxdyn.contact._step import (
     contact_step,
     contact_wrenches,
     end_of_step,
+    in_axes_of_start,
     require_contact,
     straight_motion,
+    turning_rate,
     with_vector,
 )
 
@@ -24,6 +27,7 @@ __all__ = [
     "ContactShape",
     "ContactShapes",
     "Contacts",
+    "MujocoLaw",
     "contact_forces",
     "load_contact_shapes",
 ]

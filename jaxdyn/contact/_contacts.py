@@ -242,6 +242,9 @@ class _Laws:
     def place(self, own: ContactLaw | None) -> int:
         """Return the number of a law, or of the common one."""
         law = self.common if own is None else own
+        if not isinstance(law, ContactLaw):
+            needed = "a jaxdyn.ContactLaw is needed; World(law=MujocoLaw()) has contacts with MuJoCo's law"
+            raise ModelError(f"Contacts: a law is a {type(law).__name__}; {needed}")
         place = next((i for i, x in enumerate(self.laws) if x is law), len(self.laws))
         self.laws += [law] if place == len(self.laws) else []
         return place

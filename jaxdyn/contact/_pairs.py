@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from jaxdyn._errors import ModelError
 from jaxdyn.contact._law import ContactLaw
+from jaxdyn.contact._mujoco_law import MujocoLaw
 from jaxdyn.geometry import AbstractShape, pair_witness_count
 from jaxdyn.model import Model, Placement
 
@@ -24,8 +25,8 @@ class ContactShape(NamedTuple):
     placement: Placement = None
     """The pose of the shape in the link: an `SE3`, position (m) and quaternion `w x y z`, a position, or None for the
     identity."""
-    law: ContactLaw | None = None
-    """The law of its contacts; None for the one that `Contacts` has for all others."""
+    law: ContactLaw | MujocoLaw | None = None
+    """The law of its contacts; None for the one that `Contacts`, or the `World`, has for all others."""
     on_surface: bool = True
     """Whether it touches the surface of the world. If not, its only contacts are those of pairs."""
 
@@ -37,8 +38,8 @@ class ContactPair(NamedTuple):
     """A link, for all shapes that `ContactShape.link` puts there, or one of the shapes, which must be the same object.
     One of the two may be fixed in the world."""
     link2: str | ContactShape
-    law: ContactLaw | None = None
-    """The law of its contacts; None for the one that `Contacts` has for all others."""
+    law: ContactLaw | MujocoLaw | None = None
+    """The law of its contacts; None for the one that `Contacts`, or the `World`, has for all others."""
 
 
 class Member(NamedTuple):
@@ -61,7 +62,7 @@ class PairGroup(NamedTuple):
     """The number of contacts of each pair."""
 
 
-type _Three = tuple[Member, Member, ContactLaw | None]
+type _Three = tuple[Member, Member, Any]
 
 
 def chosen_pairs(
@@ -137,8 +138,8 @@ def _members_of_pair(members: Sequence[Member], pair: Any, what: str) -> list[tu
     """Return the pairs of shapes of two links, or of two shapes."""
     if isinstance(pair, str | ContactShape) or not 2 <= len(pair) <= 3:
         raise ModelError(f"{what} is {pair!r}; jaxdyn.ContactPair(link1, link2) is needed")
-    if not isinstance(law := ContactPair(*pair).law, ContactLaw | None):
-        raise ModelError(f"{what} has the law {law!r}; a jaxdyn.ContactLaw is needed")
+    if not isinstance(law := ContactPair(*pair).law, ContactLaw | MujocoLaw | None):
+        raise ModelError(f"{what} has the law {law!r}; a jaxdyn.ContactLaw or MujocoLaw is needed")
     one, two = (_members_of(members, end, what) for end in pair[:2])
     if one[0].body == two[0].body:
         reason = "one body" if one[0].body >= 0 else "the world, where both are fixed"

@@ -15,7 +15,7 @@ from jaxdyn.contact._pairs import ContactPair, ContactShape
 from jaxdyn.geometry import AbstractShape, AbstractSurface, Capsule, Cylinder, Ellipsoid, Points
 from jaxdyn.io.robot_files import LeftOut, present, warn_of_what_is_left_out
 from jaxdyn.model import Model
-from jaxdyn.spatial import compose_poses
+from jaxdyn.spatial import compose_poses, quaternion_from_z
 
 _FIXED = "shapes on links that are fixed in the world"
 BETWEEN, BY_PAIRS = "contacts between bodies, of", "pairs=True has them"
@@ -190,9 +190,8 @@ def _as_capsule(shape: ContactShape) -> ContactShape:
             points = np.concatenate([np.roll(ring, k, axis=1) for k in range(3)]) * sizes
     radius, half, middle, axis = capsule_around(points)
     # A capsule is the same along the opposite axis.
-    x, y, z = axis if axis[2] >= 0 else -axis
-    from_z = np.array([1 + z, -y, x, 0.0])
+    turn = quaternion_from_z(axis if axis[2] >= 0 else -axis)
     # Shapes of files are placed by arrays.
     place = np.asarray(shape.placement, np.float64)
-    placement = compose_poses(place, np.concatenate([middle, from_z / np.linalg.norm(from_z)]))
+    placement = compose_poses(place, np.concatenate([middle, turn]))
     return ContactShape(shape.link, Capsule(radius, half), placement, shape.law, False)

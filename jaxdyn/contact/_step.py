@@ -122,9 +122,13 @@ def accelerations_of_contact(
     """Return the part of `contact_accelerations` that contacts and joint friction add, and how they were solved."""
     a, report = contact_accelerations(model, contacts, q, v, tau, dt, f_ext)
     free = aba(model, q, v, tau, f_ext, joint_friction=False)
-    # In the axes of the start a linear velocity has the rate of that in the turning axes, and `w x v`.
-    turning = _with_linear(model.topology, v, 1.0, lambda angular, linear: linear + angular.cross(linear)) - v
-    return a - (free + turning), report
+    return a - (free + turning_rate(model, v)), report
+
+
+def turning_rate(model: Model, v: Any) -> Any:
+    """Return what accelerations in the axes of the start have more than those in the turning axes: `w x v` for the
+    linear velocity `v` of a free joint."""
+    return _with_linear(model.topology, v, 1.0, lambda angular, linear: linear + angular.cross(linear)) - v
 
 
 @compiled()

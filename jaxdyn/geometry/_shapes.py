@@ -8,14 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
 from jaxdyn._errors import ModelError, broadcast_batches, require_finite, require_last_axes, require_positive
-from jaxdyn._types import Array, Float, leaf_of
-from jaxdyn.geometry._witness import length_and_direction
-from jaxdyn.spatial import Vec3
+from jaxdyn._types import Array, ArrayLike, Float, float_leaf, leaf_of
+from jaxdyn.geometry._componentwise import along_candidates, length_and_direction
+from jaxdyn.spatial import Vec3, pose_array, quaternion_from_z
 
 
 def check_sizes(value, what: str, *, zero: bool = True) -> None:
@@ -94,6 +95,22 @@ class Capsule(AbstractRoundedPoints):
 
     def __check_init__(self):
         check_radius_and_half_length(self.radius, self.half_length, "Capsule")
+
+    @staticmethod
+    def between(start: ArrayLike, end: ArrayLike, radius: ArrayLike) -> tuple[Capsule, Array]:
+        """Return the capsule around a segment from `start` to `end` `[*batch, 3]` (m) in a link's axes, and its
+        placement `[*batch, 7]` there: `ContactShape(link, *Capsule.between(start, end, radius))`. It is a sphere where
+        both are the same point."""
+        for name, value in (("start", start), ("end", end)):
+            require_last_axes(float_leaf(value, name), (3,), f"Capsule.between: `{name}`", "a point x, y, z (m)")
+        # NumPy computes with what is no array of JAX, which would compile programs.
+        lib: Any = jnp if any(isinstance(x, jax.Array) for x in (start, end)) else np
+        first, last = lib.asarray(start) * 1.0, lib.asarray(end) * 1.0
+        along = last - first
+        # A segment of length zero has no slope of its length.
+        square = (along * along).sum(axis=-1)
+        length = lib.where(square > 0, lib.sqrt(lib.where(square > 0, square, 1.0)), 0.0)
+        return Capsule(radius, 0.5 * length), pose_array(0.5 * (first + last), quaternion_from_z(along))
 
     @property
     def sizes(self) -> Array:
@@ -259,8 +276,3 @@ class Ellipsoid(AbstractShape):
         stretched = Vec3(a.x * direction.x, a.y * direction.y, a.z * direction.z)
         unit = length_and_direction(stretched)[1]
         return Vec3(a.x * unit.x, a.y * unit.y, a.z * unit.z)
-
-
-def along_candidates(values, like: Array) -> Array:
-    """Constants as `[1, count, 1, ...]`, with the rank and the dtype of an array `[n, k, *batch]`."""
-    return jnp.asarray(values, like.dtype).reshape((1, len(values)) + (1,) * (like.ndim - 2))

@@ -6,9 +6,10 @@ import math
 from typing import Any
 
 from jaxdyn._types import Array
-from jaxdyn.geometry._shapes import AbstractRoundedPoints, AbstractShape, Cylinder, Ellipsoid, along_candidates
+from jaxdyn.geometry._componentwise import along_candidates, side_by_side, with_candidates
+from jaxdyn.geometry._shapes import AbstractRoundedPoints, AbstractShape, Cylinder, Ellipsoid
 from jaxdyn.geometry._surfaces import AbstractSurface, nearest_of_convex
-from jaxdyn.geometry._witness import Witness, side_by_side, with_candidates, witness_rows
+from jaxdyn.geometry._witness import Witness, witness_rows
 from jaxdyn.spatial import Pose, Vec3
 
 

@@ -22,7 +22,7 @@ from jaxdyn._errors import (
     require_positive,
 )
 from jaxdyn._types import Array, Float, float_leaf, leaf_of
-from jaxdyn.geometry._witness import length_and_direction
+from jaxdyn.geometry._componentwise import length_and_direction
 from jaxdyn.spatial import Vec3
 
 

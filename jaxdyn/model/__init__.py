@@ -1,6 +1,7 @@
 """Models of robots as pytrees, a builder, edits, and sample robots."""
 
 from jaxdyn.joints import Topology
+from jaxdyn.model._actuator_descriptions import Actuator
 from jaxdyn.model._builder import (
     STANDARD_GRAVITY,
     Joint,

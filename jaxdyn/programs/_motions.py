@@ -16,6 +16,8 @@ import numpy as np
 from jaxdyn import samples, trajopt
 from jaxdyn._errors import DataError, require_choice
 from jaxdyn.algorithms import frame_pose, generalized_gravity
+from jaxdyn.contact import ContactShape
+from jaxdyn.geometry import Capsule, Sphere
 from jaxdyn.model import BodyInertia, Joint, Model, ModelBuilder
 from jaxdyn.programs._application import require_positive_keys
 from jaxdyn.programs._config import ProgramConfig
@@ -45,10 +47,10 @@ HOME = np.array([0.0, -0.6, 0.0, -2.2, 0.0, 1.6, 0.8])
 OBSTACLE = ((0.55, 0.0, 0.45), 0.12)
 """Center and radius of the sphere that the arm avoids, m."""
 ARM_CAPSULES = (
-    ("link3", trajopt.Capsule((0, 0, -0.2), (0, 0, 0), 0.08)),
-    ("link4", trajopt.Capsule((0, 0, 0), (-0.0825, 0.2, 0), 0.08)),
-    ("link5", trajopt.Capsule((0, 0, -0.2), (0, 0, 0), 0.07)),
-    ("link7", trajopt.Capsule((0, 0, 0), (0, 0, 0.107), 0.06)),
+    ContactShape("link3", *Capsule.between((0, 0, -0.2), (0, 0, 0), 0.08)),
+    ContactShape("link4", *Capsule.between((0, 0, 0), (-0.0825, 0.2, 0), 0.08)),
+    ContactShape("link5", *Capsule.between((0, 0, -0.2), (0, 0, 0), 0.07)),
+    ContactShape("link7", *Capsule.between((0, 0, 0), (0, 0, 0.107), 0.06)),
 )
 _ORIGIN = (0.0, 0.0, 0.0)
 _ARM_LINES = ((
@@ -134,7 +136,8 @@ def arm(horizon: int) -> MotionTask:
     start[0] = -0.8
     target = np.array([0.45, 0.42, 0.35])
     x0 = np.concatenate([start, np.zeros(7)])
-    obstacle = trajopt.ClearanceResidual(ARM_CAPSULES, [trajopt.Capsule.sphere(*OBSTACLE)])
+    ball = ContactShape("world", Sphere(OBSTACLE[1]), OBSTACLE[0])
+    obstacle = trajopt.ClearanceResidual(ARM_CAPSULES, [ball])
     clearance = trajopt.Constraint(obstacle, 0.02, np.inf)
     reach, from_start = trajopt.FramePositionResidual("flange", target), trajopt.StateResidual(x0)
     posture, limit = np.array([0.1] * 7 + [1.0] * 7), np.asarray(model.effort_limit)

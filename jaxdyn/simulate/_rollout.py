@@ -1,6 +1,8 @@
 """Roll-outs: their arguments, checked and brought to one form."""
 
+import contextlib
 import inspect
+import math
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -18,6 +20,7 @@ from jaxdyn._errors import (
     require_positive_integer,
 )
 from jaxdyn._types import Array, Float, Velocity
+from jaxdyn._waits import saying
 from jaxdyn.algorithms import loop_opening
 from jaxdyn.contact import Contacts
 from jaxdyn.model import Model
@@ -155,11 +158,24 @@ def rollout(
         inputs = split.put(inputs, shard_specs(split, inputs))
     segment = segment_length(options.checkpoint, max(steps, 1))
     plan = RolloutPlan(steps, integrator, substeps, options.save_every, segment, options.check, split, static)
-    trajectory, report = run(inputs, plan)
-    if report is not None:
-        return raise_divergence(trajectory, report, inputs.dt)
-    warn_of_divergence(trajectory, inputs.dt, options.save_every)
-    return trajectory
+    return _run(inputs, plan)
+
+
+_LONG = 10**6
+"""The steps of all elements of a batch together that a few seconds are needed for; a watch of the time costs 0.1 ms."""
+
+
+def _run(inputs: RolloutInputs, plan: RolloutPlan) -> Trajectory:
+    """Run a roll-out, with a word if that takes long, and say what is wrong with its states."""
+    batch = inputs.start.q.shape[:-1]
+    long = plan.steps * plan.substeps * math.prod(batch) >= _LONG
+    with saying(f"rolling out {plan.steps} steps") if long else contextlib.nullcontext():
+        trajectory, report = run(inputs, plan)
+        if report is not None:
+            return raise_divergence(trajectory, report, inputs.dt)
+        # On a CPU this waits for the program.
+        warn_of_divergence(trajectory, inputs.dt, plan.save_every)
+        return trajectory
 
 
 _DEFAULT_INTEGRATOR = inspect.signature(rollout).parameters["integrator"].default
@@ -216,11 +232,7 @@ def roll_out_world(
         inputs = split.put(inputs, shard_specs(split, inputs))
     segment = segment_length(options.checkpoint, max(steps, 1))
     scheme = "", substeps, options.save_every, segment, options.check, split
-    trajectory, report = run(inputs, RolloutPlan(steps, *scheme, static, read is None and bool(sensors)))
-    if report is not None:
-        return raise_divergence(trajectory, report, inputs.dt)
-    warn_of_divergence(trajectory, inputs.dt, options.save_every)
-    return trajectory
+    return _run(inputs, RolloutPlan(steps, *scheme, static, read is None and bool(sensors)))
 
 
 def _world_inputs(world: AbstractWorld, state: State, rows: dict[str, Any], steps: int, substeps: int) -> RolloutInputs:

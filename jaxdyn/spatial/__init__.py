@@ -40,6 +40,7 @@ from jaxdyn.spatial._pose_arrays import (
     invert_pose,
     multiply_quaternions,
     pose_array,
+    quaternion_from_z,
     quaternion_to_rotation,
     quaternion_to_rpy,
     rotation_to_quaternion,

@@ -161,6 +161,20 @@ def axis_angle_to_quaternion(axis: ArrayLike, angle: ArrayLike) -> Any:
 
 
 @naming_arguments
+def quaternion_from_z(direction: ArrayLike) -> Any:
+    """The unit quaternions `[..., 4]` of the shortest turns that take z to directions `[..., 3]` of any length; the
+    identity for vectors of length zero."""
+    (v,) = _in_one_library(direction)
+    lib, square = _library(v), (v * v).sum(axis=-1)
+    known = square > 0
+    x, y, z = lib.moveaxis(v / lib.sqrt(lib.where(known, square, 1.0))[..., None], -1, 0)
+    z = lib.where(known, z, 1.0)
+    # Any half turn about an axis across z takes z to -z. Nearer to it, rounding of `1 + z` would decide on the axis.
+    turn = lib.stack([1 + z, lib.where(z < -1 + 1e-9, 1.0, -y), x, 0 * z], axis=-1)
+    return turn / lib.sqrt((turn * turn).sum(axis=-1, keepdims=True))
+
+
+@naming_arguments
 def transform_inertial_parameters(parameters: ArrayLike, pose: ArrayLike) -> Any:
     """Inertial parameters `[..., 10]` that are given in the frames at `pose` `[..., 7]`, in the parent frames.
 

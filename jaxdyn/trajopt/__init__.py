@@ -12,7 +12,6 @@ from jaxdyn.trajopt.problem import (
     AbstractCost,
     AbstractDynamics,
     AbstractResidual,
-    Capsule,
     CenterOfMassResidual,
     ClearanceResidual,
     Constraint,

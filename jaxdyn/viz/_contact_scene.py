@@ -12,7 +12,7 @@ import numpy as np
 from jaxdyn._errors import ModelError, require_positive, require_shape
 from jaxdyn.contact import ContactForces, Contacts
 from jaxdyn.geometry import AbstractSurface, Box, Capsule, Cylinder, Ellipsoid, Plane, Points, Sphere
-from jaxdyn.spatial import Vec3
+from jaxdyn.spatial import Vec3, quaternion_from_z
 from jaxdyn.viz._geometry import (
     box,
     capsule,
@@ -171,7 +171,7 @@ class Forces(NamedTuple):
         pushes = length > 1e-3 * unit
         along[pushes] = self.force[k, at[pushes[: len(at)]]] / (self.scale * length[pushes, None])
         head = np.minimum(0.5 * length, 0.16 * unit)
-        turn = _turns_from_z(along)
+        turn = quaternion_from_z(along)
         size = np.where(np.arange(count) < len(at), 0.05 * unit, 0.0)
         thick = np.where(pushes, 0.03 * unit, 0.0)
 
@@ -200,14 +200,6 @@ def part_meshes() -> dict[str, Any]:
     """Return a ball of radius 1, a cylinder of radius and length 1 along z about the origin, and a cone of this size on
     the origin."""
     return {"ball": small_ball(1.0), "shaft": cylinder(1.0, 1.0, around=12), "head": cone(1.0, 1.0)}
-
-
-def _turns_from_z(along: np.ndarray) -> np.ndarray:
-    """Return the quaternions `[n, 4]` that turn z to unit vectors `[n, 3]`."""
-    x, y, z = along.T
-    down = z < -1 + 1e-9
-    turn = np.stack([1 + z, np.where(down, 1.0, -y), x, 0 * z], axis=1)
-    return turn / np.linalg.norm(turn, axis=1, keepdims=True)
 
 
 def _round_number(x: float) -> float:

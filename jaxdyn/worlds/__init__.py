@@ -1,6 +1,8 @@
-"""Worlds of MJCF files, moving as in MuJoCo: its soft constraints, actuators, tendons and integrators, in JAX."""
+"""Worlds: models with contacts, limits, actuators and sensors, and MJCF files, moving as in MuJoCo, in JAX."""
 
+from jaxdyn.worlds._load_world import load_world
+from jaxdyn.worlds._model_sensors import Sensor
 from jaxdyn.worlds._stages import Stages, accelerations_step_and_sensors, world_stages
-from jaxdyn.worlds._world import World, load_world
+from jaxdyn.worlds._world import World
 
-__all__ = ["World", "load_world"]
+__all__ = ["Sensor", "World", "load_world"]

@@ -16,27 +16,20 @@ import numpy as np
 
 from jaxdyn._types import Array, Float, float_leaf
 from jaxdyn.algorithms.recursions import Robot
-from jaxdyn.io.mjcf import GeomPair, enum_name, geom_pairs
+from jaxdyn.geometry import Candidates, ShapeKind, candidate_count, candidates, may_be_deep, shallow_depth
+from jaxdyn.io.mjcf import GeomPair, enum_name, geom_pairs, shapes_of_pair
 from jaxdyn.laws import EllipticCone, PyramidalCone, SoftInequality
 from jaxdyn.rows import Ends, PointRows
 from jaxdyn.solve import Term
 from jaxdyn.tree import take_rows
-from jaxdyn.worlds._collisions import (
-    Candidates,
-    candidate_count,
-    candidates,
-    may_be_deep,
-    shallow_depth,
-    shapes_of_pair,
-)
 from jaxdyn.worlds._parts import Instant, Located, Part, PartRows, Places
 from jaxdyn.worlds._rows import Timing, arm_of, coherent, regularization, soft_term, softness
 
 
 class Pairs(Part):
-    """Pairs of geoms of the same two types."""
+    """Pairs of geoms of the same two classes of shapes."""
 
-    types: tuple[int, int] = eqx.field(static=True)
+    types: tuple[ShapeKind, ShapeKind] = eqx.field(static=True)
     first: tuple[int, ...] = eqx.field(static=True)
     """The rows of the geoms in `Contacts`."""
     second: tuple[int, ...] = eqx.field(static=True)
@@ -108,7 +101,10 @@ def _pairs(m, members: list[GeomPair], numbers: list[int]) -> Pairs:
     arrays["solreffriction"] = coherent(arrays["solreffriction"], (0.0, 0.0))
     first, second = (tuple(place[getattr(pair, side)] for pair in members) for side in ("geom1", "geom2"))
     dims = tuple(pair.condim for pair in members)
-    types = int(members[0].type1), int(members[0].type2)
+    kind1, kind2 = members[0].kinds
+    # Pairs of other types are refused before.
+    assert kind1 is not None
+    assert kind2 is not None
     (grid, numbers_of_grid), (hull, _) = shapes_of_pair(m, members[0])
     heights = None if grid is None else float_leaf(numbers_of_grid)
     vertices = None
@@ -116,7 +112,15 @@ def _pairs(m, members: list[GeomPair], numbers: list[int]) -> Pairs:
         vertices = float_leaf(np.array([shapes_of_pair(m, pair)[1][1] for pair in members]))
     numbers_of_law = {name: float_leaf(x) for name, x in arrays.items()}
     return Pairs(
-        types, first, second, dims, (grid, hull), heights, vertices, **numbers_of_law, weight=float_leaf(weight)
+        (kind1, kind2),
+        first,
+        second,
+        dims,
+        (grid, hull),
+        heights,
+        vertices,
+        **numbers_of_law,
+        weight=float_leaf(weight),
     )
 
 

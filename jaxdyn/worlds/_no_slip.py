@@ -23,9 +23,9 @@ from jax.scipy.linalg import cho_factor, cho_solve
 
 from jaxdyn._types import Array, Float, float_leaf
 from jaxdyn.algorithms.recursions import Robot, RobotAndParts
+from jaxdyn.geometry import candidate_count
 from jaxdyn.io.mjcf import is_disabled
 from jaxdyn.solve import MatrixForm, Problem
-from jaxdyn.worlds._collisions import candidate_count
 from jaxdyn.worlds._constraints import RowKinds
 from jaxdyn.worlds._contact_rows import Contacts
 from jaxdyn.worlds._equations import balance, problem

@@ -13,10 +13,12 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from jaxdyn._types import Array, Float, float_leaf
 from jaxdyn.algorithms.recursions import Kinematics, Robot, kinematics_and_poses, velocities
 from jaxdyn.io.mjcf import enum_name
+from jaxdyn.model import Model, Placement, pose_in_body
 from jaxdyn.rows import sums
 from jaxdyn.spatial import (
     IDENTITY_POSE,
@@ -40,13 +42,20 @@ class Part(eqx.Module):
     It fits the protocol `Parts` of the recursions.
     """
 
+    @classmethod
+    def without(cls, **given: Any) -> Self:
+        """Return the part with nothing but what is given: no names, arrays without rows, parts that are empty."""
+        hints = typing.get_type_hints(cls)
+        names = [f.name for f in dataclasses.fields(cls)]
+        return cls(**{name: given[name] if name in given else _nothing(hints[name]) for name in names})
+
     def axes(self) -> list[int]:
         """Return for each array, in the order of the leaves, the number of axes that are not batch axes."""
         axes: list[int] = []
         for name, count in _axes_of_fields(type(self)).items():
             value = getattr(self, name)
             for x in value if isinstance(value, tuple) else (value,):
-                axes += x.axes() if isinstance(x, Part) else [] if x is None else [count]
+                axes += x.axes() if hasattr(x, "axes") else [] if x is None else [count]
         return axes
 
     def leaves_of_model(self) -> tuple[str, ...]:
@@ -71,6 +80,26 @@ def _axes_of_hint(hint: Any) -> int:
         if hasattr(kind, "dim_str"):
             return len(kind.dim_str.split()) - 1
     return 0
+
+
+def _nothing(hint: Any) -> Any:
+    """Return the empty value of a field of a part."""
+    options = typing.get_args(hint)
+    if type(None) in options:
+        return None
+    if typing.get_origin(hint) is tuple:
+        return () if Ellipsis in options else tuple(_nothing(x) for x in options)
+    if hasattr(hint, "dim_str"):
+        return float_leaf(np.zeros([int(n) if n.isdigit() else 0 for n in hint.dim_str.split()[1:]]))
+    return hint.without() if issubclass(hint, Part) else hint()
+
+
+def stacked(arrays: Sequence[Any], core: tuple[int, ...] = ()) -> Array:
+    """Return arrays `[*batch, *core]` along a new axis, `[*batch, n, *core]`, with NumPy unless they are traced."""
+    if not arrays:
+        return float_leaf(np.zeros((0, *core)))
+    lib = jnp if any(isinstance(x, Tracer) for x in jax.tree.leaves(arrays)) else np
+    return float_leaf(lib.stack(lib.broadcast_arrays(*map(lib.asarray, arrays)), axis=-1 - len(core)))
 
 
 class PartRows:
@@ -164,6 +193,14 @@ class Places(Part):
         """Return frames of an `mjModel`, by their numbers. `kind`: `"body"`, `"inertia"` (at the center of mass of a
         body, along its principal axes), `"site"` or `"geom"`."""
         return cls.of_each(m, [(kind, int(i)) for i in numbers])
+
+    @classmethod
+    def on(cls, model: Model, places: Sequence[tuple[str, Placement]]) -> Self:
+        """Return places of links of a model, by the names of the links and the poses in them. **Raises**
+        `UnknownNameError` and `ModelError` as `pose_in_body`."""
+        found = [pose_in_body(model, link, pose, f"the placement on {link!r}") for link, pose in places]
+        dofs = [int(model.topology.body_dofs[body]) if body >= 0 else -1 for body, _ in found]
+        return cls(tuple(dofs), stacked([pose for _, pose in found], (7,)))
 
     @classmethod
     def of_each(cls, m, frames: Sequence[tuple[str, int]]) -> Self:

@@ -7,10 +7,19 @@ import collections
 import numpy as np
 
 from jaxdyn._errors import RobotFileError, warn
+from jaxdyn.geometry import MOST_PRISMS, Grid, has_flat_disks, has_several_contacts, is_built, may_be_deep
 from jaxdyn.io import RobotFileWarning
-from jaxdyn.io.mjcf import GeomType, enum_name, geom_pairs, is_enabled, object_name
+from jaxdyn.io.mjcf import (
+    GeomPair,
+    GeomType,
+    enum_name,
+    geom_pairs,
+    is_disabled,
+    is_enabled,
+    object_name,
+    shapes_of_pair,
+)
 from jaxdyn.worlds._actuators import reasons_against_actuators
-from jaxdyn.worlds._collisions import has_several_contacts, what_is_missing
 from jaxdyn.worlds._equalities import reasons_against_equalities
 from jaxdyn.worlds._free_bodies import free_bodies
 from jaxdyn.worlds._passive import reasons_against_passive
@@ -38,10 +47,18 @@ def refuse_what_is_not_built(m, source: str) -> None:
 
 
 def warn_of_what_differs(m, source: str) -> None:
-    """Warn of pairs of geoms of an `mjModel` for which MuJoCo's contacts are off their geometry, and of those whose
-    contacts it sweeps in an order of its own."""
+    """Warn of pairs of geoms of an `mjModel` for which MuJoCo's contacts are off their geometry or depend on the last
+    digits of a search, and of those whose contacts it sweeps in an order of its own."""
     if m.opt.noslip_iterations > 0:
         _warn_of_orders(m, source)
+    flat = [pair for pair in geom_pairs(m) if has_flat_disks(*pair.kinds)]
+    if flat:
+        warn(
+            f"{source}: where an end of a cylinder lies flat on a box or on another cylinder, MuJoCo takes up to four "
+            f"corners of polygons, which ones by the last digits of their areas. The world takes up to four places of "
+            f"the same shared part, so forces differ within it: {_shown(m, flat)}",
+            RobotFileWarning,
+        )
     pairs = [pair for pair in geom_pairs(m) if (pair.type1, pair.type2) == (GeomType.HFIELD, GeomType.BOX)]
     geoms = {pair.geom2 for pair in pairs if not pair.margin + pair.gap > 0}
     if geoms:
@@ -55,16 +72,20 @@ def warn_of_what_differs(m, source: str) -> None:
 
 
 def _warn_of_orders(m, source: str) -> None:
-    pairs = [pair for pair in geom_pairs(m) if pair.condim > 1 and has_several_contacts(pair.type1, pair.type2)]
+    pairs = [pair for pair in geom_pairs(m) if pair.condim > 1 and has_several_contacts(*pair.kinds)]
     if pairs:
-        shown = [" and ".join(repr(object_name(m, "geom", g)) for g in (x.geom1, x.geom2)) for x in pairs[:_SHOWN]]
-        more = f" and {len(pairs) - _SHOWN} more" if len(pairs) > _SHOWN else ""
         warn(
             f"{source}: with noslip_iterations, accelerations depend on the order of contacts. MuJoCo's order of "
             f"several contacts of one pair follows its search where it has no formulas, so states with such contacts "
-            f"can differ from it: {'; '.join(shown)}{more}",
+            f"can differ from it: {_shown(m, pairs)}",
             RobotFileWarning,
         )
+
+
+def _shown(m, pairs: list[GeomPair]) -> str:
+    """Return the names of some pairs of geoms."""
+    shown = [" and ".join(repr(object_name(m, "geom", g)) for g in (x.geom1, x.geom2)) for x in pairs[:_SHOWN]]
+    return "; ".join(shown) + (f" and {len(pairs) - _SHOWN} more" if len(pairs) > _SHOWN else "")
 
 
 def _by_kind(m) -> dict[str, dict[str, str]]:
@@ -128,3 +149,18 @@ def _geoms(m) -> list[str]:
         if hasattr(m, name) and np.any(getattr(m, name)[touching]):
             out.append("surface velocity of geoms")
     return out
+
+
+def what_is_missing(m, pair: GeomPair) -> str | None:
+    """Return the types of a pair of geoms of an `mjModel` whose contacts cannot be those of MuJoCo, with the flag for
+    which they cannot; None if they are."""
+    names = f"{pair.type1.name.lower()} and {pair.type2.name.lower()}"
+    if not is_built(*pair.kinds):
+        return names
+    for flag, concerns in (("nativeccd", may_be_deep), ("multiccd", has_several_contacts)):
+        if concerns(*pair.kinds) and is_disabled(m, flag):
+            return f'{names}, with <flag {flag}="disable"/>,'
+    grid = shapes_of_pair(m, pair)[0][0]
+    if isinstance(grid, Grid) and grid.prisms > MOST_PRISMS:
+        return f"{names}, of which the second can be over more than {MOST_PRISMS} triangles,"
+    return None

@@ -139,8 +139,8 @@ def _limits(robot: Robot, world: PartRows, kinds: RowKinds, pushes) -> tuple[Any
     start = kinds.equalities + kinds.frictions
     own = pushes[start : start + count]
     joint_of = {dof: j for j, (_, _, dof) in enumerate(sensors.joints)}
-    of_singles = [joint_of[dof] for _, dof in limits.joints]
-    owners = np.array([*of_singles, *of_singles, *(joint_of[dof] for _, dof in limits.balls)], int)
+    of_singles = [joint_of.get(dof, -1) for _, dof in limits.joints]
+    owners = np.array([*of_singles, *of_singles, *(joint_of.get(dof, -1) for _, dof in limits.balls)], int)
     tendons = np.array([*limits.tendons, *limits.tendons], int)
     return (
         sums(own[: len(owners)], owners, len(sensors.joints)),

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdyn.algorithms.recursions import Robot, velocities, velocity_accelerations
-from jaxdyn.spatial import Motion, Quaternion, Vec3
+from jaxdyn.spatial import Motion, Quaternion, Sym3, Vec3
 from jaxdyn.tree import columns_of, sum_down, take_rows
 from jaxdyn.worlds._parts import FreeJoints, Instant, Loads, Located, PartRows, Places, length_of, sums
 from jaxdyn.worlds._rays import ranges
@@ -248,6 +248,8 @@ class _Members(NamedTuple):
         """Return the rotational inertias times vectors in world axes."""
         R = self.place.pose.rotation
         local = R.apply_transpose(turning)
+        if len(self.inertia) == 6:
+            return R.apply(Sym3(*self.inertia).apply(local))
         return R.apply(Vec3(*(i * x for i, x in zip(self.inertia, _components(local), strict=True))))
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from jaxdyn._errors import ModelError, broadcast_batches, look_up, require_last_axes
 from jaxdyn._types import Array, Float, float_leaf
 from jaxdyn.algorithms.recursions import RobotAndParts
+from jaxdyn.model import independent_forces, spanning_coordinates
 from jaxdyn.simulate import State
 from jaxdyn.worlds._bodies import applied_torque, with_mocap_bodies
 from jaxdyn.worlds._equalities import with_active
@@ -148,6 +149,18 @@ class Arguments(eqx.Module):
         return {name: getattr(self, name) for name in ("q", "v", "control", "activation", "applied")}
 
 
+class Solved(NamedTuple):
+    """The solution of a state."""
+
+    a: Any
+    """`[*batch, nv]`"""
+    error: Any
+    iterations: Any
+    """As in `SolverReport`."""
+    results: dict[str, Any]
+    """The quantities that were asked for."""
+
+
 class Given(NamedTuple):
     """The arguments of a function of a world, with the world as they change it."""
 
@@ -175,8 +188,9 @@ class Given(NamedTuple):
     def _with_forces(self, arguments: Arguments, torque: Any) -> Given:
         applied = jnp.zeros_like(arguments.v) if torque is None else torque
         if self.wrenches is not None:
-            bound, operands = self.bound()
-            applied = applied + bound.call(applied_torque, operands, arguments.q, self.wrenches)
+            (bound, operands), model = self.bound(), self.world.model
+            q = spanning_coordinates(model, arguments.q, velocity=False)
+            applied = applied + independent_forces(model, bound.call(applied_torque, operands, q, self.wrenches))
         return self._replace(arguments=dataclasses.replace(arguments, applied=applied))
 
 
@@ -215,4 +229,4 @@ def as_in(world: World, state: State) -> World:
     if state.active is not None:
         equalities = with_active(parts.constraints.equalities, state.active)
         parts = eqx.tree_at(lambda x: x.constraints.equalities, parts, equalities)
-    return world if parts is world.parts else dataclasses.replace(world, parts=parts)
+    return world if parts is world.parts else eqx.tree_at(lambda x: x.parts, world, parts)

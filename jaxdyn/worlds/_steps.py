@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -11,30 +11,21 @@ from jaxdyn.contact import straight_motion
 from jaxdyn.simulate import Advance, State
 from jaxdyn.solve import SolverReport, solve
 from jaxdyn.worlds._equations import EQUATIONS, activations
+from jaxdyn.worlds._model_steps import solved_as_model
 from jaxdyn.worlds._no_slip import without_slip
 from jaxdyn.worlds._sensed import Quantities
-from jaxdyn.worlds._states import Given, given_of, with_batch
+from jaxdyn.worlds._states import Given, Solved, given_of, with_batch
 from jaxdyn.worlds._world_velocities import body_velocity, rates_of_rotation_vectors, world_velocity
 
 if TYPE_CHECKING:
     from jaxdyn.worlds._world import World
 
 
-class Solved(NamedTuple):
-    """The solution of a state."""
-
-    a: Any
-    """`[*batch, nv]`"""
-    error: Any
-    iterations: Any
-    """As in `SolverReport`."""
-    results: dict[str, Any]
-    """The quantities that were asked for."""
-
-
 def solved(given: Given, *names: str) -> Solved:
     """Return the solution of a state, and `Quantities` that are made of it, by one function where there are no sweeps
     against slip."""
+    if not given.world.parts.as_mujoco:
+        return solved_as_model(given, names)
     bound, operands = given.bound()
     parts, arguments, further = given.world.parts, given.arguments.named(), {}
     if "sensors" in names:
@@ -60,17 +51,11 @@ def advanced(world: World, state: State, control: Any, torque: Any, wrenches: An
     """Return the state after a time step, the readings of the sensors at its start if asked for, and how the
     constraints were solved."""
     given = given_of(world, state, control, torque, wrenches)
-    sensors = ("sensors",) if sensed_too else ()
-    found = solved(given, *step_quantities(world), *sensors)
+    found = solved(given, *step_quantities(world), *(("sensors",) if sensed_too else ()))
+    tolerance = world.options.tolerance_of(found.error.dtype)
+    report = SolverReport(found.error, found.iterations.astype(jnp.int32), tolerance)
     readings = by_name(world.parts.sensors, found.results["sensors"]) if sensed_too else None
-    return Advance(step_from(given, found), readings, report_of(given, found))
-
-
-def report_of(given: Given, found: Solved) -> SolverReport:
-    """Return how well the constraints were solved; with `deep` where this was asked for."""
-    tolerance, deep = given.world.options.tolerance_of(found.error.dtype), found.results.get("deep")
-    deep = None if deep is None else deep[..., 0]
-    return SolverReport(found.error, found.iterations.astype(jnp.int32), tolerance, deep)
+    return Advance(step_from(given, found), readings, report)
 
 
 def stepped(world: World, state: State, control: Any, torque: Any, wrenches: Any) -> State:
@@ -80,13 +65,17 @@ def stepped(world: World, state: State, control: Any, torque: Any, wrenches: Any
 
 def step_quantities(world: World) -> tuple[str, ...]:
     """Return what steps of a world are made of."""
-    return ("rates",) if world.parts.integrator == "rk4" else ("step",)
+    return ("rates",) if _takes_stages(world) else ("step",)
+
+
+def _takes_stages(world: World) -> bool:
+    return world.parts.as_mujoco and world.parts.integrator == "rk4"
 
 
 def step_from(given: Given, found: Solved) -> State:
     """Return the state after a time step from one with its solution, which has the `step_quantities`."""
     world, state = given.world, given.state
-    if world.parts.integrator == "rk4":
+    if _takes_stages(world):
         q, v, activation = _runge_kutta(given, found)
     else:
         q, v, activation = found.results["step"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Self
+from typing import Any, Self
 
 import equinox as eqx
 import jax
@@ -13,9 +13,10 @@ import numpy as np
 from jaxdyn._types import Array, Float, float_leaf
 from jaxdyn.algorithms.recursions import Robot
 from jaxdyn.io.mjcf import enum_name
+from jaxdyn.model import Model, Topology
 from jaxdyn.spatial import IDENTITY_POSE, Quaternion, multiply_quaternions
 from jaxdyn.tree import columns_of, take_rows
-from jaxdyn.worlds._parts import Instant, Part, PartRows
+from jaxdyn.worlds._parts import Instant, Part, PartRows, stacked
 
 _ONE = IDENTITY_POSE[3:]
 
@@ -31,6 +32,26 @@ class Turns(Part):
     """The fixed rotation before each of these joints, link after link."""
     axis: Float[Array, "*batch n 3"]
     reference: Float[Array, "*batch n"]
+    own: tuple[tuple[int, int], ...] = eqx.field(static=True, default=())
+    """In the world of a model, for each of `fixed`: the joint whose placement turns before it, and the row of the
+    joint's axis among those of the model, -1 for none. `axis` is then that of the model."""
+
+    @classmethod
+    def of_model(cls, model: Model, frames: Sequence[int], poses: Sequence[Any]) -> Self:
+        """Return the chains of frames on bodies of a model, -1 for the world, at their poses `[*batch, 7]`."""
+        chains = [[*_links_to(model.topology, body), ("", -1, -1, -1)] for body in frames]
+        longest = max((len(x) for x in chains), default=0)
+        links = [[x[k] if k < len(x) else ("", -1, -1, -1) for x in chains] for k in range(longest)]
+        fixed = [
+            p[..., 3:] if k == len(x) - 1 else _ONE for k in range(longest) for x, p in zip(chains, poses, strict=True)
+        ]
+        flat = [x for link in links for x in link]
+        return cls.without(
+            links=tuple(tuple((kind, q) for kind, q, _, _ in link) for link in links),
+            fixed=stacked(fixed, (4,)),
+            reference=float_leaf(np.zeros(len(flat))),
+            own=tuple((joint, axis) for _, _, joint, axis in flat),
+        )
 
     @classmethod
     def of(cls, m, frames: Sequence[tuple[str, int]]) -> Self:
@@ -47,6 +68,26 @@ class Turns(Part):
             float_leaf(np.array([x[3] for x in flat]).reshape(-1, 3)),
             float_leaf(np.array([x[4] for x in flat], float)),
         )
+
+
+def _links_to(topology: Topology, body: int) -> list[tuple[str, int, int, int]]:
+    """Return for each primitive joint from the world to a body: its type, its first coordinate of rotation, the joint
+    whose placement stands before it, and its axis."""
+    path = []
+    while body >= 0:
+        path.append(body)
+        body = topology.parents[body]
+    axes = {int(dof): row for row, dof in enumerate(topology.axis_dofs)}
+    out = []
+    for i in reversed(path):
+        for node in range(topology.joint_nodes[i], topology.body_nodes[i] + 1):
+            primitive, q = topology.node_joints[node], int(topology.node_q[node])
+            turned = primitive.quaternion is not None
+            turns, v = turned or primitive.rotates[0], int(topology.node_v[node])
+            kind = "ball" if turned else "hinge" if turns else ""
+            placed = i if node == topology.joint_nodes[i] else -1
+            out.append((kind, q + (primitive.quaternion or 0), placed, axes.get(v, -1) if kind == "hinge" else -1))
+    return out
 
 
 def _chain(m, kind: str, number: int) -> list[tuple]:

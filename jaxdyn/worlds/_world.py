@@ -1,10 +1,9 @@
-"""Worlds: what an MJCF file describes, moving as in MuJoCo."""
+"""Worlds: a model and what is attached to it, or what a file describes."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable
-from typing import Any, Self
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, Self
 
 import equinox as eqx
 import jax
@@ -14,80 +13,107 @@ import numpy as np
 from jaxdyn import _printing as printing
 from jaxdyn import joints
 from jaxdyn._compile import compiled
-from jaxdyn._errors import naming_arguments, require_floating, require_time_step, warn
+from jaxdyn._errors import ModelError, checking_arguments, naming_arguments, require_floating, require_time_step
 from jaxdyn._types import Array, ArrayLike, Configuration, Float, Torque, Velocity, float_leaf
-from jaxdyn.io import LeftOutWarning
-from jaxdyn.io.mjcf import compile_mjcf, enum_name, is_disabled, object_name
-from jaxdyn.model import LEAVES, Model
+from jaxdyn.contact import ContactLaw, ContactPair, ContactShape, MujocoLaw
+from jaxdyn.geometry import AbstractSurface
+from jaxdyn.model import LEAVES, Actuator, Model
 from jaxdyn.simulate import AbstractWorld, Advance, RolloutOptions, State, Trajectory, roll_out_world
+from jaxdyn.simulate.integrators import require_closed
 from jaxdyn.solve import SolverOptions, SolverReport
-from jaxdyn.worlds._actuators import Actuators
-from jaxdyn.worlds._bodies import Bodies
-from jaxdyn.worlds._constraints import Constraints
-from jaxdyn.worlds._free_bodies import free_bodies
-from jaxdyn.worlds._no_slip import NoSlip
-from jaxdyn.worlds._parts import Part
-from jaxdyn.worlds._passive import Passive
-from jaxdyn.worlds._refusals import refuse_what_is_not_built, warn_of_what_differs
-from jaxdyn.worlds._sensors import Sensors, reasons_against_sensors
-from jaxdyn.worlds._states import (
-    KEY_AXES,
-    BodyWrenches,
-    Controls,
-    Keyframe,
-    given_of,
-    keyframes_of,
-    make_state,
-    start_of,
-)
-from jaxdyn.worlds._steps import advanced, by_name, report_of, solved, stepped
-from jaxdyn.worlds._tendons import Tendons
-from jaxdyn.worlds._tree_of_file import tree_of
+from jaxdyn.worlds._from_model import Attached, parts_of_model
+from jaxdyn.worlds._model_constraints import Touching
+from jaxdyn.worlds._model_sensors import Sensor
+from jaxdyn.worlds._model_steps import accelerations_as_model
+from jaxdyn.worlds._states import KEY_AXES, BodyWrenches, Controls, Keyframe, given_of, make_state, start_of
+from jaxdyn.worlds._steps import advanced, by_name, solved, stepped
+from jaxdyn.worlds._world_parts import ENDLESS, WorldParts
 from jaxdyn.worlds._world_velocities import body_velocity, world_velocity
-
-_ENDLESS = 1e30
-"""The bound that stands for infinite ranges, whose products with zero would be NaN."""
-
-
-class WorldParts(Part):
-    """All that a world has besides its tree."""
-
-    bodies: Bodies
-    constraints: Constraints
-    tendons: Tendons
-    actuators: Actuators
-    passive: Passive
-    sensors: Sensors
-    timestep: Float[Array, "*batch"]
-    """s"""
-    integrator: str = eqx.field(static=True)
-    """`"euler"`, `"implicitfast"`, `"implicit"` or `"rk4"`."""
-    damped: bool = eqx.field(static=True)
-    """Whether Euler steps take the damping of joints implicitly."""
-    free_bodies: tuple[int, ...] = eqx.field(static=True)
-    """The first degrees of freedom of free bodies that carry no joints."""
-    no_slip: NoSlip | None = None
-    """MuJoCo's sweeps against slip, if the file has them."""
 
 
 class World(AbstractWorld):
-    """A world of an MJCF file, with MuJoCo's laws: made by `load_world`.
+    """A model and what is attached to it: contacts, limits, actuators and sensors, each with its law. `load_world`
+    makes one of a file.
 
-    All numbers of the file are arrays, which gradients reach and which may have leading batch axes; new values compile
-    nothing again. `q` is MuJoCo's `qpos` number for number; `v` is `qvel`, but for the linear velocity of free joints,
-    which stands in body axes here and in world axes there.
+    All numbers are arrays, which gradients reach and which may have leading batch axes; new values compile nothing
+    again. `q` is MuJoCo's `qpos` number for number; `v` is `qvel`, but for the linear velocity of free joints, which
+    stands in body axes here and in world axes there.
     """
 
     model: Model
-    """The tree: placements, inertias, armature, gravity."""
+    """The tree: placements, inertias, armature, gravity. In a world that is made of a model, all that the model has,
+    such as the damping of joints; in the world of an MJCF file other forces are among `parts`."""
     parts: WorldParts
     """Constraints, tendons, actuators, and passive forces."""
     start: Float[Array, "*batch nq"]
-    """The configuration in which the file has the world (`qpos0`)."""
+    """The configuration in which the file has the world (`qpos0`), or the neutral one of the model."""
     keys: Keyframe
     """All keyframes."""
     key_names: tuple[str, ...] = eqx.field(static=True)
     options: SolverOptions = eqx.field(static=True)
+
+    @checking_arguments
+    def __init__(
+        self,
+        model: Model,
+        contacts: Sequence[ContactShape] = (),
+        surface: AbstractSurface | Literal["ground"] | None = "ground",
+        pairs: Sequence[ContactPair | tuple[str, str]] | Literal["all"] = (),
+        apart: Sequence[str | tuple[str, str]] = (),
+        *,
+        law: ContactLaw | MujocoLaw | None = None,
+        limits: bool | ContactLaw | MujocoLaw = False,
+        actuators: Sequence[Actuator] = (),
+        sensors: Sequence[Sensor] = (),
+        timestep: float = 1e-3,
+        integrator: str | None = None,
+        options: SolverOptions | None = None,
+    ):
+        """The world of a model, in which nothing is attached by default.
+
+        **Arguments**
+
+        - `contacts`: shapes on links, which touch the `surface`, `"ground"` for the plane `z = 0`, and by `pairs` each
+          other; `apart` names links that do not, all as in `Contacts`.
+        - `law`: how contacts push, and with that how the world moves. With a `ContactLaw`, the default, it moves as
+          `jaxdyn.step` moves the model; with a `MujocoLaw` as in MuJoCo. A shape or a pair may have its own law of the
+          same class. The constants that MuJoCo derives from inertias (`invweight0`) are arrays that do not follow when
+          masses of the world change.
+        - `limits`: whether joints stop at `Model.position_lower` and `position_upper`, by the default law of the class
+          of `law`, or that law. With a `ContactLaw` limits need contacts.
+        - `actuators`, `sensors`: what drives and what is read. `Model.effort_limit` limits the sum of the actuators'
+          forces on a joint.
+        - `timestep`: s.
+        - `integrator`: one of `jaxdyn.step`, by default `"implicit_velocity"`, which takes the damping of actuators on
+          joints with one axis at the end of the step; with MuJoCo's law `"implicitfast"`, the default, `"euler"`,
+          `"implicit"` or `"rk4"`, as MuJoCo has them.
+        - `options`: how contacts and constraints are solved.
+
+        With MuJoCo's law, Coulomb friction of joints is MuJoCo's friction loss, without `friction_velocity`, and points
+        of `Points` are spheres without size.
+
+        **Raises** `ModelError` for what does not fit together, as in `Contacts`, `Actuator` and `Sensor`, by name;
+        with MuJoCo's law for models with loops, couplings or joints that mimic others, for springs of ball joints and
+        what differs by axis of free ones, for other surfaces than planes, and for pairs of shapes that are not built;
+        `UnknownNameError`; `ShapeError`.
+        """
+        touching = Touching(contacts, surface, pairs, apart)
+        options = SolverOptions() if options is None else options
+        given = Attached(touching, law, limits, actuators, sensors, timestep, integrator, options)
+        self.model = model
+        self.parts, self.options = parts_of_model(model, given), options
+        self.start, self.key_names = model.neutral(), ()
+        sizes = (model.nq,), (model.nv,), (self.na,), (self.nu,), (), (0, 7)
+        self.keys = Keyframe(*(float_leaf(np.zeros((0, *size))) for size in sizes))
+
+    @classmethod
+    def made_of(cls, **fields: Any) -> Self:
+        """Return a world with these fields, which `__init__` makes of a model."""
+        world = object.__new__(cls)
+        for name, value in fields.items():
+            # As `equinox` sets the fields of a module when it unflattens one.
+            object.__setattr__(world, name, value)
+        return world
 
     def printed(self) -> printing.Facts:
         """The facts that `print` shows."""
@@ -103,8 +129,11 @@ class World(AbstractWorld):
         }
         facts = {name: printing.names(words) for name, words in lists.items() if words}
         limits, pairs = parts.constraints.limits, parts.constraints.contacts.pairs
-        facts["limits"] = f"of {len(limits.joints) + len(limits.balls)} joints and {len(limits.tendons)} tendons"
-        facts["contacts"] = f"{sum(len(x.first) for x in pairs)} pairs of geoms may touch"
+        if parts.as_mujoco:
+            facts["limits"] = f"of {len(limits.joints) + len(limits.balls)} joints and {len(limits.tendons)} tendons"
+            facts["contacts"] = f"{sum(len(x.first) for x in pairs)} pairs of geoms may touch"
+        else:
+            facts["contacts"] = f"{0 if parts.touching is None else len(parts.touching.names)}"
         facts["step"] = f"{printing.number(self.timestep, 's')}, {parts.integrator}"
         return first + (f", batch {batch}" if batch else ""), facts
 
@@ -112,7 +141,7 @@ class World(AbstractWorld):
 
     @property
     def timestep(self):
-        """The time step of the file, s."""
+        """The time step, s."""
         return self.parts.timestep
 
     @property
@@ -165,9 +194,11 @@ class World(AbstractWorld):
 
         `mocap` `[*batch, nmocap, 7]` and `active` `[*batch, neq]`, where given, are the poses of mocap bodies and which
         equality constraints act (`State`). **Raises** `ShapeError` where a shape does not fit, `UnknownNameError`
-        for a keyframe.
+        for a keyframe, and `ModelError` for a model whose loops are open.
         """
-        return make_state(self, q, v, activation, keyframe, mocap, active)
+        state = make_state(self, q, v, activation, keyframe, mocap, active)
+        require_closed(self.model, state)
+        return state
 
     @compiled()
     def accelerations(
@@ -184,7 +215,8 @@ class World(AbstractWorld):
         degrees of freedom (N m, N), MuJoCo's `qfrc_applied` but for the axes of free joints; `wrenches` `[*batch,
         nbody, 6]` are a force (N) and a moment (N m) at the center of mass of each body, along the axes of the world:
         MuJoCo's `xfrc_applied`. All are zero by default. Derivatives of every order are those of the equations that the
-        accelerations solve. **Raises** `ShapeError` where a shape does not fit, `ModelError` where a mocap body that
+        accelerations solve. Without MuJoCo's law, accelerations with contacts are those of a time step. **Raises**
+        `ShapeError` where a shape does not fit, `ModelError` where a mocap body that
         carries joints is moved.
         """
         given = given_of(self, state, control, torque, wrenches)
@@ -201,7 +233,9 @@ class World(AbstractWorld):
         given = given_of(self, state, control, None, None)
         state, arguments = given.state, given.arguments
         turned = joints.apply_to_rows(joints.coordinate_rate, self.model.topology, arguments.q, arguments.v)
-        found = solved(given, "acceleration", "rates").results
+        found = (
+            solved(given, "acceleration", "rates").results if self.parts.as_mujoco else accelerations_as_model(given)
+        )
         held = (None if x is None else jnp.zeros_like(x) for x in (state.mocap, state.active))
         return State(turned, found["acceleration"], found["rates"], jnp.ones_like(state.time), *held)
 
@@ -213,7 +247,8 @@ class World(AbstractWorld):
         torque: Torque | None = None,
         wrenches: BodyWrenches | None = None,
     ) -> State:
-        """The state after one time step, as `mj_step` with the file's integrator; what is given is held.
+        """The state after one time step, with MuJoCo's law as `mj_step`, else as `jaxdyn.step`; what is given is held,
+        without MuJoCo's law `wrenches` as the torques that they have at the start.
 
         Arguments and errors as for `accelerations`.
         """
@@ -260,15 +295,14 @@ class World(AbstractWorld):
     def control_bounds(self) -> tuple[Float[Array, "*batch nu"], Float[Array, "*batch nu"]]:
         """The least and the greatest controls; infinite where the file has no range."""
         lower, upper = jnp.moveaxis(self.parts.actuators.control_range, -1, 0)
-        return jnp.where(lower <= -_ENDLESS, -jnp.inf, lower), jnp.where(upper >= _ENDLESS, jnp.inf, upper)
+        return jnp.where(lower <= -ENDLESS, -jnp.inf, lower), jnp.where(upper >= ENDLESS, jnp.inf, upper)
 
     @naming_arguments
     def with_timestep(self, dt: ArrayLike) -> Self:
         """Return the world with another time step `dt`, s. Time constants of contacts stay at least two time steps
         where the file says so. **Raises** `ModelError` for one that is known and not positive."""
         require_time_step(dt)
-        parts = dataclasses.replace(self.parts, timestep=jnp.asarray(dt, self.parts.timestep.dtype))
-        return dataclasses.replace(self, parts=parts)
+        return eqx.tree_at(lambda w: w.parts.timestep, self, jnp.asarray(dt, self.parts.timestep.dtype))
 
     def axes(self) -> list[int]:
         """For each array, in the order of the leaves, the number of axes that are not batch axes."""
@@ -296,8 +330,10 @@ class World(AbstractWorld):
         torque: Torque | None = None,
         wrenches: BodyWrenches | None = None,
     ) -> dict[str, Float[Array, "*batch n"]]:
-        """The values of the file's sensors by their names, `[*batch, n]` each: MuJoCo's `sensordata`. Arguments and
-        errors as for `accelerations`."""
+        """The values of the sensors by their names, `[*batch, n]` each: MuJoCo's `sensordata`. Arguments and errors as
+        for `accelerations`."""
+        if not self.parts.sensors.names:
+            return {}
         given = given_of(self, state, control, torque, wrenches)
         return by_name(self.parts.sensors, solved(given, "sensors").results["sensors"])
 
@@ -311,7 +347,9 @@ class World(AbstractWorld):
     ) -> SolverReport:
         """How well the constraints are solved in a state. Arguments and errors as for `accelerations`."""
         given = given_of(self, state, control, torque, wrenches)
-        return report_of(given, solved(given, "deep"))
+        found = solved(given, "deep")
+        tolerance = self.options.tolerance_of(given.arguments.q.dtype)
+        return SolverReport(found.error, found.iterations.astype(jnp.int32), tolerance, found.results["deep"][..., 0])
 
     @compiled()
     def constraint_forces(
@@ -322,7 +360,11 @@ class World(AbstractWorld):
         wrenches: BodyWrenches | None = None,
     ) -> Float[Array, "*batch nv"]:
         """The forces `[*batch, nv]` of all constraints on the degrees of freedom, N m and N: MuJoCo's
-        `qfrc_constraint`, but for the axes of free joints. Arguments and errors as for `accelerations`."""
+        `qfrc_constraint`, but for the axes of free joints. Arguments and errors as for `accelerations`, and
+        `ModelError` without MuJoCo's law."""
+        if not self.parts.as_mujoco:
+            advice = "jaxdyn.contact_forces(world.model, world.parts.touching, ...) has the forces of its contacts"
+            raise ModelError(f"constraint_forces are those of MuJoCo's law, which this world does not have; {advice}")
         given = given_of(self, state, control, torque, wrenches)
         return solved(given, "torque").results["torque"]
 
@@ -341,54 +383,3 @@ class World(AbstractWorld):
         floating-point numbers."""
         require_floating(dtype)
         return jax.tree.map(lambda x: x.astype(dtype) if hasattr(x, "astype") else x, self)
-
-
-def load_world(path_or_text: Any, *, options: SolverOptions | None = None) -> World:
-    """Return the world that an MJCF file, the text of one, or a compiled `mujoco.MjModel` describes.
-
-    It moves as in MuJoCo: contacts, limits, friction losses and equality constraints are MuJoCo's soft constraints, and
-    `step` is the integrator of the file (Euler, implicit, implicitfast or RK4) with its time step. `options` say how
-    the constraints are solved; MuJoCo's own solver settings have no part here, because they are solved to the end.
-
-    What a file has and worlds do not have is refused by name.
-
-    **Warns** `LeftOutWarning` of sensors that are not built, and `RobotFileWarning` of boxes that touch height fields
-    without a margin, for which MuJoCo's contacts are off the geometry.
-
-    **Raises** `RobotFileError` for what it refuses and for a file that cannot be read; `ModelError` for a model without
-    a moving body; `ImportError` without MuJoCo.
-    """
-    m, source = compile_mjcf(path_or_text)
-    refuse_what_is_not_built(m, source)
-    warn_of_what_differs(m, source)
-    model = tree_of(m)
-    passive = Passive.of(m)
-    integrator = enum_name("mjtIntegrator", m.opt.integrator)
-    constraints = Constraints.of(m)
-    parts = WorldParts(
-        Bodies.of(m),
-        constraints,
-        Tendons.of(m),
-        Actuators.of(m),
-        passive,
-        _sensors(m, source),
-        float_leaf(float(m.opt.timestep)),
-        integrator,
-        passive.damped and not is_disabled(m, "eulerdamp"),
-        free_bodies(m),
-        NoSlip.of(m, constraints.contacts),
-    )
-    parts = jax.tree.map(lambda x: jnp.clip(x, -_ENDLESS, _ENDLESS), parts)
-    start, options = float_leaf(np.array(m.qpos0)), SolverOptions() if options is None else options
-    names = tuple(object_name(m, "key", i) for i in range(m.nkey))
-    return World(model, parts, start, keyframes_of(model, m), names, options)
-
-
-def _sensors(m, source: str) -> Sensors:
-    """Return the sensors that are built, with a warning of the others."""
-    against = reasons_against_sensors(m)
-    if against:
-        lines = "\n".join(f"- {name!r}: {reason}" for name, reason in against.items())
-        warn(f"{source}: the world leaves out sensors that are not built:\n{lines}", LeftOutWarning)
-    names = [object_name(m, "sensor", i) for i in range(m.nsensor)]
-    return Sensors.of(m, [name for name in names if name not in against], source)

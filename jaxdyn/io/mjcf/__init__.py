@@ -1,6 +1,6 @@
 """MJCF files: models from them and models as them, and MuJoCo's compiled model for those who read more of it."""
 
-from jaxdyn.io.mjcf._actuators import MjcfActuator, load_mjcf_actuators
+from jaxdyn.io.mjcf._actuators import load_mjcf_actuators
 from jaxdyn.io.mjcf._compiled import (
     Names,
     compile_mjcf,
@@ -13,7 +13,8 @@ from jaxdyn.io.mjcf._compiled import (
     object_name,
     with_actuators,
 )
-from jaxdyn.io.mjcf._geom_pairs import GeomPair, GeomType, geom_pairs, mixed_pair
+from jaxdyn.io.mjcf._geom_pairs import GEOM_SHAPES, SMALLEST_FRICTION, GeomPair, GeomType, geom_pairs, mixed_pair
+from jaxdyn.io.mjcf._geom_shapes import shape_of, shapes_of_pair
 from jaxdyn.io.mjcf._massless import compile_massless_mjcf
 from jaxdyn.io.mjcf._reader import left_out_of_mjcf, load_mjcf
 from jaxdyn.io.mjcf._writer import to_mjcf

@@ -1,59 +1,19 @@
-"""`load_mjcf_actuators`: how the actuators of an MJCF file make the torques of its joints, as data."""
+"""`load_mjcf_actuators`: the actuators on joints of an MJCF file, as descriptions."""
 
 from __future__ import annotations
 
-import dataclasses
-import math
 import os
 from typing import Any, Literal
 
 from jaxdyn.io.mjcf import _compiled as mj
 from jaxdyn.io.robot_files import LeftOut, warn_of_what_is_left_out
-
-
-@dataclasses.dataclass(frozen=True)
-class MjcfActuator:
-    """An actuator on a joint, as an MJCF file has it.
-
-    `gear` has one number `g` for every velocity of the joint. With the control `u`, cut to `control_range`, the length
-    `l = g . q` (of a ball joint: of its rotation vector) and the velocity `s = g . v`, the actuator adds to `tau` of
-    the joint
-
-        g clip((gain_0 + gain_1 l + gain_2 s) w + bias_0 + bias_1 l + bias_2 s, force_range)
-
-    (MuJoCo's manual, chapter Computation, Actuation model), where `gain_1` and `gain_2` count for the gain type
-    `"affine"` only, the bias for the bias type `"affine"` only, and `w = u` unless the dynamics are a state: its
-    integral (cut to `activation_range`), or `u` through a low-pass filter whose time constant (s) is `dynamics[0]`.
-
-    - `kind`: the element of MJCF that has such parameters: `motor`, `position`, `velocity`, `intvelocity`, `damper`,
-      else `general`.
-    - `joint`: the joint's name in the model of `load_mjcf`.
-    - `control_range`, `force_range`, `activation_range`: infinite where the file does not limit them.
-    - `gain`, `bias`, `dynamics`: all parameters as compiled. Their types are `"fixed"` or `"affine"`; `"none"` or
-      `"affine"`; `"none"`, `"integrator"`, `"filter"` or `"filterexact"`.
-
-    Units are SI, angles in rad.
-    """
-
-    name: str
-    kind: str
-    joint: str
-    gear: tuple[float, ...]
-    control_range: tuple[float, float]
-    force_range: tuple[float, float]
-    gain_type: str
-    gain: tuple[float, ...]
-    bias_type: str
-    bias: tuple[float, ...]
-    dynamics_type: str
-    dynamics: tuple[float, ...]
-    activation_range: tuple[float, float]
+from jaxdyn.model import Actuator
 
 
 def load_mjcf_actuators(
     path_or_text: str | os.PathLike | Any, *, unsupported: Literal["error", "warn"] = "error"
-) -> tuple[MjcfActuator, ...]:
-    """Return the actuators on joints of an MJCF file, in its order.
+) -> tuple[Actuator, ...]:
+    """Return the actuators on joints of an MJCF file, in its order, for `World(model, actuators=...)` and `to_mjcf`.
 
     One without a name is `actuator_i`, `i` MuJoCo's number. `path_or_text` is as in `load_mjcf`. Some actuators are
     refused, all by name (`unsupported="error"`), or left out with one warning (`"warn"`): those on tendons, sites,
@@ -80,7 +40,7 @@ _READ = ("fixed", "affine"), ("none", "affine"), ("none", "integrator", "filter"
 
 
 def _reason_against(m, i: int) -> str | None:
-    """Return why `MjcfActuator` cannot describe an actuator, or None."""
+    """Return why `Actuator` cannot describe an actuator, or None."""
     target, group = mj.transmission(m, i), int(m.actuator_group[i])
     if target not in ("joint", "jointinparent"):
         return f"acts on a {target}"
@@ -101,45 +61,52 @@ def _reason_against(m, i: int) -> str | None:
     return None
 
 
-def _actuator(m, i: int, names: mj.Names) -> MjcfActuator:
-    gain, bias, dynamics = (tuple(x[i].tolist()) for x in (m.actuator_gainprm, m.actuator_biasprm, m.actuator_dynprm))
-    gain_type, bias_type, dynamics_type = mj.actuator_types(m, i)
-    joint = int(m.actuator_trnid[i, 0])
-    control = m.actuator_ctrladr[i] if hasattr(m, "actuator_ctrladr") else i
+def _actuator(m, i: int, names: mj.Names) -> Actuator:
+    gain_type, bias_type, dynamics = mj.actuator_types(m, i)
+    gain, bias = (tuple(x[i, :3].tolist()) for x in (m.actuator_gainprm, m.actuator_biasprm))
+    # What a type does not use is zero.
+    gain = gain if gain_type == "affine" else (gain[0], 0.0, 0.0)
+    bias = bias if bias_type == "affine" else (0.0, 0.0, 0.0)
+    kind = _kind(gain, bias, dynamics)
+    numbers = {
+        "motor": {},
+        "position": {"kp": gain[0], "kv": -bias[2]},
+        "intvelocity": {"kp": gain[0], "kv": -bias[2]},
+        "velocity": {"kv": gain[0]},
+        "damper": {"kv": -gain[2]},
+        "general": {"gain": gain, "bias": bias, "dynamics": dynamics},
+    }[kind]
+    if dynamics.startswith("filter"):
+        numbers["time_constant"] = float(m.actuator_dynprm[i, 0])
+    joint, control = int(m.actuator_trnid[i, 0]), m.actuator_ctrladr[i] if hasattr(m, "actuator_ctrladr") else i
 
-    def bounds(limited, values, row: int) -> tuple[float, float]:
-        lower, upper = values[row].tolist() if limited[row] else (-math.inf, math.inf)
-        return lower, upper
+    def bounds(limited, values, row: int) -> tuple[float, ...] | None:
+        return tuple(values[row].tolist()) if limited[row] else None
 
-    return MjcfActuator(
-        name=mj.object_name(m, "actuator", i),
-        kind=_kind(gain_type, gain, bias_type, bias, dynamics_type),
+    return Actuator(
         joint=names.joints[joint],
+        kind=kind,
+        name=mj.object_name(m, "actuator", i),
         gear=tuple(mj.gear(m, i)[: mj.NV[m.jnt_type[joint]]].tolist()),
         control_range=bounds(m.actuator_ctrllimited, m.actuator_ctrlrange, control),
         force_range=bounds(m.actuator_forcelimited, m.actuator_forcerange, i),
-        gain_type=gain_type,
-        gain=gain,
-        bias_type=bias_type,
-        bias=bias,
-        dynamics_type=dynamics_type,
-        dynamics=dynamics,
         activation_range=bounds(m.actuator_actlimited, m.actuator_actrange, i),
+        **numbers,
     )
 
 
-def _kind(gain_type: str, gain: tuple, bias_type: str, bias: tuple, dynamics: str) -> str:
+def _kind(gain: tuple, bias: tuple, dynamics: str) -> str:
     """Return the element of MJCF that has these parameters (the manual's table of each, chapter XML reference)."""
-    plain = bias_type == dynamics == "none"
-    if plain and gain_type == "fixed" and gain[0] == 1:
+    still = dynamics in ("none", "filterexact")
+    if gain == (1, 0, 0) and bias == (0, 0, 0) and dynamics == "none":
         return "motor"
-    if plain and gain_type == "affine" and gain[:2] == (0, 0) and gain[2] < 0:
+    if gain[:2] == (0, 0) and gain[2] < 0 and bias == (0, 0, 0) and dynamics == "none":
         return "damper"
-    if gain_type == "fixed" and gain[0] > 0 and bias_type == "affine" and bias[0] == 0:
+    if gain[0] > 0 and gain[1:] == (0, 0) and bias[0] == 0:
         if bias[1] == -gain[0] and dynamics == "integrator":
             return "intvelocity"
-        if bias[1] == -gain[0] and dynamics in ("none", "filterexact"):
+        if bias[1] == -gain[0] and still:
             return "position"
-        if bias[1] == 0 and bias[2] == -gain[0] and dynamics in ("none", "filterexact"):
+        if bias[1] == 0 and bias[2] == -gain[0] and still:
             return "velocity"
     return "general"

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from jaxdyn.geometry import Box, Capsule, Cylinder, Ellipsoid, HeightField, Plane, Points, ShapeKind, Sphere
 from jaxdyn.io.mjcf._compiled import is_disabled, is_enabled
 
 SMALLEST_FRICTION = 1e-5
@@ -29,6 +30,19 @@ class GeomType(enum.IntEnum):
     BOX = 6
     MESH = 7
     SDF = 8
+
+
+GEOM_SHAPES: dict[GeomType, ShapeKind] = {
+    GeomType.PLANE: Plane,
+    GeomType.HFIELD: HeightField,
+    GeomType.SPHERE: Sphere,
+    GeomType.CAPSULE: Capsule,
+    GeomType.ELLIPSOID: Ellipsoid,
+    GeomType.CYLINDER: Cylinder,
+    GeomType.BOX: Box,
+    GeomType.MESH: Points,
+}
+"""The classes of shapes, whose sizes are the first numbers of `geom_size`, and the vertices of a mesh."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -55,6 +69,11 @@ class GeomPair:
     """`[5]`: two tangential, one torsional, two rolling."""
     adhesion: float
     """N."""
+
+    @property
+    def kinds(self) -> tuple[ShapeKind | None, ShapeKind | None]:
+        """The classes of both shapes; None for a type without one."""
+        return GEOM_SHAPES.get(self.type1), GEOM_SHAPES.get(self.type2)
 
 
 def geom_pairs(m: Any, *, even_disabled: bool = False) -> list[GeomPair]:

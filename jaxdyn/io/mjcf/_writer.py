@@ -12,10 +12,9 @@ import numpy as np
 
 from jaxdyn import _errors
 from jaxdyn._errors import ModelError, look_up, naming_arguments
-from jaxdyn.io.mjcf._actuators import MjcfActuator
 from jaxdyn.io.robot_files import LeftOutWarning, enumerate_names, unbatched_leaves, warn
 from jaxdyn.joints import JOINT_TYPES, Primitive, Topology
-from jaxdyn.model import Model, pose_vector, rotational_about_center
+from jaxdyn.model import Actuator, Model, pose_vector, rotational_about_center
 from jaxdyn.spatial import compose_poses, transform_points
 
 _TYPES = {"revolute": "hinge", "continuous": "hinge", "prismatic": "slide", "ball": "ball", "free": "free"}
@@ -34,7 +33,7 @@ def to_mjcf(
     timestep: float = 0.001,
     *,
     limits: bool = True,
-    actuators: Sequence[MjcfActuator] | None = None,
+    actuators: Sequence[Actuator] | None = None,
     shapes: Sequence[Any] | None = None,
 ) -> str:
     """Return the model as MJCF, with actuators and shapes where they are given: a model does not hold them.
@@ -150,21 +149,25 @@ def _equalities(root: ET.Element, elements: dict[int, ET.Element], leaves: dict,
         ET.SubElement(equality, "joint", attributes, polycoef=_text(coefficients))
 
 
-def _actuators(root: ET.Element, topology: Topology, actuators: Sequence[MjcfActuator]) -> None:
+def _actuators(root: ET.Element, topology: Topology, actuators: Sequence[Actuator]) -> None:
     """Add actuators on joints, as `general` ones, which all others are short for."""
     element = ET.SubElement(root, "actuator") if actuators else root
     for actuator in actuators:
-        i = look_up(actuator.joint, topology.joint_names, f"joint for actuator {actuator.name!r}")
+        if actuator.joint is None:
+            raise ModelError(f"actuator {actuator.title!r} is on a link, which to_mjcf does not write; leave it out")
+        i = look_up(actuator.joint, topology.joint_names, f"joint for actuator {actuator.title!r}")
         if len(JOINT_TYPES[topology.joint_types[i]]) > 1:
             reason = f"is {topology.joint_types[i]} and becomes several joints of MuJoCo"
-            raise ModelError(f"actuator {actuator.name!r}: its joint {actuator.joint!r} {reason}; leave it out")
-        attributes = {"name": actuator.name, "joint": actuator.joint, "gear": _text(actuator.gear)}
-        for part, attribute in (("gain", "gain"), ("bias", "bias"), ("dynamics", "dyn")):
-            attributes[f"{attribute}type"] = getattr(actuator, f"{part}_type")
-            attributes[f"{attribute}prm"] = _text(getattr(actuator, part))
+            raise ModelError(f"actuator {actuator.title!r}: its joint {actuator.joint!r} {reason}; leave it out")
+        gain, bias = actuator.terms
+        attributes = {"name": actuator.title, "joint": actuator.joint, "gear": _text(np.atleast_1d(actuator.gear))}
+        attributes |= {"gaintype": "affine" if any(gain[1:]) else "fixed", "gainprm": _text(gain)}
+        attributes |= {"biastype": "affine" if any(bias) else "none", "biasprm": _text(bias)}
+        attributes |= {"dyntype": actuator.dynamics_type}
+        if actuator.time_constant is not None:
+            attributes["dynprm"] = repr(float(actuator.time_constant))
         for part, attribute in (("control", "ctrl"), ("force", "force"), ("activation", "act")):
-            values = getattr(actuator, f"{part}_range")
-            if np.isfinite(values).any():
+            if (values := getattr(actuator, f"{part}_range")) is not None:
                 attributes |= {f"{attribute}limited": "true", f"{attribute}range": _text(np.clip(values, *_BOUNDS))}
         ET.SubElement(element, "general", attributes)
 

@@ -13,6 +13,5 @@ from jaxdyn.simulate.actuators._joint_effects import (
     StribeckFriction,
     ViscousFriction,
 )
-from jaxdyn.simulate.actuators._mjcf import MjcfActuators
 from jaxdyn.simulate.actuators._motor import DCMotorLimits, Delay, EffortLimits, FirstOrderLag, Gear, Transmission
 from jaxdyn.simulate.actuators._servo import PositionServo, ServoCommand, VelocityServo

@@ -1,6 +1,6 @@
 """Optimal control problems: dynamics, residuals, costs and constraints."""
 
-from jaxdyn.trajopt.problem._clearance import Capsule, ClearanceResidual, closest_points
+from jaxdyn.trajopt.problem._clearance import ClearanceResidual
 from jaxdyn.trajopt.problem._constraints import Constraint, bound_excess, join_constraints
 from jaxdyn.trajopt.problem._costs import (
     AbstractCost,

@@ -16,19 +16,11 @@ import jax
 import jax.numpy as jnp
 
 from jaxdyn._compile import once
-from jaxdyn.geometry import clipped, sign
-from jaxdyn.spatial import Pose, Vec3
-from jaxdyn.worlds._collisions._candidates import (
-    FAR,
-    SHORTEST,
-    X_AXIS,
-    Found,
-    Geom,
-    direction,
-    inactive_unless,
-)
-from jaxdyn.worlds._collisions._height_fields import MOST_CONTACTS, Prisms, along_second, prisms_near
-from jaxdyn.worlds._collisions._separation import (
+from jaxdyn.geometry._componentwise import SHORTEST, X_AXIS, clipped, direction, sign
+from jaxdyn.geometry._witness import FAR, Witness, inactive_unless
+from jaxdyn.geometry.pairs._candidates import Placed
+from jaxdyn.geometry.pairs._height_fields import MOST_CONTACTS, Prisms, along_second, prisms_near
+from jaxdyn.geometry.pairs._separation import (
     Shape,
     box_shape,
     capsule_axis,
@@ -36,6 +28,7 @@ from jaxdyn.worlds._collisions._separation import (
     ellipsoid_shape,
     separation,
 )
+from jaxdyn.spatial import Pose, Vec3
 
 SAME_EDGE = 1e-3
 """The part of the distance between an edge and the farthest point of its prism that counts against the edge."""
@@ -44,31 +37,31 @@ type Directions = tuple[Vec3, Vec3]
 """Unit vectors, and for each the point of the geom that is nearest to the prism along it: `[n, k, prisms, *batch]`."""
 
 
-def field_sphere(field: Geom, sphere: Geom, margin) -> list[Found]:
+def field_sphere(field: Placed, sphere: Placed, margin) -> list[Witness]:
     return _contacts(field, sphere, lambda geom: (), _from_point, sphere.size(0), margin)
 
 
-def field_capsule(field: Geom, capsule: Geom, margin) -> list[Found]:
+def field_capsule(field: Placed, capsule: Placed, margin) -> list[Witness]:
     return _contacts(field, capsule, capsule_axis, _from_segment, capsule.size(0), margin)
 
 
-def field_ellipsoid(field: Geom, ellipsoid: Geom, margin) -> list[Found]:
+def field_ellipsoid(field: Placed, ellipsoid: Placed, margin) -> list[Witness]:
     return _contacts(field, ellipsoid, ellipsoid_shape, _from_solid, 0.0, margin)
 
 
-def field_cylinder(field: Geom, cylinder: Geom, margin) -> list[Found]:
+def field_cylinder(field: Placed, cylinder: Placed, margin) -> list[Witness]:
     return _contacts(field, cylinder, cylinder_shape, _from_cylinder, 0.0, margin)
 
 
-def field_box(field: Geom, box: Geom, margin) -> list[Found]:
+def field_box(field: Placed, box: Placed, margin) -> list[Witness]:
     return _contacts(field, box, box_shape, _from_box, 0.0, margin)
 
 
-def _contacts(field: Geom, geom: Geom, shape_of, from_edges, radius: Any, margin) -> list[Found]:
+def _contacts(field: Placed, geom: Placed, shape_of, from_edges, radius: Any, margin) -> list[Witness]:
     """The contacts of a shape, to which a radius is added, with all prisms in the window."""
     R = field.pose.rotation
     pose = Pose(R.T.compose(geom.pose.rotation), R.apply_transpose(geom.position - field.position))
-    shape: Shape = shape_of(Geom(geom.sizes, pose))
+    shape: Shape = shape_of(Placed(geom.sizes, pose))
     reach = [_support(shape, axis) + radius + margin for axis in (Vec3(1.0, 0.0, 0.0), Vec3(0.0, 1.0, 0.0))]
     prisms, inside = once(prisms_near(field, pose, (reach[0], reach[1])))
     shape, center, radius = jax.tree.map(
@@ -92,7 +85,7 @@ def _contacts(field: Geom, geom: Geom, shape_of, from_edges, radius: Any, margin
     first = jnp.cumsum(gap <= margin, axis=1) <= MOST_CONTACTS
     # What lies outside of the window is unknown, which the accelerations show.
     unknown = jnp.where(inside, 0.0, jnp.nan).astype(gap.dtype)
-    found = Found(jnp.where(inside, gap, -FAR), field.position + R.apply(place), R.apply(normal) + X_AXIS * unknown)
+    found = Witness(jnp.where(inside, gap, -FAR), R.apply(normal) + X_AXIS * unknown, field.position + R.apply(place))
     return [inactive_unless(first | ~inside, found)]
 
 

@@ -9,17 +9,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxdyn.geometry import clipped, largest_of, select
+from jaxdyn.geometry._componentwise import SHORTEST, clipped, largest_of, roundoff, select
+from jaxdyn.geometry._witness import FAR, Witness, inactive_unless
+from jaxdyn.geometry.pairs._candidates import Placed, half_sizes, parts
 from jaxdyn.spatial import Mat3, Vec3
-from jaxdyn.worlds._collisions._candidates import (
-    FAR,
-    SHORTEST,
-    Found,
-    Geom,
-    inactive_unless,
-    parts,
-    roundoff,
-)
 
 COUNT = 8
 """Two convex quadrangles share at most eight corners."""
@@ -31,7 +24,7 @@ FACE_ADVANTAGE = 0.05
 """The part of the faces' separation by which such edges have to be farther apart than faces."""
 
 
-class _Limits(NamedTuple):
+class _Tiny(NamedTuple):
     """The sizes below which numbers of a precision count as zero."""
 
     separation: float
@@ -44,7 +37,7 @@ class _Limits(NamedTuple):
     """The square of the distance of equal points, as a part of the squared size of the face."""
 
 
-_LIMITS = {True: _Limits(1e-13, 1e-16, 1e-9, 1e-14), False: _Limits(1e-6, 1e-7, 1e-5, 1e-10)}
+_LIMITS = {True: _Tiny(1e-13, 1e-16, 1e-9, 1e-14), False: _Tiny(1e-6, 1e-7, 1e-5, 1e-10)}
 """For double precision and for single precision."""
 
 
@@ -59,7 +52,7 @@ class _Boxes(NamedTuple):
     """The second box's center in the first box's axes."""
     to_one: Vec3
     """The first box's center in the second box's axes."""
-    limits: _Limits
+    limits: _Tiny
     noise: Any
     """Lengths that are smaller are zero."""
 
@@ -68,7 +61,7 @@ class _Boxes(NamedTuple):
         return self.limits.separation * sum(jax.tree.leaves((self.half1, self.half2)))
 
 
-class _Face(NamedTuple):
+class _Reference(NamedTuple):
     """The face that separates the boxes best, with the other box in its axes: two along the face, and its normal."""
 
     half: Vec3
@@ -86,7 +79,7 @@ class _Face(NamedTuple):
     """Whether it belongs to the first box."""
 
 
-def box_box(one: Geom, two: Geom, margin) -> list[Found]:
+def box_box(one: Placed, two: Placed, margin) -> list[Witness]:
     boxes = _seen_from_first(one, two)
     slack = margin + boxes.slack
     face_apart, best_face = largest_of(_faces(boxes, one, two), boxes.noise)
@@ -103,13 +96,13 @@ def box_box(one: Geom, two: Geom, margin) -> list[Found]:
     for k, corner in enumerate(corners):
         each = inactive_unless(touching & ~by_edges, corner)
         if k == 0:
-            each = Found(*select(by_edges, tuple(inactive_unless(touching, crossing)[:3]), tuple(each[:3])))
+            each = select(by_edges, inactive_unless(touching, crossing), each)
         found.append(each)
     return found
 
 
-def _seen_from_first(one: Geom, two: Geom) -> _Boxes:
-    half1, half2 = (Vec3(box.size(0), box.size(1), box.size(2)) for box in (one, two))
+def _seen_from_first(one: Placed, two: Placed) -> _Boxes:
+    half1, half2 = (half_sizes(box) for box in (one, two))
     between, r1, r2 = two.position - one.position, one.pose.rotation, two.pose.rotation
     turn = r1.T.compose(r2)
     to_two, to_one = r1.apply_transpose(between), r2.apply_transpose(-between)
@@ -129,7 +122,7 @@ def _permuted(v, i: int):
     return type(v)(own[(i + 1) % 3], own[(i + 2) % 3], own[i])
 
 
-def _faces(boxes: _Boxes, one: Geom, two: Geom) -> list[tuple[Any, _Face]]:
+def _faces(boxes: _Boxes, one: Placed, two: Placed) -> list[tuple[Any, _Reference]]:
     """The separations along the normals of the six faces, and these."""
     cases = []
     for box, half, center, turn, other_half, of_one in (
@@ -143,12 +136,12 @@ def _faces(boxes: _Boxes, one: Geom, two: Geom) -> list[tuple[Any, _Face]]:
             other = _permuted(rows, i).T
             axes = _permuted(box.pose.rotation, i)
             flag = jnp.full_like(apart, of_one, bool)
-            face = _Face(_permuted(half, i), _permuted(center, i), other, other_half, axes, box.position, flag)
+            face = _Reference(_permuted(half, i), _permuted(center, i), other, other_half, axes, box.position, flag)
             cases.append((apart, face))
     return cases
 
 
-def _normal_in_first(face: _Face, one: Geom) -> Vec3:
+def _normal_in_first(face: _Reference, one: Placed) -> Vec3:
     return one.pose.rotation.apply_transpose(face.axes.z)
 
 
@@ -189,7 +182,7 @@ def _best_edges(boxes: _Boxes, face_apart) -> tuple[Any, Any, _Edges]:
     return largest, counts, best
 
 
-def _crossing(boxes: _Boxes, edges: _Edges, one: Geom) -> Found:
+def _crossing(boxes: _Boxes, edges: _Edges, one: Placed) -> Witness:
     """The contact of two edges that cross. Where the direction across is also across another edge of the same face,
     both edges are tried, and the nearer one counts."""
     axis = edges.axis * jnp.where(edges.axis.dot(boxes.to_two) < 0, -1.0, 1.0).astype(jnp.result_type(edges.axis.x))
@@ -213,10 +206,10 @@ def _crossing(boxes: _Boxes, edges: _Edges, one: Geom) -> Found:
         cases.append((-(place2 - place1).squared_norm(), (place1, place2)))
     place1, place2 = largest_of(cases, boxes.noise * boxes.noise)[1]
     distance = (place2 - place1).dot(axis)
-    return Found(distance, one.pose.apply((place1 + place2) * 0.5), one.pose.rotation.apply(axis))
+    return Witness(distance, one.pose.rotation.apply(axis), one.pose.apply((place1 + place2) * 0.5))
 
 
-def _corner(axis: Vec3, half: Vec3, which: Vec3, limits: _Limits, flip: bool, tie: float = 1.0) -> Vec3:
+def _corner(axis: Vec3, half: Vec3, which: Vec3, limits: _Tiny, flip: bool, tie: float = 1.0) -> Vec3:
     """The middle of the edge that is farthest along an axis, or the other one where the axis has no sign."""
 
     def part(x, size, own):
@@ -229,7 +222,7 @@ def _corner(axis: Vec3, half: Vec3, which: Vec3, limits: _Limits, flip: bool, ti
     return jax.tree.map(part, axis, half, which)
 
 
-def _clipped_corners(face: _Face, margin, boxes: _Boxes) -> list[Found]:
+def _clipped_corners(face: _Reference, margin, boxes: _Boxes) -> list[Witness]:
     """The corners of the part of the other box's face that lies over the face."""
     upward = jnp.where(face.center.z >= 0, 1.0, -1.0).astype(jnp.result_type(face.center.z))
     corners = _incident_corners(face, upward)
@@ -245,11 +238,11 @@ def _clipped_corners(face: _Face, margin, boxes: _Boxes) -> list[Found]:
             dx, dy = polygon[j].x - p.x, polygon[j].y - p.y
             kept[k] = kept[k] & ~(kept[j] & (dx * dx + dy * dy < smallest))
         place = face.axes.apply(Vec3(p.x, p.y, upward * (face.half.z + 0.5 * p.z))) + face.origin
-        found.append(inactive_unless(kept[k], Found(p.z, place, normal)))
+        found.append(inactive_unless(kept[k], Witness(p.z, normal, place)))
     return found
 
 
-def _incident_corners(face: _Face, upward) -> list[Vec3]:
+def _incident_corners(face: _Reference, upward) -> list[Vec3]:
     """The corners of the other box's face that looks most against the face, one after the other around it: two
     coordinates along the face, and the height over it."""
     cases = [

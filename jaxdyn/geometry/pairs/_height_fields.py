@@ -17,14 +17,14 @@ import numpy as np
 
 from jaxdyn._compile import once
 from jaxdyn._errors import ModelError
-from jaxdyn.geometry import side_by_side
+from jaxdyn.geometry._componentwise import direction, side_by_side
+from jaxdyn.geometry.pairs._candidates import Placed
 from jaxdyn.spatial import Pose, Vec3
-from jaxdyn.worlds._collisions._candidates import Geom, direction
 
 MOST_CONTACTS = 50
 """MuJoCo reports at most so many contacts of a pair of geoms, the first ones in the grid's order (mjMAXCONPAIR)."""
 MOST_PRISMS = 2048
-"""A geom that can reach more prisms is refused."""
+"""A shape that can reach more prisms is refused."""
 _NUMBERS = 4
 """The numbers before the heights: half lengths along x and y, the height of a point with the elevation 1, the depth of
 the base (`hfield_size`)."""
@@ -32,35 +32,30 @@ the base (`hfield_size`)."""
 
 @dataclasses.dataclass(frozen=True)
 class Grid:
-    """The grid of a height field, and how much of it a geom can reach."""
+    """The grid of a height field, and how much of it a shape can reach."""
 
-    geom: int
-    """MuJoCo's number of the field's geom: pairs of one field share its heights."""
+    number: int
+    """The number of the field, which tells fields with different heights apart."""
     rows: int
     """Points along y."""
     columns: int
     """Points along x."""
     window: tuple[int, int]
-    """The cells along y and along x that the geom can reach at once."""
+    """The cells along y and along x that the shape can reach at once."""
 
     @property
     def prisms(self) -> int:
         """The number of prisms in the window."""
         return 2 * self.window[0] * self.window[1]
 
-
-def grid_of(m: Any, geom: int, reach: float) -> tuple[Grid, np.ndarray]:
-    """Return the grid of a height field of an `mjModel`, for a geom that reaches so far from its center (m), and the
-    field's numbers `[4 + rows * columns]`: its sizes and its elevations."""
-    field = int(m.geom_dataid[geom])
-    rows, columns = int(m.hfield_nrow[field]), int(m.hfield_ncol[field])
-    first = int(m.hfield_adr[field])
-    elevations = np.asarray(m.hfield_data[first : first + rows * columns], float)
-    size = np.asarray(m.hfield_size[field], float)
-    # An interval of this length, in cells, overlaps up to one cell more than it covers, and one where it begins.
-    cells = [(2 * reach * (n - 1) / (2 * half), n - 1) for n, half in ((rows, size[1]), (columns, size[0]))]
-    window = tuple(int(min(np.floor(length) + 2, most)) for length, most in cells)
-    return Grid(geom, rows, columns, (window[0], window[1])), np.concatenate([size, elevations])
+    @classmethod
+    def reached(cls, number: int, rows: int, columns: int, half_lengths: np.ndarray, reach: float) -> Grid:
+        """Return the grid of a field with such half lengths along x and y, for a shape that reaches so far from its
+        center (m)."""
+        # An interval of this length, in cells, overlaps up to one cell more than it covers, and one where it begins.
+        cells = [(reach * (n - 1) / half, n - 1) for n, half in ((rows, half_lengths[1]), (columns, half_lengths[0]))]
+        window = tuple(int(min(np.floor(length) + 2, most)) for length, most in cells)
+        return cls(number, rows, columns, (window[0], window[1]))
 
 
 class Prisms(NamedTuple):
@@ -97,12 +92,12 @@ def along_second(vectors: Sequence[Vec3]) -> Vec3:
     return once(side_by_side(vectors))
 
 
-def prisms_near(field: Geom, pose: Pose, reach: tuple[Any, Any]) -> tuple[Prisms, Any]:
+def prisms_near(field: Placed, pose: Pose, reach: tuple[Any, Any]) -> tuple[Prisms, Any]:
     """Return the prisms in the window around geoms whose poses in the field's frame are rows `[n, 1, *batch]`, and
     whether all that a geom reaches, so far along x and y from its center, are in the window."""
     grid = field.structure
     if not isinstance(grid, Grid):
-        raise ModelError("a height field needs the structure that shapes_of_pair returns, and its heights as sizes")
+        raise ModelError("a height field needs a Grid as its structure, and its heights as sizes")
     size, heights = field.sizes[0, :_NUMBERS], field.sizes[0, _NUMBERS:]
     half = size[0], size[1]
     counts = grid.columns - 1, grid.rows - 1

@@ -9,49 +9,50 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxdyn.geometry import clipped, largest_of, length_and_direction, select, side_by_side
-from jaxdyn.spatial import Vec3
-from jaxdyn.worlds._collisions._candidates import (
-    FAR,
+from jaxdyn.geometry._componentwise import (
     SHORTEST,
     X_AXIS,
-    Found,
-    Geom,
-    inactive_unless,
+    clipped,
+    largest_of,
+    length_and_direction,
     roundoff,
+    select,
+    side_by_side,
 )
+from jaxdyn.geometry._witness import FAR, Witness, inactive_unless
+from jaxdyn.geometry.pairs._candidates import Placed, half_sizes
+from jaxdyn.spatial import Vec3
 
 type Triple = tuple[Any, ...]
 """One entry for each axis of the box."""
 
 
-def sphere_box(sphere: Geom, box: Geom, margin) -> list[Found]:
+def sphere_box(sphere: Placed, box: Placed, margin) -> list[Witness]:
     center = box.pose.rotation.apply_transpose(sphere.position - box.position)
-    return [_sphere_at(box, center, sphere.size(0))]
+    return [sphere_at_box(box, center, sphere.size(0))]
 
 
-def _sphere_at(box: Geom, center: Vec3, radius) -> Found:
+def sphere_at_box(box: Placed, center: Vec3, radius) -> Witness:
     """The contact of a sphere whose center is given in the box's axes."""
-    half = Vec3(box.size(0), box.size(1), box.size(2))
-    nearest = jax.tree.map(clipped, center, half)
-    distance, inward = length_and_direction(nearest - center, X_AXIS, SHORTEST)
-    # A center on the surface, but for rounding, is inside.
+    distance, normal = nearest_of_box(box, center)
+    middle = center + normal * (0.5 * (distance + radius))
+    return Witness(distance - radius, box.pose.rotation.apply(normal), box.pose.apply(middle))
+
+
+def nearest_of_box(box: Placed, point: Vec3) -> tuple[Any, Vec3]:
+    """The signed distance of a point in the box's axes, and the direction from it inward."""
+    half = half_sizes(box)
+    nearest = jax.tree.map(clipped, point, half)
+    distance, inward = length_and_direction(nearest - point, X_AXIS, SHORTEST)
+    # A point on the surface, but for rounding, is inside.
     tiny = roundoff(distance) * (half.x + half.y + half.z)
     outside = distance > tiny
     # Inside the box the nearest face counts, and among equally near ones the first.
-    x, y, z = (jnp.where(c <= 0, 1.0, -1.0).astype(jnp.result_type(c)) for c in jax.tree.leaves(center))
-    depth = jax.tree.map(lambda c, h: jnp.abs(c) - h, center, half)
-    height, from_face = largest_of(
-        [
-            (depth.x, Vec3(x, 0.0, 0.0)),
-            (depth.y, Vec3(0.0, y, 0.0)),
-            (depth.z, Vec3(0.0, 0.0, z)),
-        ],
-        tiny,
-    )
-    distance, normal = jnp.where(outside, distance, height), select(outside, inward, from_face)
-    middle = center + normal * (0.5 * (distance + radius))
-    return Found(distance - radius, box.pose.apply(middle), box.pose.rotation.apply(normal))
+    x, y, z = (jnp.where(c <= 0, 1.0, -1.0).astype(jnp.result_type(c)) for c in jax.tree.leaves(point))
+    depth = jax.tree.map(lambda c, h: jnp.abs(c) - h, point, half)
+    faces = [(depth.x, Vec3(x, 0.0, 0.0)), (depth.y, Vec3(0.0, y, 0.0)), (depth.z, Vec3(0.0, 0.0, z))]
+    height, from_face = largest_of(faces, tiny)
+    return jnp.where(outside, distance, height), select(outside, inward, from_face)
 
 
 class _Nearest(NamedTuple):
@@ -73,7 +74,7 @@ class _Nearest(NamedTuple):
     """With which axis of the box the edge runs, or to which the face belongs; none for an end inside the box."""
 
 
-def capsule_box(capsule: Geom, box: Geom, margin) -> list[Found]:
+def capsule_box(capsule: Placed, box: Placed, margin) -> list[Witness]:
     """The contact nearest to the box, and a second one farther along the capsule where that lies along a face or an
     edge. Both are those of spheres at these places.
 
@@ -87,16 +88,16 @@ def capsule_box(capsule: Geom, box: Geom, margin) -> list[Found]:
     exists, step = _second_place(box, center, axis, reach, nearest)
 
     def touching(place):
-        return _sphere_at(box, center + reach * place, capsule.size(0))
+        return sphere_at_box(box, center + reach * place, capsule.size(0))
 
     known = nearest.square < FAR
     second = touching(nearest.on_axis + jnp.where(exists, step, 0))
     return [inactive_unless(known, touching(nearest.on_axis)), inactive_unless(exists & known, second)]
 
 
-def _nearest_place(capsule: Geom, box: Geom, center: Vec3, reach: Vec3) -> _Nearest:
+def _nearest_place(capsule: Placed, box: Placed, center: Vec3, reach: Vec3) -> _Nearest:
     """The two ends of the capsule are looked at first, then the twelve edges of the box in MuJoCo's order."""
-    half = Vec3(box.size(0), box.size(1), box.size(2))
+    half = half_sizes(box)
     zero = jnp.zeros_like(center.x)
     no = zero > 0
     best = _Nearest(zero + FAR, zero, zero, no, no, (zero, zero, zero), (no, no, no))
@@ -125,7 +126,7 @@ _EDGES = [
 """The signs of the coordinates of the four edges along each axis, in MuJoCo's order."""
 
 
-def _nearest_on_edges(j: int, capsule: Geom, half: Vec3, center: Vec3, reach: Vec3) -> tuple[Any, ...]:
+def _nearest_on_edges(j: int, capsule: Placed, half: Vec3, center: Vec3, reach: Vec3) -> tuple[Any, ...]:
     """The squared distances of four edges from the capsule's axis, whether they are known, the places on the axis and
     on the edge, and -1 or 1 where the edge was left at its lower or upper end; arrays `[n, 4, *batch]`."""
     sizes = jax.tree.leaves(half)
@@ -156,7 +157,7 @@ def _end(x):
     return jnp.where(x > 1, 1.0, jnp.where(x < -1, -1.0, 0.0)).astype(jnp.result_type(x))
 
 
-def _second_place(box: Geom, center: Vec3, axis: Vec3, reach: Vec3, nearest: _Nearest) -> tuple[Any, Any]:
+def _second_place(box: Placed, center: Vec3, axis: Vec3, reach: Vec3, nearest: _Nearest) -> tuple[Any, Any]:
     """Whether there is a second contact, and how far along the axis it is from the first."""
     sizes = tuple(box.size(i) for i in range(3))
     parts = tuple(jax.tree.leaves(axis))

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import math
-from decimal import Decimal
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-import numpy as np
 
-from jaxdyn.geometry import select
+from jaxdyn.geometry._componentwise import select
+from jaxdyn.geometry._witness import Witness, inactive_unless
+from jaxdyn.geometry.pairs._candidates import Placed
 from jaxdyn.spatial import Mat3, Vec3
-from jaxdyn.worlds._collisions._candidates import Found, Geom, inactive_unless
 
 DISK_EDGES = 16
 """The number of edges that MuJoCo gives to a disk; one of its corners is on the cylinder's x-axis."""
-_COSINES = (
-    *(1.0, 0.923879532511287, 0.707106781186548, 0.38268343236509),
-    *(0.0, -0.38268343236509, -0.707106781186547, -0.923879532511287),
-)
-"""The cosines of the first eight sixteenths of a circle, with MuJoCo's digits."""
 SLANT = 0.0888
 """The cosine of the angle between an edge and a face's normal below which the edge lies along the face."""
 OPPOSITE = 0.99605
@@ -41,7 +35,7 @@ class Face(NamedTuple):
         return self.axes.z
 
 
-def disk(cylinder: Geom, side) -> Face:
+def disk(cylinder: Placed, side) -> Face:
     """The disk of a cylinder at its upper (`side` 1) or lower (-1) end, with its edges in MuJoCo's order."""
     R = cylinder.pose.rotation
     normal, inner = R.z * side, cylinder.size(0) * math.cos(math.pi / DISK_EDGES)
@@ -50,22 +44,7 @@ def disk(cylinder: Geom, side) -> Face:
     return Face(Mat3(R.x, R.y * side, normal), cylinder.position + normal * cylinder.size(1), lines)
 
 
-def disk_corners(exaggerated: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
-    """The corners of the polygon that MuJoCo takes for a disk with radius 1, in its order.
-
-    MuJoCo's digits make areas that would be equal for a regular polygon differ by rounding errors, always by the same
-    ones. Their errors, times a factor, are added.
-    """
-    root = Decimal(2).sqrt()
-    exact = [Decimal(1), (2 + root).sqrt() / 2, root / 2, (2 - root).sqrt() / 2, Decimal(0)]
-    exact += [-x for x in exact[3:0:-1]]
-    quarter = DISK_EDGES // 4
-    half = [float(x) + exaggerated * float(Decimal(y) - x) for x, y in zip(exact, _COSINES, strict=True)]
-    cosines = np.array([*half, *(-x for x in half)])
-    return cosines, -np.roll(cosines, quarter)
-
-
-def edge_on_face(face: Face, ends: tuple[Vec3, Vec3], margin, shift: Any = 0.0) -> tuple[Any, tuple[Found, Found]]:
+def edge_on_face(face: Face, ends: tuple[Vec3, Vec3], margin, shift: Any = 0.0) -> tuple[Any, tuple[Witness, Witness]]:
     """Whether an edge has a part over a face within the margin, and its two contacts, with the face's normal.
 
     They are at the ends of that part. An end where the edge leaves the face counts twice while the other end is above
@@ -87,10 +66,10 @@ def edge_on_face(face: Face, ends: tuple[Vec3, Vec3], margin, shift: Any = 0.0) 
         point = flat[0] + (flat[1] - flat[0]) * share
         distance = point.z + shift
         place = face.axes.apply(Vec3(point.x, point.y, 0.5 * distance)) + face.origin
-        found.append(Found(distance, place, face.normal))
+        found.append(Witness(distance, face.normal, place))
     first, second = found
-    near1, near2 = first.distance <= margin, second.distance <= margin
-    twice = Found(*select(near2, tuple(second[:3]), tuple(first[:3])))
+    near1, near2 = first.gap <= margin, second.gap <= margin
+    twice = select(near2, second, first)
     twice = inactive_unless((near1 & near2) | (near1 & (low > 0)) | (near2 & (high < 1)), twice)
     lies = ~misses & (low <= high) & (near1 | near2)
-    return lies, (Found(*select(near1, tuple(first[:3]), tuple(second[:3]))), twice)
+    return lies, (select(near1, first, second), twice)

@@ -12,13 +12,14 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxdyn.geometry import length_and_direction, select, side_by_side, sign
+from jaxdyn.geometry._componentwise import SHORTEST, length_and_direction, select, sign
+from jaxdyn.geometry._witness import Witness, inactive_unless
+from jaxdyn.geometry.pairs._candidates import Placed
+from jaxdyn.geometry.pairs._convex_pairs import SIDEWAYS, contact_at
+from jaxdyn.geometry.pairs._faces import OPPOSITE, SLANT, Face, disk, edge_on_face
+from jaxdyn.geometry.pairs._overlapping_faces import CORNERS, faces_overlap, shared_with_disk, shared_with_rectangle
+from jaxdyn.geometry.pairs._separation import box_shape, cylinder_shape, separation
 from jaxdyn.spatial import Mat3, Vec3
-from jaxdyn.worlds._collisions._candidates import SHORTEST, Found, Geom, inactive_unless
-from jaxdyn.worlds._collisions._convex_pairs import SIDEWAYS, contact_at
-from jaxdyn.worlds._collisions._faces import OPPOSITE, SLANT, Face, disk, edge_on_face
-from jaxdyn.worlds._collisions._overlapping_faces import CORNERS, Outline, disk_polygon, faces_overlap
-from jaxdyn.worlds._collisions._separation import box_shape, cylinder_shape, separation
 
 AT_END = {True: 1e-6, False: 1e-3}
 """How near a coordinate comes to the end of a summand, in parts of it, where the nearest point is at that end."""
@@ -38,7 +39,7 @@ class _Round(NamedTuple):
     """Whether there is one: the direction to the other shape is not along the axis."""
 
 
-def cylinder_cylinder(one: Geom, two: Geom, margin) -> list[Found]:
+def cylinder_cylinder(one: Placed, two: Placed, margin) -> list[Witness]:
     apart = separation(two.position - one.position, cylinder_shape(one), cylinder_shape(two))
     first = _round(one, apart.normal, apart.inner[0][1][0])
     second = _round(two, -apart.normal, apart.inner[1][1][0])
@@ -46,14 +47,15 @@ def cylinder_cylinder(one: Geom, two: Geom, margin) -> list[Found]:
     cosine = first.disk.normal.dot(second.disk.normal)
     facing = (first.facing > SLANT) & (second.facing > SLANT)
     flat = first.at_disk & second.at_disk & facing & (cosine < -OPPOSITE)
-    outline = Outline(_disk_corners(two, second.disk), second.disk.normal, one.size(0))
     along1 = _lies_along(first, second, one.axis)
     along2 = _lies_along(second, first, two.axis)
     edges = [(along1, second.disk, first.line, -1.0), (along2, first.disk, second.line, 1.0)]
-    return _chosen(single, margin, (flat, first.disk, outline), edges)
+    shared = shared_with_disk(two.size(0))
+    overlap = faces_overlap(first.disk, one.size(0), second.disk, shared, margin, flat & (single.gap <= margin))
+    return _chosen(single, margin, flat, overlap, edges)
 
 
-def cylinder_box(one: Geom, two: Geom, margin) -> list[Found]:
+def cylinder_box(one: Placed, two: Placed, margin) -> list[Witness]:
     apart = separation(two.position - one.position, cylinder_shape(one), box_shape(two))
     first = _round(one, apart.normal, apart.inner[0][1][0])
     signs, fixed, facing = _box_sides(two, apart.normal, [x[0] for x in apart.inner[1]])
@@ -63,9 +65,9 @@ def cylinder_box(one: Geom, two: Geom, margin) -> list[Found]:
     cosines = [first.disk.normal.dot(face.normal) for face in faces]
     fits = [fixed[i] & (facing[i] > SLANT) & (cosines[i] < -OPPOSITE) for i in range(3)]
     flat = first.at_disk & (first.facing > SLANT) & (fits[0] | fits[1] | fits[2])
-    choices = [(_box_corners(two, i, signs[i]), faces[i].normal) for i in range(3)]
-    corners, normal = select(fits[0], choices[0], select(fits[1], choices[1], choices[2]))
-    outline = Outline((corners, corners), normal, one.size(0))
+    face = select(fits[0], faces[0], select(fits[1], faces[1], faces[2]))
+    single, shared = contact_at(one, two, apart), shared_with_rectangle(face.lines[0][2], face.lines[1][2])
+    overlap = faces_overlap(first.disk, one.size(0), face, shared, margin, flat & (single.gap <= margin))
     # The first face along which the cylinder's side lies.
     edges, none = [], first.has_line
     for i in range(3):
@@ -80,7 +82,7 @@ def cylinder_box(one: Geom, two: Geom, margin) -> list[Found]:
         lies = none & is_edge & (jnp.abs(first.disk.normal.dot(axes[i])) < SLANT)
         edges.append((lies, first.disk, _box_edge(two, i, signs), 1.0))
         none = none & ~lies
-    return _chosen(contact_at(one, two, apart), margin, (flat, first.disk, outline), edges)
+    return _chosen(single, margin, flat, overlap, edges)
 
 
 def _lies_along(cylinder: _Round, other: _Round, axis: Vec3) -> Any:
@@ -89,24 +91,23 @@ def _lies_along(cylinder: _Round, other: _Round, axis: Vec3) -> Any:
     return cylinder.has_line & other.at_disk & (other.facing > 0) & slanted
 
 
-def _chosen(single: Found, margin, faces, edges) -> list[Found]:
+def _chosen(single: Witness, margin, flat, overlap, edges) -> list[Witness]:
     """The contacts of two faces, of the first edge that lies along a face, or the single one."""
-    near = single.distance <= margin
-    flat, face, outline = faces
-    use, found = faces_overlap(face, outline, margin, flat & near)
+    near = single.gap <= margin
+    use, found = overlap
     others = [single, *[inactive_unless(False, single)] * (CORNERS - 1)]
-    chosen = [Found(*select(use, tuple(a[:3]), tuple(b[:3]))) for a, b in zip(found, others, strict=True)]
+    chosen = [select(use, a, b) for a, b in zip(found, others, strict=True)]
     free = ~flat
     for lies, on, ends, towards in edges:
         has, pair = edge_on_face(on, ends, margin)
         for k, each in enumerate(pair):
             each = each._replace(normal=each.normal * towards)
-            chosen[k] = Found(*select(free & lies & has, tuple(each[:3]), tuple(chosen[k][:3])))
+            chosen[k] = select(free & lies & has, each, chosen[k])
         free = free & ~lies
     return [inactive_unless(near, each) for each in chosen]
 
 
-def _round(cylinder: Geom, towards: Vec3, height) -> _Round:
+def _round(cylinder: Placed, towards: Vec3, height) -> _Round:
     """The part of a cylinder in a direction, given the height of its nearest point, between -1 and 1."""
     cosine = cylinder.axis.dot(towards)
     side = sign(jax.lax.stop_gradient(cosine))
@@ -118,14 +119,7 @@ def _round(cylinder: Geom, towards: Vec3, height) -> _Round:
     return _Round(disk(cylinder, side), at_disk, jnp.abs(cosine), line, sideways > SIDEWAYS)
 
 
-def _disk_corners(cylinder: Geom, face: Face) -> tuple[Vec3, Vec3]:
-    """The corners of the polygon that MuJoCo takes for a disk, and the same with exaggerated errors."""
-    polygons = [disk_polygon(cylinder.size(0), exaggerated) for exaggerated in (False, True)]
-    first, second = (face.axes.apply(Vec3(x, y, jnp.zeros_like(x))) + face.origin for x, y in polygons)
-    return first, second
-
-
-def _box_sides(box: Geom, normal: Vec3, inner) -> tuple[list[Any], list[Any], list[Any]]:
+def _box_sides(box: Placed, normal: Vec3, inner) -> tuple[list[Any], list[Any], list[Any]]:
     """For each axis of a box the side on which its nearest points are, whether they are on this side only, and the
     cosine of the angle between this side's normal and the direction to the other shape.
 
@@ -139,7 +133,7 @@ def _box_sides(box: Geom, normal: Vec3, inner) -> tuple[list[Any], list[Any], li
     return signs, fixed, [-normal.dot(axis) * s for axis, s in zip((R.x, R.y, R.z), signs, strict=True)]
 
 
-def _box_face(box: Geom, i: int, side) -> Face:
+def _box_face(box: Placed, i: int, side) -> Face:
     R = box.pose.rotation
     axes = (R.x, R.y, R.z)
     j, k = (i + 1) % 3, (i + 2) % 3
@@ -148,26 +142,7 @@ def _box_face(box: Geom, i: int, side) -> Face:
     return Face(Mat3(axes[j], axes[k], normal), box.position + normal * box.size(i), lines)
 
 
-def _box_corners(box: Geom, i: int, side) -> Vec3:
-    """The corners of a face in MuJoCo's order (boxFace), `[n, 4, *batch]`."""
-    one = jnp.ones_like(side)
-    # The signs of the first corner, and which coordinate changes first.
-    first, order = (
-        ([side, one, side], (2, 1)),
-        ([-one, side, -side], (0, 2)),
-        ([-side, one, side], (0, 1)),
-    )[i]
-    R = box.pose.rotation
-    corner, out = list(first), []
-    for k in (None, order[0], order[1], order[0]):
-        if k is not None:
-            corner[k] = -corner[k]
-        local = Vec3(*(jnp.asarray(c * box.size(m)) for m, c in enumerate(corner)))
-        out.append(R.apply(local) + box.position)
-    return side_by_side(out)
-
-
-def _box_edge(box: Geom, i: int, signs) -> tuple[Vec3, Vec3]:
+def _box_edge(box: Placed, i: int, signs) -> tuple[Vec3, Vec3]:
     """The ends of the edge along an axis at the sides of the others."""
     R = box.pose.rotation
     axes = (R.x, R.y, R.z)

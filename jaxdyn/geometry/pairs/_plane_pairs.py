@@ -6,38 +6,32 @@ import math
 
 import jax.numpy as jnp
 
-from jaxdyn.geometry import Ellipsoid, length_and_direction, sign
+from jaxdyn.geometry._componentwise import SHORTEST, direction, length_and_direction, roundoff, sign
+from jaxdyn.geometry._shapes import Ellipsoid
+from jaxdyn.geometry._witness import Witness
+from jaxdyn.geometry.pairs._candidates import Placed, point_on_plane, sphere_on_plane
 from jaxdyn.spatial import Vec3
-from jaxdyn.worlds._collisions._candidates import (
-    SHORTEST,
-    Found,
-    Geom,
-    direction,
-    point_on_plane,
-    roundoff,
-    sphere_on_plane,
-)
 
 ORIGIN = Vec3(0.0, 0.0, 0.0)
 
 
-def plane_sphere(plane: Geom, sphere: Geom, margin) -> list[Found]:
+def plane_sphere(plane: Placed, sphere: Placed, margin) -> list[Witness]:
     return [sphere_on_plane(plane, sphere.position, sphere.size(0))]
 
 
-def plane_capsule(plane: Geom, capsule: Geom, margin) -> list[Found]:
+def plane_capsule(plane: Placed, capsule: Placed, margin) -> list[Witness]:
     """One contact at each end. Their first tangent is along the capsule."""
     reach = capsule.axis * capsule.size(1)
     ends = capsule.position + reach, capsule.position - reach
     return [sphere_on_plane(plane, end, capsule.size(0))._replace(tangent=capsule.axis) for end in ends]
 
 
-def plane_ellipsoid(plane: Geom, ellipsoid: Geom, margin) -> list[Found]:
+def plane_ellipsoid(plane: Placed, ellipsoid: Placed, margin) -> list[Witness]:
     downward = ellipsoid.pose.rotation.apply_transpose(-plane.axis)
     return [point_on_plane(plane, ellipsoid.pose.apply(Ellipsoid.farthest(ellipsoid.sizes, downward)))]
 
 
-def plane_cylinder(plane: Geom, cylinder: Geom, margin) -> list[Found]:
+def plane_cylinder(plane: Placed, cylinder: Placed, margin) -> list[Witness]:
     """The lowest points of both disks, and two more of the lower disk, all three at equal angles."""
     radius, half = cylinder.size(0), cylinder.size(1)
     # The axis of the cylinder that points to the plane, and the direction in its disks that does.
@@ -57,7 +51,7 @@ def plane_cylinder(plane: Geom, cylinder: Geom, margin) -> list[Found]:
     return [point_on_plane(plane, place) for place in places]
 
 
-def plane_box(plane: Geom, box: Geom, margin) -> list[Found]:
+def plane_box(plane: Placed, box: Placed, margin) -> list[Witness]:
     """The four corners below the box's center, in MuJoCo's order: of each two opposite corners one is."""
     x, y, z = (
         axis * box.size(i) for i, axis in enumerate((box.pose.rotation.x, box.pose.rotation.y, box.pose.rotation.z))

@@ -1,4 +1,4 @@
-"""The possible contacts of two boxes."""
+"""The possible contacts of two boxes at places that move smoothly along their faces."""
 
 from __future__ import annotations
 
@@ -8,13 +8,21 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxdyn._types import Array
-from jaxdyn.geometry._shapes import along_candidates
-from jaxdyn.geometry._signed_distances import clipped, largest_of, select, sign, slab
-from jaxdyn.geometry._witness import length_and_direction, side_by_side
-from jaxdyn.spatial import Pose, Vec3
+from jaxdyn.geometry._componentwise import (
+    along_candidates,
+    clipped,
+    largest_of,
+    length_and_direction,
+    select,
+    side_by_side,
+    sign,
+    slab,
+)
+from jaxdyn.geometry._witness import Witness
+from jaxdyn.geometry.pairs._candidates import Placed, half_sizes, parts
+from jaxdyn.spatial import Vec3
 
-BOX_PAIR_COUNT = 13
+COUNT = 13
 """Eight places on the edges of one face, four corners of the other face, and the crossing of two edges."""
 EDGE_ADVANTAGE = 0.02
 """The part of the smallest half size by which two edges have to be farther apart than faces before they count."""
@@ -40,7 +48,7 @@ class _Box(NamedTuple):
         return sum(jnp.abs(a.dot(direction)) * h for a, h in zip(self.axes, self.half, strict=True))
 
 
-class _Face(NamedTuple):
+class _Side(NamedTuple):
     """A face by its center, its outward normal, and two unit tangents with half sizes."""
 
     center: Vec3
@@ -59,9 +67,9 @@ class _Face(NamedTuple):
         return length_and_direction(Vec3(x - clipped(x, self.half[0]), y - clipped(y, self.half[1]), 0.0))[0]
 
 
-def box_pair(sizes1: Array, at1: Pose, sizes2: Array, at2: Pose) -> tuple[Any, Vec3, Vec3]:
-    """The gaps, normals and points of boxes; components `[n, count, *batch]`."""
-    one, two = _box(sizes1, at1), _box(sizes2, at2)
+def smooth_boxes(first_box: Placed, second_box: Placed, margin) -> list[Witness]:
+    """The gaps, normals and points of boxes, which fade where they leave a face."""
+    one, two = _box(first_box), _box(second_box)
     between = two.center - one.center
     best1, face1 = largest_of([(_separation(one, two, i, between), _face(one, i, between)) for i in range(3)])
     best2, face2 = largest_of([(_separation(two, one, i, between), _face(two, i, -between)) for i in range(3)])
@@ -74,13 +82,12 @@ def box_pair(sizes1: Array, at1: Pose, sizes2: Array, at2: Pose) -> tuple[Any, V
     gap = gap + FADE * jnp.maximum(faces + EDGE_ADVANTAGE * smallest - edges, 0)
     # Where edges are farther apart than faces, no place is closer than the edges are.
     later = jnp.maximum(edges - faces, 0)
-    parts = [(height + later, outward, place) for height, place in _places_on_faces(reference, incident)]
-    return side_by_side([*parts, (gap, normal, point)])
+    on_faces = [Witness(height + later, outward, place) for height, place in _places_on_faces(reference, incident)]
+    return [*on_faces, Witness(gap, normal, point)]
 
 
-def _box(sizes: Array, at: Pose) -> _Box:
-    axes = at.rotation
-    return _Box(at.translation, (axes.x, axes.y, axes.z), (sizes[:, :1], sizes[:, 1:2], sizes[:, 2:3]))
+def _box(box: Placed) -> _Box:
+    return _Box(box.position, parts(box.pose.rotation), parts(half_sizes(box)))
 
 
 def _separation(one: _Box, two: _Box, i: int, between: Vec3):
@@ -89,20 +96,20 @@ def _separation(one: _Box, two: _Box, i: int, between: Vec3):
     return jnp.abs(between.dot(axis)) - one.half[i] - two.reach(axis)
 
 
-def _face(box: _Box, i: int, towards: Vec3) -> _Face:
+def _face(box: _Box, i: int, towards: Vec3) -> _Side:
     """The face with axis `i`, on the side that looks along a direction."""
     j, k = (i + 1) % 3, (i + 2) % 3
     normal = box.axes[i] * sign(box.axes[i].dot(towards))
     center = box.center + normal * box.half[i]
-    return _Face(center, normal, (box.axes[j], box.axes[k]), (box.half[j], box.half[k]))
+    return _Side(center, normal, (box.axes[j], box.axes[k]), (box.half[j], box.half[k]))
 
 
-def _facing(box: _Box, normal: Vec3) -> _Face:
+def _facing(box: _Box, normal: Vec3) -> _Side:
     """The face that looks most against a normal."""
     return largest_of([(jnp.abs(box.axes[i].dot(normal)), _face(box, i, -normal)) for i in range(3)])[1]
 
 
-def _places_on_faces(reference: _Face, incident: _Face) -> list[tuple[Any, Vec3]]:
+def _places_on_faces(reference: _Side, incident: _Side) -> list[tuple[Any, Vec3]]:
     """The gaps and points of eight places on the edges of one face, and of the four corners of the other face."""
     (u, v), (hu, hv) = incident.tangents, incident.half
     ways = along_candidates([-1.0, 1.0], hu)

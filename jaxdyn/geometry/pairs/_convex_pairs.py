@@ -11,11 +11,11 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from jaxdyn.geometry import select, sign
-from jaxdyn.spatial import Vec3
-from jaxdyn.worlds._collisions._candidates import Found, Geom, inactive_unless
-from jaxdyn.worlds._collisions._faces import SLANT, disk, edge_on_face
-from jaxdyn.worlds._collisions._separation import (
+from jaxdyn.geometry._componentwise import select, sign
+from jaxdyn.geometry._witness import Witness, inactive_unless
+from jaxdyn.geometry.pairs._candidates import Placed
+from jaxdyn.geometry.pairs._faces import SLANT, disk, edge_on_face
+from jaxdyn.geometry.pairs._separation import (
     Separation,
     Shape,
     box_shape,
@@ -24,52 +24,53 @@ from jaxdyn.worlds._collisions._separation import (
     ellipsoid_shape,
     separation,
 )
+from jaxdyn.spatial import Vec3
 
 SIDEWAYS = 1e-5
 """The part of a normal along a cylinder's axis, or across it, below which it counts as none."""
 
 
-def sphere_ellipsoid(one: Geom, two: Geom, margin) -> list[Found]:
+def sphere_ellipsoid(one: Placed, two: Placed, margin) -> list[Witness]:
     return [_single(one, (), two, ellipsoid_shape(two), one.size(0))]
 
 
-def capsule_ellipsoid(one: Geom, two: Geom, margin) -> list[Found]:
+def capsule_ellipsoid(one: Placed, two: Placed, margin) -> list[Witness]:
     return [_single(one, capsule_axis(one), two, ellipsoid_shape(two), one.size(0))]
 
 
-def ellipsoid_ellipsoid(one: Geom, two: Geom, margin) -> list[Found]:
+def ellipsoid_ellipsoid(one: Placed, two: Placed, margin) -> list[Witness]:
     return [_single(one, ellipsoid_shape(one), two, ellipsoid_shape(two))]
 
 
-def ellipsoid_cylinder(one: Geom, two: Geom, margin) -> list[Found]:
+def ellipsoid_cylinder(one: Placed, two: Placed, margin) -> list[Witness]:
     return [_single(one, ellipsoid_shape(one), two, cylinder_shape(two))]
 
 
-def ellipsoid_box(one: Geom, two: Geom, margin) -> list[Found]:
+def ellipsoid_box(one: Placed, two: Placed, margin) -> list[Witness]:
     return [_single(one, ellipsoid_shape(one), two, box_shape(two))]
 
 
-def capsule_cylinder(capsule: Geom, cylinder: Geom, margin) -> list[Found]:
+def capsule_cylinder(capsule: Placed, cylinder: Placed, margin) -> list[Witness]:
     """The contact of the nearest place of the axis; but for a capsule that lies along one of the disks two contacts
     with it."""
     single = _single(capsule, capsule_axis(capsule), cylinder, cylinder_shape(cylinder), capsule.size(0))
     lies, pair = _along_disk(capsule, cylinder, single.normal, margin)
-    first = Found(*select(lies, tuple(pair[0][:3]), tuple(single[:3])))
+    first = select(lies, pair[0], single)
     return [first, inactive_unless(lies, pair[1])]
 
 
-def _single(one: Geom, shape1: Shape, two: Geom, shape2: Shape, radius: Any = 0.0) -> Found:
+def _single(one: Placed, shape1: Shape, two: Placed, shape2: Shape, radius: Any = 0.0) -> Witness:
     """The contact of two shapes, of which a radius is added to the first."""
     return contact_at(one, two, separation(two.position - one.position, shape1, shape2), radius)
 
 
-def contact_at(one: Geom, two: Geom, apart: Separation, radius: Any = 0.0) -> Found:
+def contact_at(one: Placed, two: Placed, apart: Separation, radius: Any = 0.0) -> Witness:
     """The contact halfway between the nearest points, of which the first moves outward by a radius."""
     places = one.position + apart.place1 + apart.normal * radius, two.position + apart.place2
-    return Found(apart.distance - radius, (places[0] + places[1]) * 0.5, apart.normal)
+    return Witness(apart.distance - radius, apart.normal, (places[0] + places[1]) * 0.5)
 
 
-def _along_disk(capsule: Geom, cylinder: Geom, normal: Vec3, margin) -> tuple[Any, list[Found]]:
+def _along_disk(capsule: Placed, cylinder: Placed, normal: Vec3, margin) -> tuple[Any, list[Witness]]:
     """Whether a capsule lies along a disk of a cylinder, given the normal where it is nearest, and its two contacts: of
     a line of the capsule's surface."""
     along, slope = cylinder.axis.dot(capsule.axis), cylinder.axis.dot(normal)

@@ -18,9 +18,9 @@ import jax
 import jax.numpy as jnp
 
 from jaxdyn._compile import once
-from jaxdyn.geometry import largest_of, length_and_direction, select, sign
+from jaxdyn.geometry._componentwise import SHORTEST, X_AXIS, largest_of, length_and_direction, roundoff, select, sign
+from jaxdyn.geometry.pairs._candidates import Placed, complete_frame
 from jaxdyn.spatial import Mat3, Vec3
-from jaxdyn.worlds._collisions._candidates import SHORTEST, X_AXIS, Geom, complete_frame, roundoff
 
 type Summand = tuple[Vec3, ...]
 """An ellipsoid by its semi-axes: one of a line, two of a disk, three of a solid."""
@@ -51,20 +51,20 @@ SURE = 1e-6
 """The least curvature, as a part of the shapes' size, with which the last steps are taken."""
 
 
-def ellipsoid_shape(geom: Geom) -> Shape:
+def ellipsoid_shape(geom: Placed) -> Shape:
     R = geom.pose.rotation
     return (tuple(axis * geom.size(i) for i, axis in enumerate((R.x, R.y, R.z))),)
 
 
-def capsule_axis(geom: Geom) -> Shape:
+def capsule_axis(geom: Placed) -> Shape:
     return ((geom.axis * geom.size(1),),)
 
 
-def box_shape(geom: Geom) -> Shape:
+def box_shape(geom: Placed) -> Shape:
     return tuple((axis,) for axis in ellipsoid_shape(geom)[0])
 
 
-def cylinder_shape(geom: Geom) -> Shape:
+def cylinder_shape(geom: Placed) -> Shape:
     R, radius = geom.pose.rotation, geom.size(0)
     return ((R.x * radius, R.y * radius), (R.z * geom.size(1),))
 
@@ -91,10 +91,10 @@ def separation(offset: Vec3, one: Shape, two: Shape) -> Separation:
     deeper ones may end in a direction that is the best one of its neighborhood.
     """
     fixed = jax.lax.stop_gradient((offset, one + two))
-    problem = _Problem(*fixed, _size(fixed[1]))
+    problem = _SumOfNorms(*fixed, _size(fixed[1]))
     state = jax.lax.stop_gradient(_searched(problem))
     # Two more steps, which have the derivatives of the solution.
-    whole = _Problem(offset, one + two, problem.size)
+    whole = _SumOfNorms(offset, one + two, problem.size)
     for _ in range(2):
         state = _stepped(whole, state, whole.last, False)
     places = [
@@ -106,7 +106,7 @@ def separation(offset: Vec3, one: Shape, two: Shape) -> Separation:
     return Separation(distance, state.normal, place1, place2, inner)
 
 
-class _Problem(NamedTuple):
+class _SumOfNorms(NamedTuple):
     """The offset of the centers, all summands of both shapes, and their size."""
 
     offset: Vec3
@@ -124,7 +124,7 @@ class _Problem(NamedTuple):
         return normal.dot(self.offset) - sum(jnp.sqrt(x + SHORTEST * SHORTEST) for x in norms)
 
 
-class _State(NamedTuple):
+class _Direction(NamedTuple):
     """A direction and the places in the summands."""
 
     normal: Vec3
@@ -146,7 +146,7 @@ def _size(summands: Shape):
     return sum(jnp.sqrt(sum(axis.squared_norm() for axis in axes)) for axes in summands) / len(summands)
 
 
-def _start(problem: _Problem) -> Vec3:
+def _start(problem: _SumOfNorms) -> Vec3:
     """The normal at the offset of an ellipsoid that is like both shapes together."""
     nothing = jax.tree.map(jnp.zeros_like, problem.offset)
     columns = [Mat3(*axes, *[nothing] * (3 - len(axes))) for axes in problem.summands]
@@ -159,7 +159,7 @@ def _start(problem: _Problem) -> Vec3:
     return length_and_direction(guess, X_AXIS, SHORTEST)[1]
 
 
-def _places(problem: _Problem, normal: Vec3, rounding) -> tuple[tuple[Any, ...], ...]:
+def _places(problem: _SumOfNorms, normal: Vec3, rounding) -> tuple[tuple[Any, ...], ...]:
     """The places in the rounded summands that are farthest in a direction."""
     out = []
     for axes in problem.summands:
@@ -169,7 +169,7 @@ def _places(problem: _Problem, normal: Vec3, rounding) -> tuple[tuple[Any, ...],
     return tuple(out)
 
 
-def _searched(problem: _Problem) -> _State:
+def _searched(problem: _SumOfNorms) -> _Direction:
     """The state after steps with shrinking rounding, once more from the best axis where that is better."""
     start, size = _start(problem), problem.size
     along_axis, axis = _best_axis(problem)
@@ -177,9 +177,9 @@ def _searched(problem: _Problem) -> _State:
     goal = CONVERGED[zero.dtype == jnp.float64]
     # Solids have no edges.
     first = FIRST * size if any(len(axes) < 3 for axes in problem.summands) else problem.last
-    state = _State(start, _places(problem, start, first), 2 * goal)
+    state = _Direction(start, _places(problem, start, first), 2 * goal)
     second = AGAIN * size
-    again = _State(axis, _places(problem, axis, second), 2 * goal), second
+    again = _Direction(axis, _places(problem, axis, second), 2 * goal), second
     begin, again = jax.tree.map(lambda x: x + zero, ((state, first, zero, zero), again))
 
     def settled(state, rounding, count):
@@ -203,9 +203,9 @@ def _searched(problem: _Problem) -> _State:
     return jax.lax.while_loop(lambda carried: unfinished(carried).any(), step, begin)[0]
 
 
-def _stepped(problem: _Problem, state: _State, rounding, searching: bool) -> _State:
+def _stepped(problem: _SumOfNorms, state: _Direction, rounding, searching: bool) -> _Direction:
     """The state after one of Newton's steps: while searching, one that makes the gap larger."""
-    frame = once(complete_frame(state.normal, Vec3(0.0, 0.0, 0.0)))
+    frame = once(complete_frame(state.normal))
     rest = problem.offset
     curvature: list[Any] = [0.0, 0.0, 0.0]
     known = []
@@ -236,14 +236,14 @@ def _stepped(problem: _Problem, state: _State, rounding, searching: bool) -> _St
     )
     inner = once(inner)
     changes = jax.tree.leaves((turn, jax.tree.map(jnp.subtract, inner, state.inner)))
-    return _State(normal, inner, functools.reduce(jnp.maximum, map(jnp.abs, changes)))
+    return _Direction(normal, inner, functools.reduce(jnp.maximum, map(jnp.abs, changes)))
 
 
 def _square_of(places, slopes, i: int):
     return sum(x * s[i] for x, s in zip(places, slopes, strict=True))
 
 
-def _turn(problem: _Problem, curvature, slope, gap, searching: bool) -> tuple[Any, Any]:
+def _turn(problem: _SumOfNorms, curvature, slope, gap, searching: bool) -> tuple[Any, Any]:
     """Newton's turn to both directions across; where the maximum is not unique, none unless searching."""
     aa, ab, bb = curvature
     half = 0.5 * (aa - bb)
@@ -282,7 +282,7 @@ def _moved(slopes, places, inverse, inner, turn) -> tuple[Any, ...]:
     return tuple(x * scale for x in moved)
 
 
-def _best_axis(problem: _Problem) -> tuple[Any, Vec3]:
+def _best_axis(problem: _SumOfNorms) -> tuple[Any, Vec3]:
     """How far the shapes are apart along the best one of their own axes, and this axis."""
     cases = []
     for axes in problem.summands:

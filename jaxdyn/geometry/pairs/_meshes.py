@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -11,9 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdyn._errors import ModelError
-from jaxdyn.geometry import select
+from jaxdyn.geometry._componentwise import roundoff, select
+from jaxdyn.geometry._witness import Witness, inactive_unless
+from jaxdyn.geometry.pairs._candidates import Placed, point_on_plane
 from jaxdyn.spatial import Vec3
-from jaxdyn.worlds._collisions._candidates import Found, Geom, inactive_unless, point_on_plane, roundoff
 
 CORNERS = 4
 """A face has contacts at so many of its corners at most."""
@@ -30,27 +32,22 @@ class Hull:
     corners: tuple[tuple[tuple[int, ...], ...], ...]
     """For each face, and for each of its corners as the lowest one, the corners that may have contacts."""
 
-
-def hull_of(m: Any, geom: int) -> tuple[Hull, np.ndarray]:
-    """Return the convex hull of a mesh of an `mjModel`, and the positions `[n, 3]` of its vertices (m)."""
-    mesh = int(m.geom_dataid[geom])
-    first, count = int(m.mesh_vertadr[mesh]), int(m.mesh_vertnum[mesh])
-    vertices = np.asarray(m.mesh_vert[first : first + count], float)
-    start = int(m.mesh_polyadr[mesh])
-    polygons = range(start, start + int(m.mesh_polynum[mesh]))
-    of_face = [m.mesh_polyvert[m.mesh_polyvertadr[i] :][: m.mesh_polyvertnum[i]] for i in polygons]
-    used = np.unique(np.concatenate(of_face))
-    faces = tuple(tuple(int(x) for x in np.searchsorted(used, face)) for face in of_face)
-    normals = tuple(tuple(float(x) for x in m.mesh_polynormal[i]) for i in polygons)
-    corners = tuple(tuple(_spread_corners(vertices[used], face, k) for k in range(len(face))) for face in faces)
-    return Hull(faces, normals, corners), vertices[used]
+    @classmethod
+    def of(cls, vertices: np.ndarray, faces: Sequence[Sequence[int]], normals: np.ndarray) -> Hull:
+        """Return a hull of vertices `[n, 3]`, the numbers of those around each face, and their normals `[k, 3]`."""
+        corners = [tuple(_spread_corners(vertices, face, k) for k in range(len(face))) for face in faces]
+        return cls(
+            tuple(tuple(int(x) for x in face) for face in faces),
+            tuple(tuple(float(x) for x in normal) for normal in normals),
+            tuple(corners),
+        )
 
 
-def _spread_corners(vertices: np.ndarray, face: tuple[int, ...], first: int) -> tuple[int, ...]:
+def _spread_corners(vertices: np.ndarray, face: Sequence[int], first: int) -> tuple[int, ...]:
     """A corner of a face and three others that span a large area with it: each is moved on while the area grows."""
     n = len(face)
     if n <= CORNERS:
-        return face
+        return tuple(int(x) for x in face)
     points = vertices[list(face)]
 
     def area(a, b, c, d):
@@ -67,10 +64,10 @@ def _spread_corners(vertices: np.ndarray, face: tuple[int, ...], first: int) -> 
         while area(a, (b + 1) % n, c, d) > largest:
             b = (b + 1) % n
             largest = area(a, b, c, d)
-    return tuple(face[k] for k in (a, b, c, d))
+    return tuple(int(face[k]) for k in (a, b, c, d))
 
 
-def plane_mesh(plane: Geom, mesh: Geom, margin) -> list[Found]:
+def plane_mesh(plane: Placed, mesh: Placed, margin) -> list[Witness]:
     """The lowest vertex, and corners of the lowest face that has it.
 
     A face with more than four corners that lies flat has several lowest ones. MuJoCo's choice of them, which follows
@@ -78,7 +75,7 @@ def plane_mesh(plane: Geom, mesh: Geom, margin) -> list[Found]:
     """
     hull = mesh.structure
     if not isinstance(hull, Hull):
-        raise ModelError("a mesh needs the structure that shape_of returns, and the positions of its vertices as sizes")
+        raise ModelError("a mesh needs a Hull as its structure, and the positions of its vertices as sizes")
     shape = (mesh.sizes.shape[0], -1, 3, *mesh.sizes.shape[2:])
     vertices = mesh.sizes.reshape(shape)
     vertices = Vec3(vertices[:, :, 0], vertices[:, :, 1], vertices[:, :, 2])

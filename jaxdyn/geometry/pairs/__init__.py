@@ -1,0 +1,18 @@
+"""The possible contacts of pairs of shapes, of fixed number: where points move smoothly, or as MuJoCo chooses them."""
+
+from jaxdyn.geometry.pairs._candidates import Candidates
+from jaxdyn.geometry.pairs._height_fields import MOST_PRISMS, Grid
+from jaxdyn.geometry.pairs._meshes import Hull
+from jaxdyn.geometry.pairs._tables import (
+    PointChoice,
+    ShapeKind,
+    candidate_count,
+    candidates,
+    has_flat_disks,
+    has_several_contacts,
+    is_built,
+    may_be_deep,
+    pair_witness_count,
+    pair_witnesses,
+    shallow_depth,
+)

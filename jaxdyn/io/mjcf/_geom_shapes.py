@@ -1,0 +1,50 @@
+"""The shapes of geoms as pairs of them see these: sizes, and what is not numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+import numpy as np
+
+from jaxdyn.geometry import Grid, Hull
+from jaxdyn.io.mjcf._geom_pairs import GeomPair, GeomType
+
+
+def shape_of(m: Any, geom: int, reach: float = 0.0) -> tuple[Hashable, np.ndarray]:
+    """Return the structure of the shape of a geom of an `mjModel`, and its sizes `[k]`: None and the three numbers of
+    `geom_size`, for a mesh its convex hull and the positions of its vertices (m), for a height field its grid for geoms
+    that reach so far from their centers (m), and its sizes and elevations."""
+    kind = int(m.geom_type[geom])
+    if kind == GeomType.MESH:
+        return _hull_of(m, geom)
+    if kind == GeomType.HFIELD:
+        return _grid_of(m, geom, reach)
+    return None, m.geom_size[geom].copy()
+
+
+def shapes_of_pair(m: Any, pair: GeomPair) -> tuple[tuple[Hashable, np.ndarray], tuple[Hashable, np.ndarray]]:
+    """Return the shapes of both geoms of a pair of an `mjModel`, as `shape_of` does."""
+    reach = float(m.geom_rbound[pair.geom2]) + pair.margin + pair.gap
+    return shape_of(m, pair.geom1, reach), shape_of(m, pair.geom2)
+
+
+def _hull_of(m: Any, geom: int) -> tuple[Hull, np.ndarray]:
+    mesh = int(m.geom_dataid[geom])
+    first, count = int(m.mesh_vertadr[mesh]), int(m.mesh_vertnum[mesh])
+    vertices = np.asarray(m.mesh_vert[first : first + count], float)
+    start = int(m.mesh_polyadr[mesh])
+    polygons = range(start, start + int(m.mesh_polynum[mesh]))
+    of_face = [m.mesh_polyvert[m.mesh_polyvertadr[i] :][: m.mesh_polyvertnum[i]] for i in polygons]
+    used = np.unique(np.concatenate(of_face))
+    faces = [np.searchsorted(used, face) for face in of_face]
+    return Hull.of(vertices[used], faces, m.mesh_polynormal[list(polygons)]), vertices[used].ravel()
+
+
+def _grid_of(m: Any, geom: int, reach: float) -> tuple[Grid, np.ndarray]:
+    field = int(m.geom_dataid[geom])
+    rows, columns = int(m.hfield_nrow[field]), int(m.hfield_ncol[field])
+    first = int(m.hfield_adr[field])
+    elevations = np.asarray(m.hfield_data[first : first + rows * columns], float)
+    size = np.asarray(m.hfield_size[field], float)
+    return Grid.reached(geom, rows, columns, size[:2], reach), np.concatenate([size, elevations])

@@ -1,0 +1,145 @@
+"""The parts of a world that is made of a model and descriptions of what is attached to it."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+
+from jaxdyn._errors import ModelError, require_choice, require_time_step
+from jaxdyn._types import float_leaf
+from jaxdyn.contact import ContactLaw, Contacts, MujocoLaw
+from jaxdyn.model import Model
+from jaxdyn.simulate.integrators import require_contact_integrator, require_integrator, warn_of_long_step
+from jaxdyn.solve import SolverOptions
+from jaxdyn.worlds._bodies import Bodies
+from jaxdyn.worlds._model_actuators import actuators_of
+from jaxdyn.worlds._model_constraints import Touching, constraints_of, weights_of
+from jaxdyn.worlds._model_sensors import sensors_of
+from jaxdyn.worlds._parts import Places
+from jaxdyn.worlds._passive import Passive
+from jaxdyn.worlds._world_parts import ENDLESS, WorldParts
+
+_MUJOCO = ("implicitfast", "euler", "implicit", "rk4")
+"""MuJoCo's integrators, the default first."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Attached:
+    """The arguments of `World` besides the model."""
+
+    touching: Touching
+    law: Any
+    limits: Any
+    actuators: Any
+    sensors: Any
+    timestep: Any
+    integrator: str | None
+    options: SolverOptions
+
+
+def parts_of_model(model: Model, given: Attached) -> WorldParts:
+    """Return the parts of the world of a model. **Raises** as `World`."""
+    require_time_step(given.timestep, "timestep")
+    as_mujoco = isinstance(given.law, MujocoLaw)
+    names = ("world", *model.body_names)
+    dofs = (-1, *model.topology.body_dofs.tolist())
+    actuators = actuators_of(model, given.actuators)
+    parts = WorldParts.without(
+        bodies=Bodies.without(names=names, centers=Places(dofs, float_leaf(np.zeros((0, 7))))),
+        actuators=actuators,
+        sensors=sensors_of(model, given.sensors, actuators),
+        timestep=float_leaf(given.timestep),
+        of_model=True,
+        as_mujoco=as_mujoco,
+    )
+    return _with_mujocos_law(model, parts, given) if as_mujoco else _with_contacts(model, parts, given)
+
+
+def _with_contacts(model: Model, parts: WorldParts, given: Attached) -> WorldParts:
+    """Return the parts of a world that moves as `jaxdyn.step` moves the model."""
+    integrator = "implicit_velocity" if given.integrator is None else given.integrator
+    if integrator in _MUJOCO and integrator not in ("euler", "rk4"):
+        raise ModelError(f"integrator {integrator!r} is MuJoCo's; give law=jaxdyn.MujocoLaw(), or 'implicit_velocity'")
+    require_integrator(integrator)
+    if given.limits not in (True, False) and not isinstance(given.limits, ContactLaw | None):
+        raise ModelError(
+            f"limits is {type(given.limits).__name__}; True, False or a ContactLaw is needed with this law"
+        )
+    limits = ContactLaw() if given.limits is True else given.limits or None
+    contacts = None
+    shapes, surface, pairs, apart = given.touching
+    if shapes:
+        contacts = Contacts(model, shapes, surface, given.law, limits, given.options, pairs, apart)
+    elif limits is not None:
+        advice = "give contacts=[...], or law=jaxdyn.MujocoLaw(), which has limits without contacts"
+        raise ModelError(f"limits without contact shapes are not built with this law; {advice}")
+    require_contact_integrator(model, contacts, integrator)
+    warn_of_long_step(model, given.timestep, integrator, 1, contacts)
+    return dataclasses.replace(parts, integrator=integrator, touching=contacts)
+
+
+def _with_mujocos_law(model: Model, parts: WorldParts, given: Attached) -> WorldParts:
+    """Return the parts of a world that moves by MuJoCo's law."""
+    integrator = _MUJOCO[0] if given.integrator is None else given.integrator
+    require_choice(integrator, _MUJOCO, "with MuJoCo's law, integrator")
+    if given.limits not in (True, False) and not isinstance(given.limits, MujocoLaw | None):
+        raise ModelError(f"limits is {type(given.limits).__name__}; True, False or a MujocoLaw is needed with this law")
+    _require_expressible(model)
+    limits = MujocoLaw() if given.limits is True else given.limits or None
+    weights = weights_of(model, parts, model.neutral())
+    constraints = constraints_of(model, given.touching, given.law, limits, weights)
+    passive, topology = _passive(model), model.topology
+    carriers = set(topology.parents)
+    # The only joints of their trees.
+    alone = [i for i, parent in enumerate(topology.parents) if parent < 0 and i not in carriers]
+    free = [i for i in alone if topology.joint_types[i] == "free"]
+    parts = dataclasses.replace(
+        parts,
+        constraints=constraints,
+        passive=passive,
+        integrator=integrator,
+        damped=passive.damped,
+        free_bodies=tuple(topology.v_starts[i] for i in free),
+    )
+    return jax.tree.map(lambda x: jnp.clip(x, -ENDLESS, ENDLESS), parts)
+
+
+def _passive(model: Model) -> Passive:
+    """Return the dampers and springs of a model; where these are traced, those that it may have."""
+    coordinates, dofs = model.topology.scalar_coordinates
+    if model.stiffness is None:
+        coordinates, dofs = coordinates[:0], dofs[:0]
+    return Passive.without(
+        damped=isinstance(model.damping, Tracer) or bool(np.asarray(model.damping).any()),
+        springs=tuple(coordinates.tolist()),
+        spring_dofs=tuple(dofs.tolist()),
+    )
+
+
+def _require_expressible(model: Model) -> None:
+    """Raise `ModelError` with what of a model MuJoCo's law does not have here."""
+    topology, gaps = model.topology, []
+    if topology.mimics:
+        gaps.append("joints that mimic others; use model.spanning_tree()")
+    if topology.has_loops:
+        gaps.append("exact loops and couplings; use model.without_loops(), or equalities of an MJCF file")
+    of_dof = np.array(topology.joint_types)[topology.row_joints["v"]] if not topology.mimics else np.array([])
+    for name, allowed in (("friction", None), ("damping", 3), ("armature", 3), ("stiffness", None)):
+        values = getattr(model, name)
+        if values is None or isinstance(values, Tracer) or not len(of_dof):
+            continue
+        rows = np.asarray(values).reshape(-1, model.nv)
+        # Along axes of the world in MuJoCo, and along those of the body in the model: the same where all are equal.
+        free = rows[:, of_dof == "free"].reshape(-1, 6)
+        uneven = free.any() if allowed is None else np.ptp(free[:, :allowed], axis=1).any()
+        if uneven:
+            gaps.append(f"{name} of free joints" + " that differs by axis" * (allowed is not None))
+        if name == "stiffness" and rows[:, of_dof == "ball"].any():
+            gaps.append("stiffness of ball joints")
+    if gaps:
+        raise ModelError("MuJoCo's law is not built for models with " + ", and ".join(gaps))

@@ -1,0 +1,115 @@
+"""`load_world`: worlds of MJCF and URDF files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdyn._errors import ModelError, naming_arguments, warn
+from jaxdyn._types import float_leaf
+from jaxdyn.contact import MujocoLaw, load_contact_shapes
+from jaxdyn.io import LeftOutWarning, load_urdf
+from jaxdyn.io.mjcf import compile_mjcf, enum_name, is_disabled, is_mjcf, object_name
+from jaxdyn.solve import SolverOptions
+from jaxdyn.worlds._actuators import Actuators
+from jaxdyn.worlds._bodies import Bodies
+from jaxdyn.worlds._constraints import Constraints
+from jaxdyn.worlds._free_bodies import free_bodies
+from jaxdyn.worlds._no_slip import NoSlip
+from jaxdyn.worlds._passive import Passive
+from jaxdyn.worlds._refusals import refuse_what_is_not_built, warn_of_what_differs
+from jaxdyn.worlds._sensors import Sensors, reasons_against_sensors
+from jaxdyn.worlds._states import keyframes_of
+from jaxdyn.worlds._tendons import Tendons
+from jaxdyn.worlds._tree_of_file import tree_of
+from jaxdyn.worlds._world import World
+from jaxdyn.worlds._world_parts import ENDLESS, WorldParts
+
+
+@naming_arguments
+def load_world(
+    path_or_text: Any,
+    *,
+    options: SolverOptions | None = None,
+    ground: bool = False,
+    free_base: bool = False,
+    links: Collection[str] | None = None,
+    package_dirs: Sequence[str | os.PathLike] = (),
+    **attached: Any,
+) -> World:
+    """Return the world that an MJCF or URDF file, the text of one, or a compiled `mujoco.MjModel` describes.
+
+    **MJCF.** It moves as in MuJoCo: contacts, limits, friction losses and equality constraints are MuJoCo's soft
+    constraints, and `step` is the integrator of the file (Euler, implicit, implicitfast or RK4) with its time step.
+    `options` say how the constraints are solved; MuJoCo's own solver settings have no part here, because they are
+    solved to the end. What a file has and worlds do not have is refused by name. All other arguments are of URDF files.
+
+    **URDF.** It is `World(load_urdf(...), ...)` with further arguments `attached`: `law`, `limits`, `actuators`,
+    `sensors`, `timestep`, `integrator`. With `ground` the shapes in `<collision>`, of all `links` or of these, touch
+    the plane `z = 0` (`load_contact_shapes`). Joints stop at the limits of the file where the law can have stops: with
+    MuJoCo's always, and with a `ContactLaw` where there are contacts. `free_base` and `package_dirs` are those of
+    `load_urdf`. A URDF file has no actuators: its efforts limit those that are given.
+
+    **Warns** `LeftOutWarning` of sensors that are not built, and `RobotFileWarning` of boxes that touch height fields
+    without a margin, for which MuJoCo's contacts are off the geometry; and as `load_urdf` and `load_contact_shapes` do.
+
+    **Raises** `RobotFileError` for what it refuses and for a file that cannot be read; `ModelError` for a model without
+    a moving body, and for arguments that the format does not take; `ImportError` without MuJoCo; as `World` does.
+    """
+    given = {"ground": ground, "free_base": free_base, "links": links, "package_dirs": package_dirs} | attached
+    if is_mjcf(path_or_text):
+        if wrong := [name for name, value in given.items() if value not in (None, False, ())]:
+            raise ModelError(f"an MJCF file says by itself what {', '.join(wrong)} would: these are for URDF files")
+        return _world_of_mjcf(path_or_text, options)
+    if links is not None and not ground:
+        raise ModelError("links say whose shapes touch the ground: give ground=True as well")
+    model = load_urdf(path_or_text, free_base=free_base, package_dirs=package_dirs)
+    shapes = ()
+    if ground:
+        shapes = load_contact_shapes(model, path_or_text, links=links, package_dirs=package_dirs).shapes
+    limits = {"limits": bool(shapes) or isinstance(attached.get("law"), MujocoLaw)}
+    return World(model, shapes, options=options, **(limits | attached))
+
+
+def _world_of_mjcf(path_or_text: Any, options: SolverOptions | None) -> World:
+    """Return the world that an MJCF file describes."""
+    m, source = compile_mjcf(path_or_text)
+    refuse_what_is_not_built(m, source)
+    warn_of_what_differs(m, source)
+    model = tree_of(m)
+    passive = Passive.of(m)
+    integrator = enum_name("mjtIntegrator", m.opt.integrator)
+    constraints = Constraints.of(m)
+    parts = WorldParts(
+        Bodies.of(m),
+        constraints,
+        Tendons.of(m),
+        Actuators.of(m),
+        passive,
+        _sensors(m, source),
+        float_leaf(float(m.opt.timestep)),
+        integrator,
+        passive.damped and not is_disabled(m, "eulerdamp"),
+        free_bodies(m),
+        NoSlip.of(m, constraints.contacts),
+    )
+    parts = jax.tree.map(lambda x: jnp.clip(x, -ENDLESS, ENDLESS), parts)
+    start, options = float_leaf(np.array(m.qpos0)), SolverOptions() if options is None else options
+    names = tuple(object_name(m, "key", i) for i in range(m.nkey))
+    fields = {"start": start, "keys": keyframes_of(model, m), "key_names": names, "options": options}
+    return World.made_of(model=model, parts=parts, **fields)
+
+
+def _sensors(m, source: str) -> Sensors:
+    """Return the sensors that are built, with a warning of the others."""
+    against = reasons_against_sensors(m)
+    if against:
+        lines = "\n".join(f"- {name!r}: {reason}" for name, reason in against.items())
+        warn(f"{source}: the world leaves out sensors that are not built:\n{lines}", LeftOutWarning)
+    names = [object_name(m, "sensor", i) for i in range(m.nsensor)]
+    return Sensors.of(m, [name for name in names if name not in against], source)

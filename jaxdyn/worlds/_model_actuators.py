@@ -1,0 +1,145 @@
+"""The actuators of a world that is made of a model, from their descriptions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+
+from jaxdyn._errors import ModelError, ShapeError
+from jaxdyn.model import Actuator, Model, Topology
+from jaxdyn.worlds._actuators import Actuators
+from jaxdyn.worlds._parts import Places, stacked
+
+_UNLIMITED = 1e30
+"""The bound that stands for none: native programs take numbers that are not finite for errors."""
+
+
+def actuators_of(model: Model, given: Sequence[Actuator]) -> Actuators:
+    """Return the actuators of a model. The limits of joints (`Model.effort_limit`) hold for the sum of the forces of
+    those on each joint, as `actuatorfrcrange` of MuJoCo.
+
+    **Raises** `UnknownNameError` for a joint or link; `ModelError` for a name given twice, and a joint that mimics
+    others or has several coordinates but is not a ball or free joint; `ShapeError` for a gear or a range that does not
+    fit.
+    """
+    names = require_different([each.title for each in given], "actuator")
+    stateful = [i for i, each in enumerate(given) if each.dynamics_type != "none"]
+    terms = [each.terms for each in given]
+    times = [0.0 if each.time_constant is None else each.time_constant for each in given]
+    targets = _targets(model, given)
+    effort = model.effort_limit
+    ranges = {
+        f"{name}_range": stacked([_range(each, f"{name}_range") for each in given], (2,))
+        for name in ("control", "force", "activation")
+    }
+    return Actuators.without(
+        names=names,
+        **targets,
+        circular=_circular(given, targets["turning"]),
+        gains=("affine",) * len(given),
+        biases=("affine",) * len(given),
+        dynamics=tuple(each.dynamics_type for each in given),
+        states=tuple(stateful.index(i) if i in stateful else -1 for i in range(len(given))),
+        early=(False,) * len(given),
+        active=(True,) * len(given),
+        gear=stacked([_six(model, each) for each in given], (6,)),
+        gain=stacked([_padded(gain, 9) for gain, _ in terms], (9,)),
+        bias=stacked([_padded(bias, 9) for _, bias in terms], (9,)),
+        time=stacked([_padded((x,), 3) for x in times], (3,)),
+        limits=(bool(given) and (isinstance(effort, Tracer) or bool(np.isfinite(effort).any())), False),
+        **ranges,
+    )
+
+
+def require_different(names: Sequence[str], kind: str) -> tuple[str, ...]:
+    """Return names. **Raises** `ModelError` where two are equal."""
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ModelError(f"several have the same name of {kind}: {', '.join(map(repr, twice))}; give each its `name`")
+    return tuple(names)
+
+
+def joint_start(model: Model, joint: str, what: str) -> tuple[int, int, int]:
+    """Return the number of a joint, and its first coordinate and degree of freedom in the tree of all joints."""
+    topology = model.topology
+    number = topology.joint(joint)
+    if number in topology.leaders:
+        leader = topology.joint_names[topology.leaders[number]]
+        raise ModelError(f"{what}: joint {joint!r} mimics {leader!r}; use {leader!r}")
+    tree = topology.spanning
+    return number, tree.q_starts[number], tree.v_starts[number]
+
+
+def _targets(model: Model, given: Sequence[Actuator]) -> dict[str, Any]:
+    """Return the fields of `Actuators` that say on what each acts."""
+    scalars, turning, pushing, places = [], [], [], []
+    for i, each in enumerate(given):
+        if each.joint is None:
+            assert each.link is not None
+            pushing.append(i)
+            places.append((each.link, each.placement))
+            continue
+        number, q, v = joint_start(model, each.joint, f"actuator {each.title!r}")
+        kind = model.topology.joint_types[number]
+        if kind in ("ball", "free"):
+            free = kind == "free"
+            turning.append((i, q + 3 * free, v + 3 * free, False, free))
+        elif _nv(model.topology, number) == 1:
+            scalars.append((i, q, v))
+        else:
+            advice = "make it of joints with one axis each"
+            raise ModelError(f"actuator {each.title!r}: its joint {each.joint!r} is {kind}; {advice}")
+    return {
+        "axes_of_joints": tuple(scalars),
+        "turning": tuple(turning),
+        "pushing": tuple(pushing),
+        "sites": Places.on(model, places),
+        "referred": tuple((k, -1) for k in range(len(places))),
+    }
+
+
+def _nv(topology: Topology, joint: int) -> int:
+    tree = topology.spanning
+    return tree.v_starts[joint + 1] - tree.v_starts[joint]
+
+
+def _six(model: Model, each: Actuator) -> Any:
+    """Return the gear as six numbers `[*batch, 6]`."""
+    count = 6 if each.joint is None else _nv(model.topology, model.topology.joint(each.joint))
+    gear = each.gear if isinstance(each.gear, Tracer) else np.asarray(each.gear, float)
+    numbers = [gear] if not gear.ndim else [gear[..., k] for k in range(gear.shape[-1])]
+    if len(numbers) != count:
+        on = f"link {each.link!r}" if each.joint is None else f"joint {each.joint!r}"
+        raise ShapeError(f"actuator {each.title!r} has a gear of {len(numbers)} numbers, but its {on} has {count}")
+    return _padded(numbers, 6)
+
+
+def _range(each: Actuator, name: str) -> Any:
+    bounds = getattr(each, name)
+    bounds = (-_UNLIMITED, _UNLIMITED) if bounds is None else bounds
+    if len(bounds) != 2:
+        raise ShapeError(f"actuator {each.title!r}: {name} is {bounds!r}; a lower and an upper limit are needed")
+    if not any(isinstance(x, Tracer) for x in bounds) and (np.asarray(bounds[0]) > np.asarray(bounds[1])).any():
+        raise ModelError(f"actuator {each.title!r}: {name} is {bounds!r}; the lower limit comes first")
+    return _padded([jnp.clip(x, -_UNLIMITED, _UNLIMITED) if isinstance(x, Tracer) else _cut(x) for x in bounds], 2)
+
+
+def _cut(x: Any) -> np.ndarray:
+    return np.clip(np.asarray(x, float), -_UNLIMITED, _UNLIMITED)
+
+
+def _padded(numbers: Sequence[Any], count: int) -> Any:
+    """Return numbers `[*batch]` as an array `[*batch, count]`, with zeros behind them."""
+    traced = any(isinstance(x, Tracer) for x in numbers)
+    lib: Any = jnp if traced else np
+    return lib.stack(lib.broadcast_arrays(*map(lib.asarray, (*numbers, *(0.0,) * (count - len(numbers))))), axis=-1)
+
+
+def _circular(given: Sequence[Actuator], turning: Sequence[tuple]) -> tuple[tuple[int, int], ...]:
+    """Return the servos of ball joints, which go the shorter way round (`Actuators.circular`)."""
+    balls = [i for i, *_, free in turning if not free]
+    return tuple((i, 0) for i in balls if given[i].kind in ("position", "intvelocity"))

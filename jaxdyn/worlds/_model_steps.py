@@ -1,0 +1,186 @@
+"""Worlds without MuJoCo's law: they move as `jaxdyn.step` moves their model, with the torques of their actuators."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdyn._errors import ModelError
+from jaxdyn.algorithms import aba
+from jaxdyn.algorithms.recursions import Robot, RobotAndParts
+from jaxdyn.contact import contact_forces, contact_wrenches, in_axes_of_start, turning_rate
+from jaxdyn.model import Model, independent_forces, spanning_coordinates
+from jaxdyn.simulate import State
+from jaxdyn.simulate.integrators import advance, common_form
+from jaxdyn.spatial import Vec3
+from jaxdyn.tree import take_rows
+from jaxdyn.worlds._actuators import actuated, next_activation
+from jaxdyn.worlds._bodies import loads_of
+from jaxdyn.worlds._parts import Loads, PartRows, instant, sums
+from jaxdyn.worlds._readings import ContactLoads, Readings
+from jaxdyn.worlds._sensors import sensor_values
+from jaxdyn.worlds._states import Given, Solved
+
+
+class _Driven(eqx.Module):
+    """What the actuators of a state do."""
+
+    torque: Any
+    """On the model's degrees of freedom, `[*batch, nv]`, with the forces from outside."""
+    damping: Any
+    """The rate at which the torques fall with the velocity, `[*batch, nv]`; None without actuators."""
+    rate: Any
+    activation: Any
+    """At the end of a step."""
+
+
+def _bound(given: Given) -> tuple[RobotAndParts, list[Any], dict[str, Any]]:
+    """Return the world for functions of rows, and their arguments on the tree of all joints."""
+    model, named = given.world.model, given.arguments.named()
+    bound, operands = RobotAndParts.of(model, given.world.parts, named["q"].dtype, "world", given.arguments)
+    named["q"] = spanning_coordinates(model, named["q"], velocity=False)
+    named["v"] = spanning_coordinates(model, named["v"], velocity=True)
+    del named["applied"]
+    return bound, operands, named
+
+
+def _driven(given: Given) -> _Driven:
+    arguments = given.arguments
+    if not given.world.nu:
+        return _Driven(arguments.applied, None, arguments.activation, arguments.activation)
+    bound, operands, named = _bound(given)
+    torque, damping, rate, activation = bound.call(_actuators, operands, **named)
+    model = given.world.model
+    torque, damping = (independent_forces(model, x) for x in (torque, damping))
+    return _Driven(torque + arguments.applied, damping, rate, activation)
+
+
+def _actuators(robot: Robot, world: PartRows, q, v, control, activation):
+    """Return torques, their damping, the rates of the activations, and these at the end of a step."""
+    at, actuators = instant(robot, q, robot.broadcast(v)), world.actuators
+    found = actuated(robot, actuators, at, None, control, activation, world.timestep)
+    after = next_activation(robot, actuators, activation, found.rate, world.timestep)
+    damping = robot.zeros()
+    if actuators.axes_of_joints:
+        numbers, _, dofs = np.array(actuators.axes_of_joints).T
+        own = -found.slope * actuators.gear[:, 0] ** 2
+        # Only what takes energy is stable at the end of the step.
+        damping = jnp.maximum(sums(take_rows(own, numbers), dofs, robot.nv), 0.0)
+    return tuple(robot.broadcast(x) for x in (found.torque, damping, found.rate, after))
+
+
+def _implicit(given: Given, driven: _Driven) -> tuple[Model, Any]:
+    """Return the model and the torques of a step that takes the damping of actuators at its end, as that of joints."""
+    model = given.world.model
+    if driven.damping is None or given.world.parts.integrator != "implicit_velocity":
+        return model, driven.torque
+    damped = eqx.tree_at(lambda m: m.damping, model, model.damping + driven.damping)
+    return damped, driven.torque + driven.damping * given.arguments.v
+
+
+def solved_as_model(given: Given, names: tuple[str, ...]) -> Solved:
+    """Return the accelerations of a time step, how well its contacts were solved, and quantities by their names, those
+    of `Quantities`: `"step"`, `"acceleration"`, `"rates"`, `"sensors"` at its start, and `"deep"`."""
+    parts, arguments = given.world.parts, given.arguments
+    driven = _driven(given)
+    model, torque = _implicit(given, driven)
+    start, (torque,) = common_form(model, State(arguments.q, arguments.v), {"tau": (torque, (model.nv,))})
+    dt = parts.timestep.astype(start.v.dtype)
+    end, report = advance(model, start, torque, dt, None, parts.integrator, 1, None, parts.touching)
+    if report is None:
+        a = aba(given.world.model, arguments.q, arguments.v, driven.torque)
+        error = count = jnp.zeros_like(a[..., 0])
+    else:
+        a = (in_axes_of_start(model, end.v, dt) - start.v) / dt - turning_rate(model, start.v)
+        error, count = report.error, report.iterations
+    found = {
+        "step": lambda: (end.q, end.v, driven.activation),
+        "acceleration": lambda: a,
+        "rates": lambda: driven.rate,
+        "sensors": lambda: _sensed(given, a, end.v),
+        "deep": lambda: jnp.zeros((*error.shape, 1), error.dtype),
+    }
+    return Solved(a, error, count, {name: found[name]() for name in names})
+
+
+def accelerations_as_model(given: Given) -> dict[str, Any]:
+    """Return the `"acceleration"` by the law at a state, without a step, and the `"rates"` of the activations."""
+    world, arguments, driven = given.world, given.arguments, _driven(given)
+    contacts, wrenches = world.parts.touching, None
+    if contacts is not None:
+        if contacts.limits is not None:
+            raise ModelError("this world has stops at the limits of joints, which its rate leaves out; use step")
+        wrenches = contact_wrenches(world.model, contacts, arguments.q, arguments.v)
+    a = aba(world.model, arguments.q, arguments.v, driven.torque, wrenches)
+    return {"acceleration": a, "rates": driven.rate}
+
+
+def _sensed(given: Given, a: Any, after: Any) -> Any:
+    """Return the values of all sensors at a state with the accelerations `a`, and the velocity `after` a step."""
+    world, arguments = given.world, given.arguments
+    model, contacts, sensors = world.model, world.parts.touching, world.parts.sensors
+    if model.topology.has_loops and (of_loads := {"force", "torque"} & set(sensors.types)):
+        raise ModelError(f"sensors of the kinds {', '.join(sorted(of_loads))} leave out the forces of closed loops")
+    bound, operands, named = _bound(given)
+    bodies = np.zeros((0, 2), int)
+    if contacts is not None:
+        dt = world.parts.timestep.astype(after.dtype)
+        found = contact_forces(model, contacts, arguments.q, arguments.v, after=after, dt=dt)
+        for name in ("point", "normal", "force"):
+            x = getattr(found, name)
+            named[name] = x.reshape(*x.shape[:-2], -1)
+        bodies = np.column_stack([contacts.touching.bodies1, contacts.touching.bodies2]) + 1
+    if given.wrenches is not None:
+        named["wrenches"] = given.wrenches
+    named["time"] = jnp.broadcast_to(given.state.time, arguments.q.shape[:-1])[..., None]
+    named["a"] = spanning_coordinates(model, a, velocity=True)
+    return bound.call(_Values(tuple(map(tuple, bodies.tolist()))), operands, **named)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Values:
+    """The values of all sensors, as a function of rows."""
+
+    bodies: tuple[tuple[int, int], ...]
+    """The numbers of the bodies of each contact, the world first."""
+
+    def __call__(
+        self,
+        robot: Robot,
+        world: PartRows,
+        q,
+        v,
+        control,
+        activation,
+        a,
+        time,
+        point=None,
+        normal=None,
+        force=None,
+        wrenches=None,
+    ):
+        at = instant(robot, q, robot.broadcast(v))
+        loads, contacts, bodies = (), (), np.array(self.bodies, int).reshape(-1, 2)
+        if point is not None:
+            place, direction, push = (_vectors(robot, x) for x in (point, normal, force))
+            none = jax.tree.map(jnp.zeros_like, push)
+            loads = tuple(Loads(bodies[:, k], place, sign, none) for k, sign in ((0, -push), (1, push)))
+            contacts = (ContactLoads(bodies, place, direction, push.dot(direction)),)
+        if wrenches is not None:
+            loads += (loads_of(robot, world, at, wrenches),)
+        acting = actuated(robot, world.actuators, at, None, control, activation, world.timestep)
+        readings = Readings(
+            acceleration=a, actuated=acting, loads=loads, contacts=contacts, time=robot.broadcast(time[0])
+        )
+        return robot.broadcast(sensor_values(robot, world.sensors, at, readings))
+
+
+def _vectors(robot: Robot, flat: Any) -> Vec3:
+    """Return rows `[3 n]` as vectors."""
+    x = robot.broadcast(flat)
+    return Vec3(*(x[k::3] for k in range(3)))
