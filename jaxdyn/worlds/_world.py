@@ -352,7 +352,9 @@ class World(AbstractWorld):
     ) -> SolverReport:
         """How well the constraints are solved in a state. Arguments and errors as for `accelerations`."""
         given = given_of(self, state, control, torque, wrenches)
-        return report_of(given, solved(given, "deep"))
+        found = solved(given, "deep")
+        tolerance = self.options.tolerance_of(given.arguments.q.dtype)
+        return SolverReport(found.error, found.iterations.astype(jnp.int32), tolerance, found.results["deep"][..., 0])
 
     @compiled()
     def constraint_forces(
