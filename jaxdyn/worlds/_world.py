@@ -352,9 +352,7 @@ class World(AbstractWorld):
     ) -> SolverReport:
         """How well the constraints are solved in a state. Arguments and errors as for `accelerations`."""
         given = given_of(self, state, control, torque, wrenches)
-        found = solved(given, "deep")
-        tolerance = self.options.tolerance_of(given.arguments.q.dtype)
-        return SolverReport(found.error, found.iterations.astype(jnp.int32), tolerance, found.results["deep"][..., 0])
+        return report_of(given, solved(given, "deep"))
 
     @compiled()
     def constraint_forces(
