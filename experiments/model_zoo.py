@@ -227,7 +227,7 @@ def compare_robot(case: Case, config: Config) -> Outcome:
 
 def compare_world(case: Case, config: Config) -> Outcome:
     """Compare an MJCF file with MuJoCo."""
-    reason = programs.why_no_scene(case.path)
+    reason = programs.why_no_world(case.path)
     if reason:
         return Outcome(case, "not compared", without_folder(reason, case))
     began = time.process_time()

@@ -15,6 +15,7 @@ from jaxdyn import State, programs
 from jaxdyn.programs import read_config
 from jaxdyn.sysid import rollout_errors
 from jaxdyn.sysid.rollouts._recorded_rollouts import simulate_robot
+from jaxdyn.sysid.rollouts._recorded_worlds import Inputs
 
 RECORDINGS = Path(os.environ.get("JAXDYN_DATA", "")) / "double_pendulum"
 ZEROS = np.array([[0.05, -0.02], [0.0, 0.03], [-0.04, 0.05]])
@@ -53,7 +54,7 @@ def write_recordings(out: Path) -> Path:
         tau = np.array([1.5, 1.0]) * np.sin(rng.uniform(3, 9, 2) * t[:, None] + rng.uniform(0, 6, 2))
         start = State(jnp.asarray(rng.uniform(-1, 1, 2)), jnp.zeros(2))
         held = jnp.asarray(0.5 * (tau[:-1] + tau[1:]))
-        motion = simulate_robot(robot, start, held, 1 / rate, experiment.INTEGRATOR, experiment.SUBSTEPS)
+        motion = simulate_robot(robot, start, Inputs(held), 1 / rate, experiment.INTEGRATOR, experiment.SUBSTEPS)
         q, v = (np.asarray(x) for x in (motion.q, motion.v))
         q, v = q + ZEROS[i] + 1e-3 * rng.standard_normal(q.shape), v + 0.02 * rng.standard_normal(v.shape)
         np.savez(out / f"run_{i}.npz", t=t, q=q, v=v, tau_measured=tau, tau_commanded=tau)

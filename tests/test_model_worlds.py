@@ -22,7 +22,7 @@ FRICTION, SOLREF, SOLIMP = (0.7, 0.02, 0.003), (0.015, 0.9), (0.8, 0.97, 0.004, 
 IMU = (0.02, -0.01, 0.03), (0.9, 0.1, -0.2, 0.3)
 SENSORS = [
     *(
-        Sensor(kind, link="base_link", placement=(*IMU[0], *IMU[1] / np.linalg.norm(IMU[1])), name=kind)
+        Sensor(kind, link="base_link", placement=(*IMU[0], *np.divide(IMU[1], np.linalg.norm(IMU[1]))), name=kind)
         for kind in ("accelerometer", "gyro", "framequat", "framepos", "framelinvel")
     ),
     Sensor("framequat", link="FL_LOWER_LEG", name="leg"),

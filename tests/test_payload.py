@@ -93,7 +93,7 @@ def test_gains_of_drives_that_are_wrong_are_named():
     runs = record(bare, 0, 0.01), record(bare.with_payload("tool", HEAVY), 1, 0.01)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        alike = [dataclasses.replace(x, tau=1.09 * x.tau) for x in runs]
+        alike = [dataclasses.replace(x, tau=1.09 * x.require("tau")[0]) for x in runs]
         fit = identify_payload(bare, *alike, frame="tool", friction_velocity=0.05)
     np.testing.assert_allclose(fit.mass, 1.09 * HEAVY.mass, rtol=0.02)
     assert "a drive gain wrong by a part makes masses and inertias wrong by that part" in str(fit)

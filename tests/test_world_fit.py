@@ -107,7 +107,7 @@ def test_roll_outs_from_measured_and_estimated_states_judge_a_world():
 @pytest.mark.slow
 def test_a_fleet_of_worlds_is_identified_at_once():
     m, world, recording = leg()
-    others = [recording, recorded(m, 0.7 * recording.control, every=2, seed=5)]
+    others = [recording, recorded(m, 0.7 * recording.require("control")[0], every=2, seed=5)]
     q, v, control = (np.stack([getattr(x, name) for x in others]) for name in ("q", "v", "control"))
     numbers = {"segment": 0.2, "position_noise": POSITION, "velocity_noise": VELOCITY}
     p = wrong(world, *choices())

@@ -239,7 +239,7 @@ class _Laws:
         self.laws: list[ContactLaw] = []
         self.common = ContactLaw() if common is None else common
 
-    def place(self, own: ContactLaw | None) -> int:
+    def place(self, own: Any) -> int:
         """Return the number of a law, or of the common one."""
         law = self.common if own is None else own
         if not isinstance(law, ContactLaw):

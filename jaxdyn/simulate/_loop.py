@@ -139,7 +139,7 @@ class _Simulation:
     def __init__(self, inputs: RolloutInputs, plan: RolloutPlan):
         self.inputs, self.plan = inputs, plan
         self.world = inputs.model if isinstance(inputs.model, AbstractWorld) else None
-        self.model = inputs.model if self.world is None else self.world.model
+        self.model = inputs.model.model if isinstance(inputs.model, AbstractWorld) else inputs.model
         self.policy, self.sensors, self.wrenches = _join_arrays(inputs.functions, plan.functions)
 
     @property
@@ -399,9 +399,10 @@ def _states_of(inputs: RolloutInputs, plan: RolloutPlan) -> State:
         rows["f_ext"] = f_ext
     if inputs.damping is not None:
         fixed["damping"] = inputs.damping
-    start, held = inputs.start, plan.substeps
+    start, held, model = inputs.start, plan.substeps, inputs.model
+    assert isinstance(model, Model)
     every = plan.save_every * held
-    return steps_at_once(inputs.model, start, inputs.dt / held, plan.integrator, fixed, rows, every, held)
+    return steps_at_once(model, start, inputs.dt / held, plan.integrator, fixed, rows, every, held)
 
 
 def _require_parameters(function: Callable, arguments: tuple[str, ...], what: str) -> None:

@@ -148,9 +148,9 @@ def rollout(
         functions=arrays,
         contacts=jax.tree.map(jnp.asarray, contacts),
     )
-    require_closed(inputs.model, inputs.start)
+    require_closed(model, inputs.start)
     if options.check and model.topology.has_loops:
-        opening = loop_opening(inputs.model, inputs.start.q)
+        opening = loop_opening(model, inputs.start.q)
         q = eqx.error_if(inputs.start.q, opening > CLOSED, f"state.q has loops that are open, and {OPEN_START}")
         inputs = inputs._replace(start=State(q, inputs.start.v))
     split = _split_of(state, options.sharding, inputs.start.q.shape[:-1])

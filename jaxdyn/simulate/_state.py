@@ -19,14 +19,17 @@ class State(eqx.Module):
 
     q: Float[Array, "*#batch nq"]
     if TYPE_CHECKING:
-        # The states that the library returns have a velocity, and so have those that policies and sensors are given.
+        # The states that the library returns have a velocity, and so have those that policies and sensors are given;
+        # those of worlds have an activation and a time, too.
         v: Float[Array, "*#batch nv"] = ...  # pyright: ignore[reportAssignmentType]
+        activation: Float[Array, "*#batch na"] = ...  # pyright: ignore[reportAssignmentType]
+        time: Float[Array, "*#batch"] = ...  # pyright: ignore[reportAssignmentType]
     else:
         v: Float[Array, "*#batch nv"] | None = None
-    activation: Float[Array, "*#batch na"] | None = None
-    """The states of a world's actuators with dynamics."""
-    time: Float[Array, "*#batch"] | None = None
-    """s. The clock of a world."""
+        activation: Float[Array, "*#batch na"] | None = None
+        """The states of a world's actuators with dynamics."""
+        time: Float[Array, "*#batch"] | None = None
+        """s. The clock of a world."""
     mocap: Float[Array, "*#batch nmocap 7"] | None = None
     """The poses of mocap bodies, positions and quaternions `w x y z`: MuJoCo's `mocap_pos` and `mocap_quat`. None: as
     the file has them. Steps leave them as they are."""
@@ -37,7 +40,7 @@ class State(eqx.Module):
     def printed(self) -> printing.Facts:
         """The facts that `print` shows."""
         first, facts = printing.state_facts({"q": self.q, "v": self.v, "activation": self.activation})
-        return first, facts | ({} if self.time is None else {"time": printing.number(self.time, "s")})
+        return first, {**facts, **({} if self.time is None else {"time": printing.number(self.time, "s")})}
 
     __repr__, __str__, _repr_html_ = printing.one_line, printing.text, printing.table
 

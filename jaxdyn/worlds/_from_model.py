@@ -17,8 +17,9 @@ from jaxdyn.model import Model
 from jaxdyn.simulate.integrators import require_contact_integrator, require_integrator, warn_of_long_step
 from jaxdyn.solve import SolverOptions
 from jaxdyn.worlds._bodies import Bodies
+from jaxdyn.worlds._inertia_constants import inverse_weights
 from jaxdyn.worlds._model_actuators import actuators_of
-from jaxdyn.worlds._model_constraints import Touching, constraints_of, weights_of
+from jaxdyn.worlds._model_constraints import Touching, constraints_of
 from jaxdyn.worlds._model_sensors import sensors_of
 from jaxdyn.worlds._parts import Places
 from jaxdyn.worlds._passive import Passive
@@ -91,7 +92,7 @@ def _with_mujocos_law(model: Model, parts: WorldParts, given: Attached) -> World
         raise ModelError(f"limits is {type(given.limits).__name__}; True, False or a MujocoLaw is needed with this law")
     _require_expressible(model)
     limits = MujocoLaw() if given.limits is True else given.limits or None
-    weights = weights_of(model, parts, model.neutral())
+    weights = inverse_weights(parts, model, model.neutral())
     constraints = constraints_of(model, given.touching, given.law, limits, weights)
     passive, topology = _passive(model), model.topology
     carriers = set(topology.parents)

@@ -32,7 +32,7 @@ class _Moments(NamedTuple):
     """The lengths of actuators, `[nu, nv]`."""
 
 
-class _InverseWeights(NamedTuple):
+class InverseWeights(NamedTuple):
     """Accelerations under unit forces, on the average over axes: MuJoCo's `invweight0`."""
 
     turns: Any
@@ -61,7 +61,7 @@ def with_inertias_of(parts: Any, before: Model, after: Model, start: Any) -> Any
     changed = eqx.tree_at(
         lambda x: (x.bodies.centers, x.passive.compensated, x.passive.weight), parts, (*moved, lifted)
     )
-    old, new = (_inverse_weights(p, m, start) for p, m in ((parts, before), (changed, after)))
+    old, new = (inverse_weights(p, m, start) for p, m in ((parts, before), (changed, after)))
     ratios = [_ratio(a, b) for a, b in zip(_sums(parts, old), _sums(parts, new), strict=True)]
     # Not by `equinox.tree_at`, in which the empty tuple of pairs of a world without contacts stands for a leaf.
     leaves, structure = jax.tree.flatten(changed)
@@ -104,7 +104,7 @@ def _constants(parts: Any) -> list:
     return [*out, *(x.weight for x in coupled if x is not None), parts.actuators.unit_acceleration]
 
 
-def _sums(parts: Any, of: _InverseWeights) -> list:
+def _sums(parts: Any, of: InverseWeights) -> list:
     """Return the values of the formulas of `_constants`: inverse weights, and their sums over both sides."""
     constraints, contacts, limits = parts.constraints, parts.constraints.contacts, parts.constraints.limits
     losses, equalities = constraints.losses, constraints.equalities
@@ -128,7 +128,8 @@ def _sums(parts: Any, of: _InverseWeights) -> list:
     return [*out, of.actuators]
 
 
-def _inverse_weights(parts: Any, model: Model, start: Any) -> _InverseWeights:
+def inverse_weights(parts: Any, model: Model, start: Any) -> InverseWeights:
+    """Return the inverse weights of a model with the parts of a world in a configuration."""
     q = start.astype(model.dtype)
     bound, operands = RobotAndParts.of(model, parts, q.dtype, "World.with_model", q)
     flat = bound.call(_moments, operands, q)
@@ -147,7 +148,7 @@ def _inverse_weights(parts: Any, model: Model, start: Any) -> _InverseWeights:
         shifts = shifts.at[..., sliding].set(1 / model.inertial_parameters[..., np.array(carried), 0])
     dofs = jnp.diagonal(inverse, axis1=-2, axis2=-1) @ _means(model)
     accelerations = jnp.linalg.norm(actuators @ inverse, axis=-1)
-    return _InverseWeights(turns, shifts, dofs, diagonal(tendons), accelerations)
+    return InverseWeights(turns, shifts, dofs, diagonal(tendons), accelerations)
 
 
 def _means(model: Model) -> np.ndarray:

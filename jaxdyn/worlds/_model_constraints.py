@@ -11,9 +11,7 @@ import numpy as np
 from jax.core import Tracer
 
 from jaxdyn._errors import ModelError
-from jaxdyn._types import Array, float_leaf
-from jaxdyn.algorithms import crba
-from jaxdyn.algorithms.recursions import Robot, RobotAndParts
+from jaxdyn._types import float_leaf
 from jaxdyn.contact import ContactShape, Member, MujocoLaw, chosen_pairs
 from jaxdyn.geometry import (
     AbstractSurface,
@@ -33,8 +31,9 @@ from jaxdyn.spatial import IDENTITY_POSE, compose_poses, pose_array
 from jaxdyn.worlds._constraints import Constraints
 from jaxdyn.worlds._contact_rows import Contacts, Pairs
 from jaxdyn.worlds._equalities import Equalities
+from jaxdyn.worlds._inertia_constants import InverseWeights
 from jaxdyn.worlds._limits import FrictionLosses, Limits
-from jaxdyn.worlds._parts import PartRows, Places, instant, point_rows, stacked
+from jaxdyn.worlds._parts import Places, stacked
 
 _ORDER: tuple[ShapeKind, ...] = (Plane, Sphere, Capsule, Ellipsoid, Cylinder, Box)
 """The classes of shapes that have contacts, in the order in which a pair has them."""
@@ -49,14 +48,6 @@ class Touching(NamedTuple):
     apart: Any
 
 
-class Weights(NamedTuple):
-    """How easily bodies and degrees of freedom move where the world starts: MuJoCo's `body_invweight0` of translations,
-    the world first, and `dof_invweight0`."""
-
-    bodies: Array
-    dofs: Array
-
-
 class _Geom(NamedTuple):
     """A shape as MuJoCo has it; a plane, the surface, is fixed in the world."""
 
@@ -66,37 +57,8 @@ class _Geom(NamedTuple):
     sizes: Any
 
 
-def weights_of(model: Model, parts: Any, start: Any) -> Weights:
-    """Return the weights of a model; `parts` are those of a world, whose bodies count.
-
-    Source: `engine_setconst.c` of MuJoCo 4.0 (`mj_setConst`): the mean diagonals of `J M^-1 J^T` of the centers of
-    mass, and of `M^-1`, over the directions of bodies and of ball and free joints."""
-    bound, operands = RobotAndParts.of(model, parts, model.dtype, "World")
-    J = bound.call(_motions_of_centers, operands, start)
-    M = crba(model, start)
-    J, nv = J.reshape(*J.shape[:-1], 3, -1, model.nv), model.nv
-    inverse = jnp.linalg.inv(M)
-    of_bodies = jnp.einsum("...kni,...ij,...knj->...n", J, inverse, J) / 3
-    own = jnp.diagonal(inverse, axis1=-2, axis2=-1)
-    mean = np.zeros((nv, nv))
-    for joint, start_ in zip(model.topology.joint_types, model.topology.v_starts, strict=False):
-        size = {"ball": 3, "free": 6}.get(joint, 0)
-        for k in range(0, size, 3):
-            mean[start_ + k : start_ + k + 3, start_ + k : start_ + k + 3] = 1 / 3
-    mean += np.diag(mean.sum(axis=1) == 0)
-    return Weights(of_bodies, own @ jnp.asarray(mean, own.dtype))
-
-
-def _motions_of_centers(robot: Robot, world: PartRows, q):
-    """Return the derivatives of the velocities of the centers of mass, along the axes of the world, as flat rows."""
-    at = instant(robot, q, robot.broadcast(robot.zeros()))
-    J = point_rows(robot, at, Places.located(world.bodies.centers, at)).linear
-    J = jnp.stack([robot.broadcast(x) for x in (J.x, J.y, J.z)])
-    return J.reshape(-1, *robot.batch)
-
-
 def constraints_of(
-    model: Model, touching: Touching, law: MujocoLaw, limits: MujocoLaw | None, weights: Weights
+    model: Model, touching: Touching, law: MujocoLaw, limits: MujocoLaw | None, weights: InverseWeights
 ) -> Constraints:
     """Return the constraints of a model. **Raises** as `World`."""
     own = MujocoLaw()
@@ -120,7 +82,7 @@ def _with_friction(model: Model) -> list[int]:
     return np.flatnonzero(rubbing).tolist()
 
 
-def _limits(model: Model, law: MujocoLaw, weights: Weights) -> Limits:
+def _limits(model: Model, law: MujocoLaw, weights: InverseWeights) -> Limits:
     """Return the limits of the coordinates that have some; where these are traced, of all that are numbers."""
     coordinates, dofs = model.topology.scalar_coordinates
     bounds = model.position_lower, model.position_upper
@@ -137,7 +99,7 @@ def _limits(model: Model, law: MujocoLaw, weights: Weights) -> Limits:
     )
 
 
-def _contacts(model: Model, touching: Touching, law: MujocoLaw, weights: Weights) -> Contacts:
+def _contacts(model: Model, touching: Touching, law: MujocoLaw, weights: InverseWeights) -> Contacts:
     """Return the contacts of shapes with the surface, and of pairs of shapes."""
     geoms: list[_Geom] = []
     of_shape: list[list[int]] = []
@@ -237,7 +199,7 @@ def _pairs(
     types: tuple[ShapeKind, ShapeKind],
     members: Sequence[tuple[int, int, MujocoLaw]],
     geoms: Sequence[_Geom],
-    weights: Weights,
+    weights: InverseWeights,
 ) -> Pairs:
     """Return pairs of shapes of two types."""
     laws = [law for *_, law in members]
@@ -258,5 +220,5 @@ def _pairs(
         solreffriction=stacked([law.solreffriction for law in laws], (2,)),
         solimp=stacked([law.solimp for law in laws], (5,)),
         friction=jnp.repeat(friction, np.array([2, 1, 2]), axis=-1),
-        weight=jax.tree.reduce(jnp.add, [weights.bodies[..., side] for side in bodies]),
+        weight=jax.tree.reduce(jnp.add, [weights.shifts[..., side] for side in bodies]),
     )

@@ -95,8 +95,8 @@ def start_of(world: World, state: State, arrays: dict[str, tuple[Any, int]]) -> 
     state = completed(world, state)
     _batch_of(world, {name: jnp.asarray(x) for name in _AXES if (x := getattr(state, name)) is not None})
     leaves = zip(jax.tree.leaves(world), world.axes(), strict=True)
-    batches = {"world": jnp.broadcast_shapes(*(x.shape[: x.ndim - n] for x, n in leaves))}
-    batches |= {"state": jnp.broadcast_shapes(*(jnp.shape(x)[:-n] for x, n in ((state.q, 1), (state.v, 1))))}
+    batches: dict[str, Any] = {"world": jnp.broadcast_shapes(*(x.shape[: x.ndim - n] for x, n in leaves))}
+    batches["state"] = jnp.broadcast_shapes(jnp.shape(state.q)[:-1], jnp.shape(state.v)[:-1])
     batches |= {name: x.shape[: x.ndim - n] for name, (x, n) in arrays.items()}
     dtype = jnp.result_type(world.model.dtype, state.q, state.v)
     return with_batch(jax.tree.map(lambda x: jnp.asarray(x, dtype), state), broadcast_batches(batches))

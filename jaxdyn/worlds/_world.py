@@ -337,9 +337,9 @@ class World(AbstractWorld):
     ) -> dict[str, Float[Array, "*batch n"]]:
         """The values of the sensors by their names, `[*batch, n]` each: MuJoCo's `sensordata`. Arguments and errors as
         for `accelerations`."""
+        given = given_of(self, state, control, torque, wrenches)
         if not self.parts.sensors.names:
             return {}
-        given = given_of(self, state, control, torque, wrenches)
         return by_name(self.parts.sensors, solved(given, "sensors").results["sensors"])
 
     @compiled()

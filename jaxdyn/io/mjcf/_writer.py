@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from jaxdyn import _errors
-from jaxdyn._errors import ModelError, look_up, naming_arguments
+from jaxdyn._errors import ModelError, look_up, naming_arguments, require_kind
 from jaxdyn.io.robot_files import LeftOutWarning, enumerate_names, unbatched_leaves, warn
 from jaxdyn.joints import JOINT_TYPES, Primitive, Topology
 from jaxdyn.model import Actuator, Model, pose_vector, rotational_about_center
@@ -89,6 +89,7 @@ def to_mjcf(
         if template is None or not limits or actuators is not None or shapes is not None:
             raise ModelError("to_mjcf: of a world give its MJCF file as `template`, and nothing else")
         return text_with_numbers(model, template)
+    require_kind(model, Model, "to_mjcf: `model`", "a World", error=ModelError)
     leaves, topology = unbatched_leaves(model), model.topology
     _require_expressible(topology)
     root = ET.Element("mujoco")
