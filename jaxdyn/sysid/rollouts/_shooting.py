@@ -202,11 +202,11 @@ def _residuals_and_motion(
 
 def starts_of(problem: ShootingProblem, robot: Any, state: ShootingState) -> State:
     """Return the states at which segments start."""
-    segments, activation = problem.segments, None
-    if segments.activation is not None:
-        owner, control = segments.recording, segments.inputs.control
-        activation = start_activations(robot, control, segments.activation, owner, problem.substeps)
-    return State(state.q, state.v, activation)
+    segments = problem.segments
+    if segments.activation is None:
+        return State(state.q, state.v)
+    owner, control = segments.recording, segments.inputs.control
+    return State(state.q, state.v, start_activations(robot, control, segments.activation, owner, problem.substeps))
 
 
 def _misfit(problem: ShootingProblem, state: ShootingState, motion: Trajectory) -> jax.Array:
