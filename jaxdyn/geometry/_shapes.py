@@ -103,7 +103,7 @@ class Capsule(AbstractRoundedPoints):
         both are the same point."""
         for name, value in (("start", start), ("end", end)):
             require_last_axes(float_leaf(value, name), (3,), f"Capsule.between: `{name}`", "a point x, y, z (m)")
-        # NumPy computes with what is no array of JAX, which would compile programs.
+        # Without arrays of JAX, NumPy computes this: JAX would compile a program for each operation.
         lib: Any = jnp if any(isinstance(x, jax.Array) for x in (start, end)) else np
         first, last = lib.asarray(start) * 1.0, lib.asarray(end) * 1.0
         along = last - first

@@ -55,7 +55,7 @@ class MatrixRows(AbstractRows):
     flat: Any
     """`[n nv, *batch]`"""
     entries: tuple[tuple[bool, ...], ...] = eqx.field(static=True)
-    """Which may be other than zero."""
+    """Truth values `[n, nv]`: whether an entry of the Jacobian may be other than zero."""
 
     @classmethod
     def of(cls, J, moves: np.ndarray) -> MatrixRows:

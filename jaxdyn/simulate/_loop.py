@@ -126,7 +126,7 @@ class _Loop(NamedTuple):
 
 
 class _Inputs(NamedTuple):
-    """What acts in a step."""
+    """The controls, wrenches and torques that act in a step, or in all of them."""
 
     control: Any
     f_ext: Any
@@ -200,13 +200,17 @@ class _Simulation:
         return Trajectory(t, q, v, tau, loop.memory, readings, contact, loop_error, **world), loop.report
 
     def rows(self) -> _Inputs:
-        """What acts in the steps, with their axis first; None for what is the same in all of them, or a function."""
+        """The arrays that have a row for each step, with the axis of the steps first. None stands for a function, and
+        for wrenches and torques that are the same in all steps."""
         inputs = self.inputs
-        given = (inputs.controls, -2), (inputs.f_ext, -3), (inputs.torques, -2)
-        rows = [
-            None if x is None or (x.shape[k] == 1 and i) else jnp.moveaxis(x, k, 0) for i, (x, k) in enumerate(given)
-        ]
-        return _Inputs(*rows)
+
+        def first(x, axis: int):
+            return None if x is None else jnp.moveaxis(x, axis, 0)
+
+        def unless_held(x, axis: int):
+            return None if x is None or x.shape[axis] == 1 else first(x, axis)
+
+        return _Inputs(first(inputs.controls, -2), unless_held(inputs.f_ext, -3), unless_held(inputs.torques, -2))
 
     def time(self, k):
         return k.astype(self.inputs.dt.dtype) * self.inputs.dt

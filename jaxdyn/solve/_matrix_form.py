@@ -78,7 +78,7 @@ class MatrixFactors(NamedTuple):
 
 
 class Pattern(eqx.Module):
-    """Which entries of a matrix may be other than zero; its packed array has these alone."""
+    """The entries of a matrix that may be other than zero. Its packed array has these alone."""
 
     shape: tuple[int, int] = eqx.field(static=True)
     entries: bytes = eqx.field(static=True)

@@ -28,7 +28,7 @@ from jaxdyn.worlds._states import Given, Solved
 
 
 class _Driven(eqx.Module):
-    """What the actuators of a state do."""
+    """The torques of the actuators in a state, and how their activations change."""
 
     torque: Any
     """On the model's degrees of freedom, `[*batch, nv]`, with the forces from outside."""

@@ -13,8 +13,8 @@ _DIGITS = 17
 
 
 def text_of_spec(spec: Any) -> str:
-    """Return the MJCF text of an `MjSpec`. MuJoCo writes six digits unless its library is told otherwise, by a function
-    that its Python package does not offer; where a version lacks it, the text has six."""
+    """Return the MJCF text of an `MjSpec`. MuJoCo writes six digits unless a function of its library asks for more. Its
+    Python package does not offer this function; where a version lacks it, the text has six digits."""
     found = sorted(Path(mujoco().__file__).parent.glob("*mujoco*.*"))
     libraries = [path for path in found if {".so", ".dylib", ".dll"} & set(path.suffixes)]
     for path in libraries:

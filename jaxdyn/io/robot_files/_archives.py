@@ -82,7 +82,7 @@ def read_archive(
         raise RobotFileError(f"cannot read the {form.what} {name}: {error.strerror}") from None
     except Exception as error:  # zipfile.BadZipFile and zlib.error, among others, have no common base.
         # NumPy takes all that is not its format for pickled objects, and advises to read them.
-        what = "it is no archive of NumPy" if "pickle" in str(error) else str(error)
+        what = "the file is not an archive of NumPy" if "pickle" in str(error) else str(error)
         damaged = f"the {form.what} {name} is damaged, or not a file of {form.writer}: {what}"
         raise RobotFileError(f"{damaged}. {form.advice}") from None
     if _STRUCTURE not in arrays:

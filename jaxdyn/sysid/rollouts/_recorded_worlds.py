@@ -61,7 +61,7 @@ def steps_between(robot: Any, dt: float, integrator: Integrator | None, substeps
     count = round(dt / timestep)
     if count < 1 or abs(dt - count * timestep) > _CLOCK * dt:
         raise DataError(
-            f"the recording has a sample every {dt:.6g} s, which is no multiple of the world's time step, "
+            f"the recording has a sample every {dt:.6g} s, and that is no multiple of the world's time step, "
             f"{timestep:.6g} s; call resampled(rate) with a rate that fits, or change the timestep in the world's file"
         )
     return count
