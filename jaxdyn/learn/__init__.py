@@ -1,0 +1,6 @@
+"""Learning: environments, tasks, and policies that are trained by gradients through the simulation."""
+
+from jaxdyn.learn._environment import AbstractTask as AbstractTask
+from jaxdyn.learn._environment import Environment as Environment
+from jaxdyn.learn._environment import EnvironmentState as EnvironmentState
+from jaxdyn.learn._environment import Episodes as Episodes
