@@ -20,10 +20,9 @@ import pytest
 from mutations import mutated
 
 import jaxdyn
-from experiments import train_policy
 from experiments._resuming import Pieces
 from jaxdyn import DataError, programs, samples, viz
-from jaxdyn.programs import FitFiles, read_config
+from jaxdyn.programs import FitFiles
 from jaxdyn.sysid import (
     JointEffects,
     Parametrization,
@@ -191,16 +190,10 @@ class Readers:
         files = FitFiles(folder / "fits", {"a": 1}, [recording])
         files.save("fit", fit)
         files.save_state("fit", states[-1])
-        config = read_config(train_policy.Config, train_policy.DEFAULT_CONFIG)
-        first = train_policy.initial_training(config)
-        train_policy.save_checkpoint(folder / "checkpoint.npz", "job", first._replace(iteration=3, costs=np.ones(3)))
 
         def begun() -> bytes:
             FitFiles(folder / "fits", {"a": 1}, [recording])
             return b"begun"
-
-        def trained():
-            return train_policy.load_checkpoint(folder, "job", first)
 
         def made() -> bytes:
             pieces = Pieces(folder, "pieces", ["a.npz", "b.npz"], {"seed": 1}, "why")
@@ -211,7 +204,6 @@ class Readers:
             "fits/fit.npz": lambda: flat(files.load("fit", robot, effects)),
             "fits/fit, unfinished.npz": lambda: flat(files.load_state("fit")),
             "fits/begun.json": begun,
-            "checkpoint.npz": lambda: flat(x if (x := trained()).iteration else None),
             "manifest.json": made,
             "b.npz": made,
         }
