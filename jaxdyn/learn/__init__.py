@@ -15,6 +15,7 @@ from jaxdyn.learn._environment import Transition as Transition
 from jaxdyn.learn._episodes import Episodes as Episodes
 from jaxdyn.learn._evaluation import Episode as Episode
 from jaxdyn.learn._evaluation import evaluate as evaluate
+from jaxdyn.learn._evaluation import play as play
 from jaxdyn.learn._networks import Policy as Policy
 from jaxdyn.learn._registry import environment as environment
 from jaxdyn.learn._registry import environments as environments
