@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import os
+import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -166,8 +167,10 @@ class _Run:
         every = max(1, self.updates // self.evaluations)
         first, saved = time.monotonic() - log.seconds, time.monotonic()
         silent = not progress or jax.process_index() > 0
-        total = {"total": self.updates * samples, "initial": done * samples}
-        with tqdm(**total, unit=" steps", unit_scale=True, disable=silent, desc=type(self.algorithm).__name__) as bar:
+        shown = {"total": self.updates * samples, "initial": done * samples, "desc": type(self.algorithm).__name__}
+        # The log of a job gets a line every few seconds; a terminal draws over the last one.
+        shown |= {"unit": " steps", "unit_scale": True, "mininterval": 0.5 if sys.stderr.isatty() else 5.0}
+        with tqdm(**shown, disable=silent) as bar:
             while done < self.updates:
                 state, numbers = step(state)
                 log.add({name: float(x) for name, x in numbers.items()})
