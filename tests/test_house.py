@@ -140,7 +140,7 @@ def test_algorithms_keep_no_books():
 
 
 SHARED_CLASSES = {
-    "ActiveSet", "Columns", "Constant", "Contacts", "Iterate", "Kind", "Linear", "Loop",
+    "ActiveSet", "Columns", "Constant", "Iterate", "Kind", "Linear", "Loop",
     "Minimum", "Options", "Part", "Places", "Plan", "Point", "Problem", "Robot", "Rows", "Scale", "Search",
     "Solution", "Transmission", "Trial", "_Equations", "_OnRows", "_Search", "_Table", "_Touching",
 }  # fmt: skip

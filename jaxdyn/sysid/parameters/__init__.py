@@ -1,6 +1,5 @@
 """Parametrizations of robots by free numbers."""
 
-from jaxdyn.sysid.parameters import _contact_names as contact_names
 from jaxdyn.sysid.parameters import _leaves as leaves
 from jaxdyn.sysid.parameters import _log_cholesky as cholesky
 from jaxdyn.sysid.parameters import _places as places
@@ -20,3 +19,4 @@ from jaxdyn.sysid.parameters._log_cholesky import (
 from jaxdyn.sysid.parameters._parametrization import Parametrization
 from jaxdyn.sysid.parameters._places import Place
 from jaxdyn.sysid.parameters._symmetric import Symmetric
+from jaxdyn.sysid.parameters._touching_arrays import entry_name
