@@ -88,8 +88,7 @@ class World(AbstractWorld):
           A shape or a pair may have its own law of the same class. The constants that MuJoCo derives from inertias
           (`invweight0`) are arrays that do not follow when masses of the world change.
         - `limits`: whether joints stop at `Model.position_lower` and `position_upper`, by the default law of the class
-          of `law`, or that law, whose numbers are in N m/rad and s/rad where a coordinate is an angle. With a
-          `ContactLaw` limits need contacts.
+          of `law`, or that law, whose numbers are in N m/rad and s/rad where a coordinate is an angle.
         - `actuators`, `sensors`: what drives and what is read. `Model.effort_limit` limits the sum of the actuators'
           forces on a joint.
         - `timestep`: s.
