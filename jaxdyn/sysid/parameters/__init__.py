@@ -3,6 +3,7 @@
 from jaxdyn.sysid.parameters import _leaves as leaves
 from jaxdyn.sysid.parameters import _log_cholesky as cholesky
 from jaxdyn.sysid.parameters import _places as places
+from jaxdyn.sysid.parameters import _touching_arrays as touching_arrays
 from jaxdyn.sysid.parameters._contact_blocks import ContactNumbers, ContactPlacement, ContactPlane, ContactSizes
 from jaxdyn.sysid.parameters._inertia_blocks import FixedMass, InertiaScale, LogCholesky, Payload
 from jaxdyn.sysid.parameters._leaf_blocks import Additive, LinkLength, Placement, Positive
@@ -19,4 +20,3 @@ from jaxdyn.sysid.parameters._log_cholesky import (
 from jaxdyn.sysid.parameters._parametrization import Parametrization
 from jaxdyn.sysid.parameters._places import Place
 from jaxdyn.sysid.parameters._symmetric import Symmetric
-from jaxdyn.sysid.parameters._touching_arrays import entry_name
