@@ -25,7 +25,7 @@ import optax
 import jaxdyn
 from experiments._main import CONFIGS, experiment
 from experiments._resuming import arrays_by_path, require_seed
-from jaxdyn import DataError, Model, State, Trajectory, programs, rollout
+from jaxdyn import DataError, Model, State, Trajectory, cli, rollout
 from jaxdyn.simulate import ActuatedPolicy, Actuation, EffortLimits
 
 DEFAULT_CONFIG = CONFIGS / "train_policy.toml"
@@ -37,7 +37,7 @@ UPRIGHT_SPEED = 0.1
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(programs.ProgramConfig):
+class Config(cli.ProgramConfig):
     """Keys of the configuration file."""
 
     torque_limit: float
@@ -105,16 +105,16 @@ def run(config: Config) -> dict[str, Any]:
     """Train, print, and write `<results>/<name>/`; returns the content of `summary.json`."""
     check(config)
     folder = config.make_folder()
-    with programs.alone_in(folder):
+    with cli.alone_in(folder):
         job = begin_training(folder, config)
         model = pendulum(config)
         first = initial_training(config)
         training = load_checkpoint(folder, job, first)
         began = time.perf_counter()
-        programs.announce(f"compiling, and training {config.iterations - training.iteration} iterations")
+        cli.announce(f"compiling, and training {config.iterations - training.iteration} iterations")
         training, compiling = train(folder, job, config, model, training)
         seconds = time.perf_counter() - began - compiling
-        programs.announce(f"testing the policy from {config.test_starts} starts")
+        cli.announce(f"testing the policy from {config.test_starts} starts")
         before, after = evaluate(config, model, first.policy), evaluate(config, model, training.policy)
         out = {
             "config": dataclasses.asdict(config),
@@ -126,8 +126,8 @@ def run(config: Config) -> dict[str, Any]:
                 "final, from hanging": bool(after.success[0]),
             },
         }
-        programs.write_npz(folder / "policy.npz", arrays_by_path(training.policy))
-        programs.write_json(folder / "summary.json", out)
+        cli.write_npz(folder / "policy.npz", arrays_by_path(training.policy))
+        cli.write_json(folder / "summary.json", out)
         print(
             f"cost: {before.cost:.4f} before, {after.cost:.4f} after {training.iteration} iterations "
             f"({seconds:.1f} s, and {compiling:.1f} s of compilation)\n"
@@ -144,10 +144,10 @@ def run(config: Config) -> dict[str, Any]:
 
 def check(config: Config) -> None:
     """Raise `DataError` for settings without a meaning."""
-    programs.require_positive_keys(
+    cli.require_positive_keys(
         config, "torque_limit", "duration", "timestep", "iterations", "batch", "learning_rate", "width"
     )
-    programs.require_positive_keys(config, "checkpoint_every", "test_starts")
+    cli.require_positive_keys(config, "checkpoint_every", "test_starts")
     if config.duration < config.timestep:
         raise DataError(f"duration {config.duration:g} s is shorter than a step of {config.timestep:g} s")
     if config.test_duration < 1:
@@ -232,7 +232,7 @@ def train(folder: Path, job: str, config: Config, model: Model, training: Traini
     train_block = trainer(dataclasses.replace(config, name="", results="", plot=False))
     began, first = time.perf_counter(), 0.0
     bounds = {"total": config.iterations, "initial": training.iteration}
-    with programs.ProgressBar(**bounds, unit=" iterations", mininterval=0.1) as bar:
+    with cli.ProgressBar(**bounds, unit=" iterations", mininterval=0.1) as bar:
         while training.iteration < config.iterations:
             stop = min(training.iteration + config.checkpoint_every, config.iterations)
             numbers = jnp.arange(training.iteration, stop, dtype=jnp.int32)
@@ -262,15 +262,15 @@ def begin_training(folder: Path, config: Config) -> str:
         "config": {k: v for k, v in dataclasses.asdict(config).items() if k not in free},
         "made_with": {"jax": jax.__version__, "optax": optax.__version__, "platform": jax.default_backend()},
     }
-    programs.begin(folder / "manifest.json", manifest, "the policy would be a mixture of both")
-    return programs.digest_of_json(manifest)
+    cli.begin(folder / "manifest.json", manifest, "the policy would be a mixture of both")
+    return cli.digest_of_json(manifest)
 
 
 def save_checkpoint(path: Path, job: str, training: Training) -> None:
     """Write the state of a training."""
     leaves = arrays_by_path((training.policy, training.optimizer))
     content = {"iteration": np.int64(training.iteration), "costs": training.costs, **leaves}
-    programs.write_checkpoint(path, content, job)
+    cli.write_checkpoint(path, content, job)
 
 
 def load_checkpoint(folder: Path, job: str, first: Training) -> Training:
@@ -280,7 +280,7 @@ def load_checkpoint(folder: Path, job: str, first: Training) -> Training:
         policy, state = with_arrays((first.policy, first.optimizer), content)
         return Training(policy, state, int(content["iteration"]), content["costs"])
 
-    training = programs.read_checkpoint(folder / "checkpoint.npz", job, restored)
+    training = cli.read_checkpoint(folder / "checkpoint.npz", job, restored)
     if training is None:
         return first
     print(f"continues after iteration {training.iteration}")
@@ -289,9 +289,9 @@ def load_checkpoint(folder: Path, job: str, first: Training) -> Training:
 
 def load_policy(folder: Path) -> tuple[Model, SwingUp]:
     """Load the pendulum and the trained policy from a folder of this experiment. **Raises** `DataError`."""
-    config = programs.read_json(folder / "summary.json", lambda x: Config(**x["config"]))
+    config = cli.read_json(folder / "summary.json", lambda x: Config(**x["config"]))
     first = initial_training(config).policy
-    return pendulum(config), programs.read_npz(folder / "policy.npz", lambda arrays: with_arrays(first, arrays))
+    return pendulum(config), cli.read_npz(folder / "policy.npz", lambda arrays: with_arrays(first, arrays))
 
 
 def with_arrays(tree: Any, content: dict[str, np.ndarray]) -> Any:
@@ -353,7 +353,7 @@ def evaluate(config: Config, model: Model, policy: SwingUp, exact: bool = False)
 
 def draw(path: Path, config: Config, training: Training, motion: Trajectory) -> None:
     """Draw the costs of the training and some roll-outs of the test."""
-    plt = programs.pyplot()
+    plt = cli.pyplot()
     if plt is None:
         return
     t, q, v, tau = (np.asarray(x) for x in (motion.t, motion.q[..., 0], motion.v[..., 0], motion.tau))
@@ -373,7 +373,7 @@ def draw(path: Path, config: Config, training: Training, motion: Trajectory) -> 
     axes[1, 0].set(xlabel="time, s", ylabel=f"torque, N m (limit {config.torque_limit:g})")
     axes[1, 1].set(xlabel="angle, rad", ylabel="velocity, rad/s")
     fig.tight_layout()
-    programs.save_figure(path, fig)
+    cli.save_figure(path, fig)
 
 
 main = experiment("train_policy", Config, run, DEFAULT_CONFIG, __doc__, x64=False)

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from experiments import train_policy
-from jaxdyn import State, programs
-from jaxdyn.programs import read_config, write_checkpoint
+from jaxdyn import State, cli
+from jaxdyn.cli import read_config, write_checkpoint
 
 # The motor can lift the rod, so a training that runs for half a second suffices to show that the policy learns.
 SMALL = (
@@ -75,7 +75,7 @@ def test_an_interrupted_training_ends_with_the_same_bytes(whole, tmp_path, monke
             raise KeyboardInterrupt
         write_checkpoint(path, arrays, job)
 
-    monkeypatch.setattr(programs, "write_checkpoint", stop_at_the_second)
+    monkeypatch.setattr(cli, "write_checkpoint", stop_at_the_second)
     assert train(tmp_path) == 130
     monkeypatch.undo()
     assert not (tmp_path / "train_policy" / "policy.npz").exists()

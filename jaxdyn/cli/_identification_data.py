@@ -14,12 +14,12 @@ import numpy as np
 from jaxdyn import samples
 from jaxdyn._errors import DataError, ModelError, look_up, require_positive, require_positive_integer
 from jaxdyn._printing import percent
+from jaxdyn.cli._config import ProgramConfig
+from jaxdyn.cli._progress import announce
+from jaxdyn.cli._result_files import data_path
+from jaxdyn.cli._simulated_recording import SimulatedRecording, Simulation, simulate_recording
 from jaxdyn.io import load_urdf, patch_urdf, to_urdf
 from jaxdyn.model import Model
-from jaxdyn.programs._config import ProgramConfig
-from jaxdyn.programs._files import data_path
-from jaxdyn.programs._progress import announce
-from jaxdyn.programs._simulated_recording import SimulatedRecording, Simulation, simulate_recording
 from jaxdyn.sysid import (
     JointEffects,
     Plan,
@@ -36,7 +36,7 @@ SAMPLES = ("acrobot", "arm", "cartpole", "double_pendulum", "pendulum")
 
 
 @dataclasses.dataclass(frozen=True)
-class Columns:
+class CsvColumns:
     """The columns of CSV files: names between commas, one name with a * for a number, or, in files without a line of
     names, numbers from 0 between commas and ranges of them, such as 1-7."""
 
@@ -60,7 +60,7 @@ class Columns:
 
 
 @dataclasses.dataclass(frozen=True)
-class Scale:
+class UnitFactors:
     """Factors that convert the numbers in the files of recordings to SI units; negative ones turn signs."""
 
     t: float = 1.0
@@ -99,7 +99,7 @@ class IdentifyConfig(ProgramConfig):
     torque_gain: tuple[float, ...] = ()
     """Torque for each ampere of motor current, with the gear, N m/A: one for each joint, or one for all. The recordings
     then have currents in the place of torques: `csv.current`, or an array `current`."""
-    scale: Scale = dataclasses.field(default_factory=Scale)
+    scale: UnitFactors = dataclasses.field(default_factory=UnitFactors)
     trim: float = 0.0
     """Time that is cut off at both ends of each recording, s. All other times count from the first sample left."""
     force: bool = False
@@ -130,7 +130,7 @@ class IdentifyConfig(ProgramConfig):
     fit."""
     urdf: bool = False
     """Whether to write identified.urdf: the robot's own file with the identified numbers."""
-    csv: Columns = dataclasses.field(default_factory=Columns)
+    csv: CsvColumns = dataclasses.field(default_factory=CsvColumns)
     simulation: Simulation = dataclasses.field(default_factory=Simulation)
 
 
@@ -245,7 +245,7 @@ def physical_start(model: Model) -> Model:
     return start
 
 
-def load_from_zero(name: str, columns: Columns, *, currents: bool = False) -> Recording:
+def load_from_zero(name: str, columns: CsvColumns, *, currents: bool = False) -> Recording:
     """Load a recording, CSV or NumPy archive, and count its times from its first sample. `currents`: whether it has
     motor currents in the place of torques."""
     with _noting(_RECORDING):
@@ -261,7 +261,7 @@ _RECORDING = (
 )
 
 
-def _load_file(path: Path, columns: Columns, currents: bool) -> Recording:
+def _load_file(path: Path, columns: CsvColumns, currents: bool) -> Recording:
     """Load a CSV file or a NumPy archive."""
     chosen = dataclasses.asdict(columns)
     if path.suffix.lower() == ".csv":

@@ -23,12 +23,12 @@ from typing import Any
 import equinox as eqx
 import numpy as np
 
+from jaxdyn.cli._comparison import free_joint_axes, free_joint_turning, without_mujoco_warnings
+from jaxdyn.cli._world_perturbations import forward_with_turned_contacts, perturbed
+from jaxdyn.cli._world_stages import FirstDifference, first_difference, unoptimized
+from jaxdyn.cli._world_states import MujocoState, displace, drawn_states, place, random_controls
 from jaxdyn.io import RobotFileWarning
 from jaxdyn.io.mjcf import compile_mjcf, enum_name, object_name
-from jaxdyn.programs._comparison import free_joint_axes, free_joint_turning, without_mujoco_warnings
-from jaxdyn.programs._world_perturbations import forward_with_turned_contacts, perturbed
-from jaxdyn.programs._world_stages import FirstDifference, first_difference, unoptimized
-from jaxdyn.programs._world_states import MujocoState, displace, drawn_states, place, random_controls
 from jaxdyn.simulate import State
 from jaxdyn.worlds import World, accelerations_step_and_sensors, load_world
 
@@ -379,20 +379,3 @@ def _until(errors: np.ndarray, limit: float) -> int:
     """Return the steps before the first error above a limit."""
     beyond = np.flatnonzero(~(errors <= limit))
     return int(beyond[0]) if len(beyond) else len(errors)
-
-
-def why_refused(error: Exception) -> list[str]:
-    """Return the reasons in the message of a refused world; all of it where it has none."""
-    lines = [line.removeprefix("- ") for line in str(error).splitlines() if line.startswith("- ")]
-    return lines or [" ".join(str(error).split())]
-
-
-def why_no_world(source: Any) -> str | None:
-    """Return why an MJCF file is no world, in MuJoCo's words, or because nothing in it moves; None if it is one."""
-    import mujoco
-
-    try:
-        m = mujoco.MjModel.from_xml_path(str(source))
-    except ValueError as error:
-        return " ".join(str(error).split())
-    return None if m.nv else "nothing moves"

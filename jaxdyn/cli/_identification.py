@@ -21,8 +21,17 @@ import numpy as np
 
 from jaxdyn import sysid
 from jaxdyn._printing import percent
-from jaxdyn.model import Model
-from jaxdyn.programs._files import (
+from jaxdyn.cli._figures import pyplot, save_figure
+from jaxdyn.cli._identification_data import (
+    IdentificationData,
+    IdentifyConfig,
+    identified_urdf,
+    load_data,
+    load_robot,
+    physical_start,
+)
+from jaxdyn.cli._progress import ProgressBar, announce
+from jaxdyn.cli._result_files import (
     alone_in,
     begin,
     digest_of_arrays,
@@ -33,16 +42,7 @@ from jaxdyn.programs._files import (
     write_durably,
     write_json,
 )
-from jaxdyn.programs._identification_data import (
-    IdentificationData,
-    IdentifyConfig,
-    identified_urdf,
-    load_data,
-    load_robot,
-    physical_start,
-)
-from jaxdyn.programs._pictures import pyplot, save_figure
-from jaxdyn.programs._progress import ProgressBar, announce
+from jaxdyn.model import Model
 from jaxdyn.viz import plot_torques
 
 SAVE_EVERY = 1.0

@@ -6,7 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxdyn.programs import IdentifyConfig, double_precision, identify, parse_command, print_json
+from jaxdyn.cli._application import double_precision, print_json
+from jaxdyn.cli._config import parse_command
+from jaxdyn.cli._identification import identify
+from jaxdyn.cli._identification_data import IdentifyConfig
 
 HELP = """Identify a robot's inertias, friction and rotor inertias from recordings of its motion and torques.
 

@@ -12,10 +12,25 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
-from jaxdyn import programs
 from jaxdyn._errors import DataError, require_positive
 from jaxdyn.algorithms import rnea
+from jaxdyn.cli._application import DIFFERENT, FINE, double_precision, print_json
+from jaxdyn.cli._comparison import (
+    States,
+    allowed_errors,
+    dynamics,
+    largest_condition,
+    largest_errors,
+    mujoco_answers,
+    mujoco_model,
+    pinocchio_answers,
+    pinocchio_model,
+    random_states,
+)
+from jaxdyn.cli._config import parse_options
+from jaxdyn.cli._progress import announce
 from jaxdyn.cli._robot_file import ModelOptions
+from jaxdyn.cli._world_check import WorldComparison, compare_world
 from jaxdyn.model import Model
 
 HELP = """Compare the dynamics of a robot with Pinocchio (URDF) or MuJoCo (MJCF), which must be installed.
@@ -35,7 +50,7 @@ EXAMPLES = """
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options(ModelOptions):
+class CheckOptions(ModelOptions):
     states: int = 20
     """Number of random states; with `--against mujoco` of each of three kinds: random, of a motion, and at limits."""
     tolerance: float | None = None
@@ -52,42 +67,42 @@ class Options(ModelOptions):
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command with its arguments."""
-    options = programs.parse_options(Options, arguments, "jaxdyn check", HELP, EXAMPLES)
+    options = parse_options(CheckOptions, arguments, "jaxdyn check", HELP, EXAMPLES)
     require_positive(options.states, "states", error=DataError)
     # Equal means equal in double precision.
-    programs.double_precision()
+    double_precision()
     if options.against:
         return _world(options)
     comparison = compare(options)
     if options.json:
-        programs.print_json(lambda: comparison)
+        print_json(lambda: comparison)
     else:
         print_table(comparison)
-    return programs.FINE if comparison["equal"] else programs.DIFFERENT
+    return FINE if comparison["equal"] else DIFFERENT
 
 
-def _world(options: Options) -> int:
+def _world(options: CheckOptions) -> int:
     """Compare the whole scene, and return the exit code."""
     if options.kind != "MJCF":
         raise DataError(f"{options.file}: --against mujoco compares scenes of MJCF files; leave it out for URDF files")
     options.require_matching_options()
     require_positive(options.steps, "steps", zero=True, error=DataError)
-    programs.announce("comparing states and a roll-out with MuJoCo")
+    announce("comparing states and a roll-out with MuJoCo")
     tolerance = 1e-8 if options.tolerance is None else options.tolerance
-    found = programs.compare_world(
+    found = compare_world(
         options.file, states=options.states, steps=options.steps, tolerance=tolerance, seed=options.seed
     )
     for text in found.left_out:
         print(text, file=sys.stderr)
     if options.json:
         facts = {"file": options.file, "against": f"MuJoCo {version('mujoco')}", "equal": found.equal}
-        programs.print_json(lambda: facts | dataclasses.asdict(found))
+        print_json(lambda: facts | dataclasses.asdict(found))
     else:
         _print_world(options, found)
-    return programs.FINE if found.equal else programs.DIFFERENT
+    return FINE if found.equal else DIFFERENT
 
 
-def _print_world(options: Options, found: programs.WorldComparison) -> None:
+def _print_world(options: CheckOptions, found: WorldComparison) -> None:
     print(
         f"{options.file}: {found.nv} degrees of freedom, {found.nu} controls, float64 on {jax.devices()[0]}, against "
         f"MuJoCo {version('mujoco')}\n\n"
@@ -119,20 +134,20 @@ def _print_world(options: Options, found: programs.WorldComparison) -> None:
     print("\nequal" if found.equal else "\nDIFFERENT")
 
 
-def compare(options: Options) -> dict[str, Any]:
+def compare(options: CheckOptions) -> dict[str, Any]:
     """Return the errors of all answers, the allowed errors, and the verdict."""
     model = options.load()
-    programs.announce("computing the answers of the other library")
-    states = programs.random_states(model, options.states, options.seed)
+    announce("computing the answers of the other library")
+    states = random_states(model, options.states, options.seed)
     a = np.random.default_rng((options.seed, 1)).normal(size=states.v.shape)
     library, expected = expected_answers(model, options, states)
     expected["inverse dynamics"] = np.einsum("nij,nj->ni", expected["mass matrix"], a) + expected["bias"]
-    programs.announce("compiling, and computing the answers of jaxdyn")
+    announce("compiling, and computing the answers of jaxdyn")
     torque = jax.jit(lambda q, v, a: rnea(model, q, v, a, joint_friction=False))(states.q, states.v, a)
-    values = programs.dynamics(model, states) | {"inverse dynamics": np.asarray(torque)}
-    errors = programs.largest_errors(values, expected)
+    values = dynamics(model, states) | {"inverse dynamics": np.asarray(torque)}
+    errors = largest_errors(values, expected)
     tolerance = 1e-9 if options.tolerance is None else options.tolerance
-    allowed = programs.allowed_errors(errors, expected["mass matrix"], tolerance)
+    allowed = allowed_errors(errors, expected["mass matrix"], tolerance)
     return {
         "file": options.file,
         "against": library,
@@ -141,25 +156,25 @@ def compare(options: Options) -> dict[str, Any]:
         "device": str(jax.devices()[0]),
         "errors": errors,
         "allowed": allowed,
-        "condition_of_mass_matrix": programs.largest_condition(expected["mass matrix"]),
+        "condition_of_mass_matrix": largest_condition(expected["mass matrix"]),
         "equal": all(errors[name] <= allowed[name] for name in errors),
     }
 
 
-def expected_answers(model: Model, options: Options, states: programs.States) -> tuple[str, dict[str, np.ndarray]]:
+def expected_answers(model: Model, options: CheckOptions, states: States) -> tuple[str, dict[str, np.ndarray]]:
     """Return the other library's name and answers. **Raises** `ImportError` where it is not installed, and `DataError`
     where it cannot read the file."""
     path = Path(options.file)
     if options.kind == "MJCF":
         # The loader has imported MuJoCo before.
-        return f"MuJoCo {version('mujoco')}", programs.mujoco_answers(model, programs.mujoco_model(path), states)
+        return f"MuJoCo {version('mujoco')}", mujoco_answers(model, mujoco_model(path), states)
     try:
-        reference = programs.pinocchio_model(path, options.free_base)
+        reference = pinocchio_model(path, options.free_base)
     except ImportError:
         raise ImportError("URDF files are compared with Pinocchio, which is not installed: pip install pin") from None
     except (ValueError, RuntimeError) as error:
         raise DataError(f"{path}: Pinocchio cannot read it: {' '.join(str(error).split())}") from None
-    return f"Pinocchio {version('pin')}", programs.pinocchio_answers(model, reference, path, states)
+    return f"Pinocchio {version('pin')}", pinocchio_answers(model, reference, path, states)
 
 
 def print_table(comparison: dict[str, Any]) -> None:

@@ -13,9 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdyn._errors import DataError, RobotFileError, ShapeError, require_positive, require_suffix
+from jaxdyn.cli._application import double_precision
+from jaxdyn.cli._config import parse_options
+from jaxdyn.cli._progress import announce
 from jaxdyn.cli._robot_file import Flag, RobotFile
 from jaxdyn.io import LeftOutWarning
-from jaxdyn.programs import announce, double_precision, parse_options
 from jaxdyn.simulate import RolloutOptions, State, Trajectory, rollout
 from jaxdyn.sysid import Recording, load_npz
 from jaxdyn.worlds import World
@@ -47,7 +49,7 @@ _SAMPLES_PER_SECOND = 60
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options(RobotFile):
+class ViewOptions(RobotFile):
     motion: str = ""
     """NumPy archive of times t and configurations q to play."""
     compare: str = ""
@@ -91,7 +93,7 @@ class Options(RobotFile):
 
 def main(arguments: Sequence[str]) -> None:
     """Run the command with its arguments."""
-    options = parse_options(Options, arguments, "jaxdyn view", HELP, EXAMPLES)
+    options = parse_options(ViewOptions, arguments, "jaxdyn view", HELP, EXAMPLES)
     _require_matching(options)
     from jaxdyn.viz import Viewer, save_png
 
@@ -129,7 +131,7 @@ def main(arguments: Sequence[str]) -> None:
         viewer.wait()
 
 
-def _require_matching(options: Options) -> None:
+def _require_matching(options: ViewOptions) -> None:
     """Raise `DataError` for options that contradict each other, before any work."""
     from jaxdyn.viz import PAGES, PICTURES, film_path
 
@@ -154,7 +156,7 @@ def _require_matching(options: Options) -> None:
     options.require_matching_options()
 
 
-def _shown(options: Options) -> Any:
+def _shown(options: ViewOptions) -> Any:
     """Return the world of the file, or the file itself where it makes none."""
     if options.contacts and not options.simulates_world:
         return options.file
@@ -170,13 +172,13 @@ def _shown(options: Options) -> Any:
     return options.file if world is None else world
 
 
-def _world(options: Options, shown: Any) -> World:
+def _world(options: ViewOptions, shown: Any) -> World:
     if not isinstance(shown, World):
         raise DataError(f"{options.file}: keyframes are those of MJCF files; leave --keyframe out for URDF files")
     return shown
 
 
-def _simulated(options: Options, seconds: float, shown: Any, viewer: Viewer) -> Trajectory:
+def _simulated(options: ViewOptions, seconds: float, shown: Any, viewer: Viewer) -> Trajectory:
     """Return what happens in these seconds, with at most about 60 samples in a second."""
     announce("compiling and simulating")
     world = shown if isinstance(shown, World) else None
@@ -191,7 +193,7 @@ def _simulated(options: Options, seconds: float, shown: Any, viewer: Viewer) -> 
     return world.rollout(world.state(keyframe=name), np.tile(control, (steps, 1)), options=saved)
 
 
-def _write(viewer: Viewer, options: Options) -> bool:
+def _write(viewer: Viewer, options: ViewOptions) -> bool:
     """Write the page, picture or film that the options want. Returns whether they want one."""
     if options.html:
         viewer.save_html(options.html)

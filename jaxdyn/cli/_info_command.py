@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 
 from jaxdyn._errors import RobotFileError
+from jaxdyn.cli._application import double_precision, print_json
+from jaxdyn.cli._config import parse_options
 from jaxdyn.cli._robot_file import ModelOptions
 from jaxdyn.io import LeftOut, left_out
 from jaxdyn.joints import LOOP_ROWS
 from jaxdyn.model import Model, mobility
-from jaxdyn.programs import double_precision, parse_options, print_json
 from jaxdyn.worlds import World, describe
 
 HELP = """Show the content of a robot's file or of a world, with warnings of likely mistakes.
@@ -36,12 +37,9 @@ _JOINT_LEAVES = (
 )
 
 
-Options = ModelOptions
-
-
 def main(arguments: Sequence[str]) -> None:
     """Run the command with its arguments."""
-    options = parse_options(Options, arguments, "jaxdyn info", HELP, EXAMPLES)
+    options = parse_options(ModelOptions, arguments, "jaxdyn info", HELP, EXAMPLES)
     # The numbers of the file, unrounded.
     double_precision()
     with warnings.catch_warnings(record=True) as caught:
@@ -125,12 +123,12 @@ def _bounds(bounds: list[float | None]) -> str:
     return " to ".join("infinity" if x is None else f"{x:.4g}" for x in bounds)
 
 
-def _described(model: Model, options: Options, parts: Sequence[LeftOut], warned: list[str]) -> dict[str, Any]:
+def _described(model: Model, options: ModelOptions, parts: Sequence[LeftOut], warned: list[str]) -> dict[str, Any]:
     left = [dataclasses.asdict(part) for part in parts]
     return description(model, options) | {"left_out": left, "warnings": warned}
 
 
-def description(model: Model, options: Options) -> dict[str, Any]:
+def description(model: Model, options: ModelOptions) -> dict[str, Any]:
     """Return the content of a model for JSON."""
     topology = model.topology
 

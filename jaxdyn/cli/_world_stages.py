@@ -15,8 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
+from jaxdyn.cli._comparison import free_joint_axes
 from jaxdyn.io.mjcf import enum_name, object_name
-from jaxdyn.programs._comparison import free_joint_axes
 from jaxdyn.simulate import State
 from jaxdyn.worlds import World, world_stages
 

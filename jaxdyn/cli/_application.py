@@ -14,7 +14,7 @@ import jax
 
 from jaxdyn._durable_files import with_advice
 from jaxdyn._errors import DataError, JaxdynError, require_positive
-from jaxdyn.programs._interruption import ending_soon
+from jaxdyn.cli._interruption import ending_soon
 
 FINE, DIFFERENT, MISTAKE, INTERRUPTED = 0, 1, 2, 130
 
@@ -22,11 +22,6 @@ FINE, DIFFERENT, MISTAKE, INTERRUPTED = 0, 1, 2, 130
 def double_precision() -> None:
     """Set JAX to double precision for the rest of the process. Only programs do so, no module of the library."""
     jax.config.update("jax_enable_x64", True)
-
-
-def without_compilation_cache() -> None:
-    """Compile all programs for the rest of the process, except those that the process has compiled before."""
-    jax.config.update("jax_compilation_cache_dir", None)
 
 
 def require_positive_keys(config: Any, *names: str) -> None:

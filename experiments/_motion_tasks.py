@@ -1,29 +1,29 @@
-"""Motions of robots by differential dynamic programming or by samples: the tasks, with guesses and the lines as which
-robots are drawn, and their solution with its trajectory, plot and animation."""
+"""Motions of robots to be found: problems with their guesses, and the shapes that are drawn with the robots."""
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-import time
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdyn import samples, trajopt
-from jaxdyn._errors import DataError, require_choice
-from jaxdyn.algorithms import frame_pose, generalized_gravity
-from jaxdyn.contact import ContactShape
-from jaxdyn.geometry import Capsule, Sphere
-from jaxdyn.model import BodyInertia, Joint, Model, ModelBuilder
-from jaxdyn.programs._application import require_positive_keys
-from jaxdyn.programs._config import ProgramConfig
-from jaxdyn.programs._files import write_json, write_npz
-from jaxdyn.programs._pictures import Point, StickFigure, animate, draw_trajectory
-from jaxdyn.programs._progress import announce
+from jaxdyn import (
+    BodyInertia,
+    Capsule,
+    Contacts,
+    ContactShape,
+    DataError,
+    Joint,
+    Model,
+    ModelBuilder,
+    Sphere,
+    frame_pose,
+    generalized_gravity,
+    samples,
+    trajopt,
+)
 
 type Costs = list[tuple[Any, Any]]
 """Residuals and their weights."""
@@ -35,11 +35,12 @@ class MotionTask(NamedTuple):
     problem: trajopt.Problem
     us: Any
     """The guess of the controls."""
-    figure: StickFigure
     error: Callable[[np.ndarray], float]
     """Returns the distance of a state from the goal."""
     unit: str
     """The unit of `error`."""
+    shapes: Contacts | None = None
+    """An obstacle and what avoids it, to be drawn."""
 
 
 HOME = np.array([0.0, -0.6, 0.0, -2.2, 0.0, 1.6, 0.8])
@@ -52,11 +53,6 @@ ARM_CAPSULES = (
     ContactShape("link5", *Capsule.between((0, 0, -0.2), (0, 0, 0), 0.07)),
     ContactShape("link7", *Capsule.between((0, 0, 0), (0, 0, 0.107), 0.06)),
 )
-_ORIGIN = (0.0, 0.0, 0.0)
-_ARM_LINES = ((
-    (None, _ORIGIN), ("link1", _ORIGIN), ("link3", _ORIGIN), ("link4", _ORIGIN), ("link4", (-0.0825, 0.0, 0.0)),
-    ("link5", _ORIGIN), ("link6", _ORIGIN), ("link7", _ORIGIN), ("link7", (0.0, 0.0, 0.107)),
-),)  # fmt: skip
 
 
 def quadratic_problem(
@@ -96,8 +92,7 @@ def pendulum(horizon: int) -> MotionTask:
     dynamics = trajopt.ModelDynamics(samples.pendulum(), dt)
     problem = quadratic_problem(dynamics, np.zeros(2), horizon, running, end, (-2.0, 2.0))
     guess = 0.1 * np.sin(np.linspace(0, 8, horizon))[:, None]
-    lines = (((None, _ORIGIN), ("rod", (0.0, 0.0, -1.0))),)
-    return MotionTask(problem, guess, StickFigure(lines, True), lambda x: _off(x[0], np.pi), "rad")
+    return MotionTask(problem, guess, lambda x: _off(x[0], np.pi), "rad")
 
 
 def cartpole(horizon: int) -> MotionTask:
@@ -107,9 +102,7 @@ def cartpole(horizon: int) -> MotionTask:
     dynamics = trajopt.ModelDynamics(samples.cartpole(), dt, actuation=np.array([[1.0], [0.0]]))
     running = [(away, dt * np.array([1, 1, 0.1, 0.1])), (trajopt.ControlResidual(), 0.01 * dt)]
     problem = quadratic_problem(dynamics, hanging, horizon, running, [(away, 100.0)], (-10.0, 10.0))
-    ends: tuple[Point, ...] = (("cart", (-0.2, 0.0, 0.0)), ("cart", (0.2, 0.0, 0.0)))
-    lines = (ends, (("cart", _ORIGIN), ("pole", (0.0, 0.0, 1.0))))
-    return MotionTask(problem, 0.01, StickFigure(lines, True), lambda x: float(np.hypot(x[0], x[1])), "rad and m")
+    return MotionTask(problem, 0.01, lambda x: float(np.hypot(x[0], x[1])), "rad and m")
 
 
 def acrobot(horizon: int) -> MotionTask:
@@ -120,13 +113,12 @@ def acrobot(horizon: int) -> MotionTask:
     dynamics = trajopt.ModelDynamics(samples.acrobot(), dt, actuation=np.array([[0.0], [1.0]]))
     running = [(up, 0.1 * dt * weights), (trajopt.ControlResidual(), 0.002 * dt)]
     problem = quadratic_problem(dynamics, np.zeros(4), horizon, running, [(up, 200 * weights)], (-10.0, 10.0))
-    lines = (((None, _ORIGIN), ("lower", _ORIGIN), ("lower", (0.0, 0.0, -1.0))),)
     guess = 0.5 * np.sin(np.linspace(0, 12, horizon))[:, None]
 
     def error(x: np.ndarray) -> float:
         return float(np.hypot(_off(x[0], np.pi), _off(x[1], 0.0)))
 
-    return MotionTask(problem, guess, StickFigure(lines, True), error, "rad")
+    return MotionTask(problem, guess, error, "rad")
 
 
 def arm(horizon: int) -> MotionTask:
@@ -151,7 +143,9 @@ def arm(horizon: int) -> MotionTask:
         position = frame_pose(model, jnp.asarray(x[:7]), "flange").translation
         return float(np.linalg.norm(np.asarray(position) - target))
 
-    return MotionTask(problem, hold, StickFigure(_ARM_LINES, False, (OBSTACLE,)), error, "m")
+    pairs = [("world", capsule.link) for capsule in ARM_CAPSULES]
+    shapes = Contacts(model, [*ARM_CAPSULES, ball], surface=None, pairs=pairs)
+    return MotionTask(problem, hold, error, "m", shapes)
 
 
 QUADROTOR_ARM = 0.17
@@ -184,15 +178,9 @@ def quadrotor(horizon: int) -> MotionTask:
     dynamics = trajopt.ModelDynamics(model, dt, actuation=quadrotor_actuation())
     running = [(off, dt * weights), (trajopt.ControlResidual(hover), 0.05 * dt)]
     problem = quadratic_problem(dynamics, x0, horizon, running, [(off, 100 * weights)], (0.0, 6.0))
-    l = QUADROTOR_ARM
-    lines = (
-        (("body", (-l, 0.0, 0.0)), ("body", (l, 0.0, 0.0))),
-        (("body", (0.0, -l, 0.0)), ("body", (0.0, l, 0.0))),
-        (("body", _ORIGIN), ("body", (0.0, 0.0, 0.1))),
-    )
     # Thrusts that turn it a little: at half a turn all directions are equally good.
     guess = hover + np.array([0.0, 0.01, 0.0, -0.01])
-    return MotionTask(problem, guess, StickFigure(lines, False), lambda x: float(np.linalg.norm(x[:3] - goal[:3])), "m")
+    return MotionTask(problem, guess, lambda x: float(np.linalg.norm(x[:3] - goal[:3])), "m")
 
 
 TASKS = {task.__name__: task for task in (pendulum, cartpole, acrobot, arm, quadrotor)}
@@ -200,7 +188,8 @@ TASKS = {task.__name__: task for task in (pendulum, cartpole, acrobot, arm, quad
 
 def motion_task(name: str, horizon: int) -> MotionTask:
     """Return a task of `TASKS`. **Raises** `DataError` for an unknown name."""
-    require_choice(name, TASKS, "task", error=DataError)
+    if name not in TASKS:
+        raise DataError(f"task is {name!r}; it must be one of {', '.join(map(repr, TASKS))}")
     return TASKS[name](horizon)
 
 
@@ -216,73 +205,3 @@ def solver_options(solver: str, iterations: int, samples: int, knots: int) -> An
     kinds: dict[str, Any] = {"mppi": trajopt.MPPIOptions, "cem": trajopt.CEMOptions}
     kinds["predictive_sampling"] = trajopt.PredictiveSamplingOptions
     return kinds[solver](max_iterations=iterations, samples=samples, knots=knots)
-
-
-@dataclasses.dataclass(frozen=True)
-class OptimizeConfig(ProgramConfig):
-    """Keys of the configuration file."""
-
-    task: str
-    """`pendulum`, `cartpole`, `acrobot`, `arm` or `quadrotor`."""
-    solver: Literal["ddp", "mppi", "cem", "predictive_sampling"] = "ddp"
-    horizon: int = 100
-    """Number of controls in the duration of the task."""
-    iterations: int = 300
-    """Largest number of iterations."""
-    samples: int = 256
-    """Trajectories in an iteration of a sampling solver."""
-    knots: int = 20
-    """Knots of the splines of controls that sampling solvers draw."""
-    seed: int = 0
-    """Seed of their random numbers."""
-    plot: bool = True
-    """Whether to draw motion.png."""
-    animation: bool = True
-    """Whether to draw motion.gif."""
-
-
-def optimize(config: OptimizeConfig) -> dict[str, Any]:
-    """Solve, print, and write `<results>/<name>/`; returns the content of `summary.json`."""
-    require_positive_keys(config, "iterations", "horizon", "samples", "knots")
-    task = motion_task(config.task, config.horizon)
-    settings: dict[str, Any] = {
-        "options": solver_options(config.solver, config.iterations, config.samples, config.knots)
-    }
-    if config.solver != "ddp":
-        settings["key"] = jax.random.key(config.seed)
-    seconds = []
-    for note in ("compiling and solving", "solving again, to time it without compilation"):
-        announce(f"{config.task}, {config.solver}: {note}")
-        began = time.perf_counter()
-        solution = jax.block_until_ready(getattr(trajopt, config.solver)(task.problem, task.us, **settings))
-        seconds.append(time.perf_counter() - began)
-    xs, us = np.asarray(solution.xs), np.asarray(solution.us)
-    dynamics = task.problem.dynamics
-    assert isinstance(dynamics, trajopt.ModelDynamics)
-    dt = float(dynamics.dt)
-    out = {
-        "config": dataclasses.asdict(config),
-        "status": trajopt.Status(int(solution.status)).name,
-        "cost": float(solution.cost),
-        "iterations": int(solution.iterations),
-        "violation": float(solution.residuals.violation),
-        "gap": float(solution.residuals.gap),
-        "error_at_the_end": task.error(xs[-1]),
-    }
-    print(
-        f"{config.task}, {config.solver}: {solution.message}\ncost {out['cost']:.6g} after {out['iterations']} "
-        f"iterations, {seconds[1]:.2f} s (and {seconds[0] - seconds[1]:.1f} s of compilation)\n"
-        f"violation of constraints {out['violation']:.1e}, gaps {out['gap']:.1e}; "
-        f"at the end {out['error_at_the_end']:.2e} {task.unit} from the goal"
-    )
-    if config.plot or config.animation:
-        announce("drawing")
-    folder = config.make_folder()
-    write_npz(folder / "trajectory.npz", {"t": dt * np.arange(len(xs)), "xs": xs, "us": us}, announce=True)
-    write_json(folder / "summary.json", out)
-    if config.plot:
-        title = f"{config.name}: cost {out['cost']:.4g}, {out['status'].lower().replace('_', ' ')}"
-        draw_trajectory(folder / "motion.png", title, dynamics.model, task.figure, dt, xs, us)
-    if config.animation:
-        animate(folder / "motion.gif", dynamics.model, task.figure, dt, xs)
-    return out

@@ -19,7 +19,6 @@ import numpy as np
 
 from jaxdyn.algorithms import aba, crba, nonlinear_effects
 from jaxdyn.model import Model
-from jaxdyn.programs._timing import wall_time
 
 ANSWERS = ("mass matrix", "bias", "acceleration")
 
@@ -53,18 +52,12 @@ def dynamics(model: Model, states: States) -> dict[str, np.ndarray]:
     def compute(model, q, v, tau):
         return crba(model, q), nonlinear_effects(model, q, v), aba(model, q, v, tau, joint_friction=False)
 
-    return _answers(_evaluate(compute, model.without_loops(), *states))
+    return _answers(evaluate_once(compute, model.without_loops(), *states))
 
 
-def gradient_is_finite(model: Model, states: States) -> bool:
-    """Tell whether the derivatives of forward dynamics with respect to `q`, `v`, `tau` and every array of the model are
-    finite, joint friction included."""
-    gradient = _evaluate(jax.grad(lambda arguments: aba(*arguments).sum()), (model, *states))
-    return all(np.isfinite(x).all() for x in jax.tree.leaves(gradient))
-
-
-def _evaluate(function: Callable, *arguments: Any) -> Any:
-    # Each model is compiled once, and that is most of the time: the compiler need not try hard for a few states.
+def evaluate_once(function: Callable, *arguments: Any) -> Any:
+    """Return the values of a function that is compiled for one call. The compiler need not try hard: for a few states,
+    most of the time is its own."""
     return jax.jit(function).lower(*arguments).compile({"xla_backend_optimization_level": 0})(*arguments)
 
 
@@ -212,28 +205,6 @@ def pinocchio_answers(model: Model, reference: Any, path: Path, states: States) 
             a = G.T @ pin.aba(reference, data, q_all, G @ v, G @ tau)
         rows.append((M, h, a))
     return _answers(zip(*rows, strict=True))
-
-
-def pinocchio_times(model: Model, path: Path, free_base: bool) -> dict[str, float]:
-    """Measure the wall time in us of one call of `rnea`, `aba` and `crba` from Python, less that of an empty loop."""
-    import pinocchio as pin
-
-    reference = pinocchio_model(path, free_base)
-    data, leaders, states = reference.createData(), mimic_leaders(path), random_states(model, 256, seed=0)
-    rng = np.random.default_rng(0)
-    # Pinocchio's joints that mimic others have independent velocities.
-    arguments = [(_configuration(model, reference, leaders, q), *rng.normal(size=(2, reference.nv))) for q in states.q]
-    calls = {
-        "rnea": lambda q, v, x: pin.rnea(reference, data, q, v, x),
-        "aba": lambda q, v, x: pin.aba(reference, data, q, v, x),
-        "crba": lambda q, v, x: pin.crba(reference, data, q),
-    }
-
-    def seconds(call) -> float:
-        return wall_time(lambda: [call(*row) for row in arguments], 0.0, repeats=5) / len(arguments)
-
-    empty = seconds(lambda q, v, x: None)
-    return {name: 1e6 * (seconds(call) - empty) for name, call in calls.items()}
 
 
 def _configuration(model: Model, reference: Any, leaders: dict, q: np.ndarray) -> np.ndarray:
