@@ -1,6 +1,10 @@
 """Learning: environments, tasks, and policies that are trained by gradients through the simulation."""
 
+from jaxdyn.learn import tasks as tasks
 from jaxdyn.learn._environment import AbstractTask as AbstractTask
 from jaxdyn.learn._environment import Environment as Environment
 from jaxdyn.learn._environment import EnvironmentState as EnvironmentState
 from jaxdyn.learn._environment import Episodes as Episodes
+from jaxdyn.learn._environment import Transition as Transition
+from jaxdyn.learn._registry import environment as environment
+from jaxdyn.learn._registry import environments as environments
