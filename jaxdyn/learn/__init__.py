@@ -4,3 +4,5 @@ from jaxdyn.learn._environment import AbstractTask as AbstractTask
 from jaxdyn.learn._environment import Environment as Environment
 from jaxdyn.learn._environment import EnvironmentState as EnvironmentState
 from jaxdyn.learn._environment import Episodes as Episodes
+from jaxdyn.learn._gradient_growth import GradientGrowth as GradientGrowth
+from jaxdyn.learn._gradient_growth import gradient_growth as gradient_growth
