@@ -50,6 +50,18 @@ class EnvironmentState(eqx.Module):
         return type(self)(**{**fields, **changes})
 
 
+class Transition(eqx.Module):
+    """A step of an environment, as its task sees it."""
+
+    before: State
+    action: Float[Array, "nu"]
+    control: Float[Array, "nu"]
+    """The controls that the task made of the action."""
+    after: State
+    dt: Float[Array, ""]
+    """The time for which the action was held, s."""
+
+
 class AbstractTask(eqx.Module):
     """What an environment is for: where it starts, what is seen, rewarded and ended. All functions are of one
     environment without batch axes, and pure; `memory` is a dictionary of arrays, which keep their shapes and dtypes."""
@@ -64,9 +76,9 @@ class AbstractTask(eqx.Module):
 
     @abc.abstractmethod
     def reward(
-        self, world: World, before: State, control: Float[Array, "nu"], after: State, memory: dict[str, Any]
+        self, world: World, step: Transition, memory: dict[str, Any]
     ) -> tuple[Float[Array, ""], dict[str, Float[Array, ""]]]:
-        """Return the reward of a step with a control, and its parts by their names."""
+        """Return the reward of a step, and its parts by their names. `memory` is that before the step."""
 
     def ended(self, world: World, state: State, memory: dict[str, Any]) -> Array:
         """Return whether an episode ends in a state, as after a fall. By default none does."""
@@ -76,9 +88,7 @@ class AbstractTask(eqx.Module):
         """Draw what an episode remembers, such as a command. By default it is nothing."""
         return {}
 
-    def after_step(
-        self, world: World, state: State, action: Float[Array, "nu"], memory: dict[str, Any]
-    ) -> dict[str, Any]:
+    def after_step(self, world: World, step: Transition, memory: dict[str, Any]) -> dict[str, Any]:
         """Return what is remembered after a step. By default it is the same."""
         return memory
 
@@ -95,6 +105,9 @@ class Environment(eqx.Module):
     world: World
     task: AbstractTask
     n_substeps: int = eqx.field(static=True)
+
+    # `jax.jit(env.step)` takes functions that have a hash. That of a module is made of its arrays, which have none.
+    __hash__ = object.__hash__
 
     def __init__(self, world: World, task: AbstractTask, *, substeps: int = 1):
         self.world, self.task, self.n_substeps = world, task, substeps
@@ -136,8 +149,9 @@ class Environment(eqx.Module):
         memory = self.task.remember(self.world, remember)
         data = self.world.start_of(self.task.start(self.world, draw), {})
         obs, zero = self.task.observe(self.world, data, memory), jnp.zeros((), data.q.dtype)
-        control = jnp.zeros(self.world.nu, data.q.dtype)
-        shapes = jax.eval_shape(lambda: self.task.reward(self.world, data, control, data, memory)[1])
+        none = jnp.zeros(self.world.nu, data.q.dtype)
+        step = Transition(data, none, none, data, self.dt)
+        shapes = jax.eval_shape(lambda: self.task.reward(self.world, step, memory)[1])
         metrics = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
         return EnvironmentState(data, obs, zero, zero, metrics, dict(memory))
 
@@ -146,10 +160,12 @@ class Environment(eqx.Module):
         world, task, before = self.world, self.task, state.data
         if jnp.shape(action) != (world.nu,):
             raise ShapeError(f"action has shape {jnp.shape(action)}, but [nu] = [{world.nu}] is needed")
+        action = jnp.asarray(action, before.q.dtype)
         control = task.control(world, before, action)
         after, _ = lax.scan(lambda data, _: (world.step(data, control), None), before, length=self.n_substeps)
-        reward, metrics = task.reward(world, before, control, after, state.info)
-        memory = task.after_step(world, after, action, state.info)
+        step = Transition(before, action, control, after, self.dt)
+        reward, metrics = task.reward(world, step, state.info)
+        memory = task.after_step(world, step, state.info)
         done = task.ended(world, after, memory).astype(reward.dtype)
         return EnvironmentState(after, task.observe(world, after, memory), reward, done, metrics, memory)
 
@@ -164,6 +180,8 @@ class Episodes(eqx.Module):
     env: Environment
     length: int = eqx.field(static=True)
     """The steps after which an episode is cut."""
+
+    __hash__ = object.__hash__  # As in `Environment`.
 
     def reset(self, key: Array) -> EnvironmentState:
         """Return the start of an episode."""
