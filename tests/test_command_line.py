@@ -377,10 +377,10 @@ def test_identify_from_files_of_the_working_directory(folder, capsys):
 def test_view_writes_a_page_or_serves_one(folder, capsys, monkeypatch):
     pytest.importorskip("viser")
     pytest.importorskip("embreex")
-    from jaxdyn.viz import Viewer, _rays
+    from jaxdyn.viz import Viewer, _ray_images
 
     # Few pixels with one ray each: how smooth the pictures are does not matter here.
-    monkeypatch.setattr(_rays, "_SAMPLES", 1)
+    monkeypatch.setattr(_ray_images, "_SAMPLES", 1)
     for name in ("save_png", "save_video"):
         small = functools.partialmethod(getattr(Viewer, name), width=240, height=180)
         monkeypatch.setattr(Viewer, name, small)

@@ -22,7 +22,7 @@ from jax import lax
 from jaxdyn import _printing as printing
 from jaxdyn._errors import ModelError, ShapeError, require_positive_integer
 from jaxdyn._types import Array, Float
-from jaxdyn.learn._environment import Environment, EnvironmentState
+from jaxdyn.learn._environment import Environment
 from jaxdyn.simulate import State
 from jaxdyn.worlds import World, cause_names, changes_by_cause
 
@@ -272,9 +272,7 @@ def _grown(motion: _Motion, policy: Any, states: Any, steps: int, probes: int, k
 
     def along(start: Any, change: Any, state: Any):
         """Return the changes after each step and of each reward along a direction, and the states before the steps."""
-        primal, tangent = eqx.filter_jvp(
-            lambda x, arrays: rolled(x, arrays, state), (zero, arrays), (start, change)
-        )
+        primal, tangent = eqx.filter_jvp(lambda x, arrays: rolled(x, arrays, state), (zero, arrays), (start, change))
         return tangent[0], tangent[1], primal[2]
 
     each = jax.vmap(jax.vmap(along, (None, None, 0), (1, 1, 1)), (0, 0, None), (0, 0, None))
@@ -283,7 +281,9 @@ def _grown(motion: _Motion, policy: Any, states: Any, steps: int, probes: int, k
     scale = jnp.sqrt(jnp.mean(directions.start[:n] ** 2))
     size = jnp.sqrt(jnp.mean(changes[:n] ** 2, axis=(0, 3))) / scale
     # The state before each step, with its changes, in the step in which these grow most.
-    old = jnp.concatenate([jnp.broadcast_to(directions.start[:n, None, None], changes[:n, :1].shape), changes[:n, :-1]], 1)
+    old = jnp.concatenate(
+        [jnp.broadcast_to(directions.start[:n, None, None], changes[:n, :1].shape), changes[:n, :-1]], 1
+    )
     ratio = size / jnp.concatenate([jnp.ones_like(size[:1]), size[:-1]])
     step = jnp.argmax(jnp.where(jnp.isfinite(ratio), ratio, 0), axis=0)
     take = jnp.arange(worlds)
@@ -339,7 +339,9 @@ def _cause(motion: _Motion, policy: Any, state: Any, step: Any, changes: Any) ->
 
     def stepped(change: Any):
         data, control = begun(change)
-        after = lax.scan(lambda x, _: (world.step(x, control), (x, _coordinates(world, x))), data, length=motion.substeps)
+        after = lax.scan(
+            lambda x, _: (world.step(x, control), (x, _coordinates(world, x))), data, length=motion.substeps
+        )
         return *after[1], _coordinates(world, after[0]), control
 
     zero = jnp.zeros_like(changes[0])

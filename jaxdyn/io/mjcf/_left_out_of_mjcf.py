@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from jaxdyn.io.mjcf import _compiled as mj
-from jaxdyn.io.mjcf._equalities import acting_equalities
+from jaxdyn.io.mjcf._equality_constraints import acting_equalities
 from jaxdyn.io.robot_files import LeftOut
 
 _MANY = 2000

@@ -9,14 +9,14 @@ import numpy as np
 from jax import lax
 
 from jaxdyn.native._matrix_loops import Number
+from jaxdyn.native.arrays._array_values import Array, Gathered, Index, View, Writer
+from jaxdyn.native.arrays._element_loops import fill, fill_part
 from jaxdyn.native.arrays._elementwise import Elementwise
-from jaxdyn.native.arrays._loops import fill, fill_part
 from jaxdyn.native.arrays._program import Operation, Variable
 from jaxdyn.native.arrays._text import is_float, is_truth
-from jaxdyn.native.arrays._values import Array, Gathered, Index, View, Writer
 
 
-class Places(Elementwise):
+class Gathers(Elementwise):
     """The rules of joins, and of gathering and scattering."""
 
     def _concatenate(self, operation: Operation, *arrays: Array) -> Array:

@@ -12,9 +12,9 @@ import numpy as np
 from jaxdyn._errors import JaxdynError, PhysicalityWarning, require_choice
 from jaxdyn._types import ArrayLike
 from jaxdyn.io.robot_files import LeftOut, enumerate_items, enumerate_names, quote, warn, warn_of_what_is_left_out
-from jaxdyn.io.urdf import _tree as tree
+from jaxdyn.io.urdf import _link_tree as tree
 from jaxdyn.io.urdf._extensions import FRAME_ATTRIBUTE, JOINT_TAG, armatures, joint_extensions
-from jaxdyn.io.urdf._left_out import INERTIA, PRODUCTS, unread_parts
+from jaxdyn.io.urdf._left_out_of_urdf import INERTIA, PRODUCTS, unread_parts
 from jaxdyn.io.urdf._xml import Element, fail, forgive, read_robot
 from jaxdyn.model import (
     STANDARD_GRAVITY,

@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxdyn._errors import RobotFileError
 from jaxdyn.io.robot_files import enumerate_items, enumerate_names, quote, robot_text
-from jaxdyn.io.urdf._tree import format_version, pose_of
+from jaxdyn.io.urdf._link_tree import format_version, pose_of
 from jaxdyn.io.urdf._xml import Element, fail, find_in_packages, read_robot
 
 _NUMBERS = {

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Sequence
 
 from jaxdyn.io.robot_files import LeftOut, present, quote
-from jaxdyn.io.urdf import _tree as tree
+from jaxdyn.io.urdf import _link_tree as tree
 from jaxdyn.io.urdf._extensions import JOINT_TAG, armatures, is_rotor
 from jaxdyn.io.urdf._xml import SKIPPED_TAGS, Element, read_robot
 

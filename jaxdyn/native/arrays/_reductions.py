@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from jaxdyn.native._matrix_loops import Number
-from jaxdyn.native.arrays._loops import lanes_along_last, reduced, reduced_rows, total
+from jaxdyn.native.arrays._array_values import Array, Buffer, Index, Literal, Scalar
+from jaxdyn.native.arrays._element_loops import lanes_along_last, reduced, reduced_rows, total
 from jaxdyn.native.arrays._products import Products
 from jaxdyn.native.arrays._program import Operation, Variable
 from jaxdyn.native.arrays._text import is_float, is_truth, type_of
-from jaxdyn.native.arrays._values import Array, Buffer, Index, Literal, Scalar
 
 
 class Sums(Products):

@@ -13,7 +13,7 @@ import numpy as np
 from jaxdyn._errors import ModelError, require_kind
 from jaxdyn.io.robot_files import enumerate_items, enumerate_names, warn
 from jaxdyn.io.urdf._extensions import FRAME_ATTRIBUTE, JOINT_TAG, NAMESPACE
-from jaxdyn.io.urdf._tree import ROOT_JOINT, WORLD
+from jaxdyn.io.urdf._link_tree import ROOT_JOINT, WORLD
 from jaxdyn.io.urdf._written_numbers import (
     MANY_AXES,
     URDF_TYPES,

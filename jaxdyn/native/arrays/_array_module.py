@@ -5,10 +5,10 @@ from __future__ import annotations
 from jaxdyn.native._emit import Kind
 from jaxdyn.native._interface import Interface
 from jaxdyn.native._module import function_attributes
+from jaxdyn.native.arrays._array_values import Array, Buffer, Scalar
 from jaxdyn.native.arrays._emission import Emission
 from jaxdyn.native.arrays._program import ArrayProgram
 from jaxdyn.native.arrays._text import ArrayText
-from jaxdyn.native.arrays._values import Array, Buffer, Scalar
 
 
 def array_module(program: ArrayProgram, vector_bits: int, interface: Interface) -> tuple[str, int]:

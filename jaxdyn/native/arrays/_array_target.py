@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxdyn.native._interface import interface
 from jaxdyn.native._target import enabled, lock, registered_name, without_garbage_collection
-from jaxdyn.native.arrays._module import array_module
+from jaxdyn.native.arrays._array_module import array_module
 from jaxdyn.native.arrays._program import ArrayProgram
 
 

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from jaxdyn.native._blocks import Blocks, element
 from jaxdyn.native._emit import Body, Kind
-from jaxdyn.native._graph import Loop, Node, Scalar, is_condition
-from jaxdyn.native._order import Part, Rounds, each_part
+from jaxdyn.native._graph import GraphLoop, Node, Scalar, is_condition
+from jaxdyn.native._order import KernelPart, Rounds, each_part
 from jaxdyn.native._packed_values import PackedValues
 from jaxdyn.native._specialize import Program
 from jaxdyn.native._values import Values, angle_of_input
@@ -22,7 +22,7 @@ ARGUMENTS = ("%in", "%out", "%sums", "%common", "%waiting", "%angles")
 """The arguments of the functions of a kernel: rows of numbers."""
 
 
-class Rows(NamedTuple):
+class KernelRows(NamedTuple):
     """The rows of a kernel's operands, of its results, and of those that are sums over the batch."""
 
     inputs: list[int]
@@ -37,19 +37,19 @@ class Rows(NamedTuple):
         return self.inputs[node.args[0]] + node.args[1]
 
 
-class Places(NamedTuple):
+class MemoryPlaces(NamedTuple):
     """The places in memory of a program's values."""
 
-    rows: Rows
+    rows: KernelRows
     shared: Mapping[int, int]
     """The places of values that are the same for the whole batch, by the numbers of nodes."""
-    crossing: Mapping[int | Loop, int]
+    crossing: Mapping[int | GraphLoop, int]
     """The rows in which values wait for later parts."""
     vacant: int
     """A row that nothing reads, for values that wait in some of several alike parts only."""
 
 
-def rows_of(program: Program) -> Rows:
+def rows_of(program: Program) -> KernelRows:
     """Return the rows of a program's operands and results."""
     inputs, count = [], 0
     for shape, uniform in zip(program.inputs, program.uniform, strict=True):
@@ -59,10 +59,10 @@ def rows_of(program: Program) -> Rows:
     for k, output in enumerate(program.outputs):
         outputs.append(totals[program.is_sum(k)])
         totals[program.is_sum(k)] += len(output)
-    return Rows(inputs, count, outputs, *totals)
+    return KernelRows(inputs, count, outputs, *totals)
 
 
-def results(program: Program, rows: Rows) -> list[tuple[Scalar, int, bool]]:
+def results(program: Program, rows: KernelRows) -> list[tuple[Scalar, int, bool]]:
     """Return all results of a program with their rows, and whether they are sums over the batch."""
     pairs = enumerate(zip(rows.outputs, program.outputs, strict=True))
     return [(x, start + i, program.is_sum(k)) for k, (start, output) in pairs for i, x in enumerate(output)]
@@ -74,11 +74,11 @@ def paired_angles(program: Program) -> set[int]:
 
 
 def part_functions(
-    program: Program, steps: Sequence[Part | Rounds], places: Places, kind: Kind, declared: set[str]
-) -> tuple[list[str], dict[Part, str]]:
+    program: Program, steps: Sequence[KernelPart | Rounds], places: MemoryPlaces, kind: Kind, declared: set[str]
+) -> tuple[list[str], dict[KernelPart, str]]:
     """Return the text of the functions of all parts, and for each part the call of its function."""
     parts = list(each_part(steps))
-    alike: dict[Part, list[Part]] = {part: [] for part in parts if part.like is None}
+    alike: dict[KernelPart, list[KernelPart]] = {part: [] for part in parts if part.like is None}
     for part in parts:
         alike[part.like or part].append(part)
     text = _PartText(program, places, kind, declared)
@@ -93,7 +93,7 @@ def part_functions(
     return texts, calls
 
 
-class _Table:
+class _PartTable:
     """The numbers and places in which alike parts differ, a column for each."""
 
     def __init__(self, kind: Kind, members: int):
@@ -124,12 +124,14 @@ class _Table:
 class _Function:
     """The text of the function of a part, or of alike parts."""
 
-    def __init__(self, members: Sequence[Part], places: Places, kind: Kind, declared: set[str], *, packed: bool):
+    def __init__(
+        self, members: Sequence[KernelPart], places: MemoryPlaces, kind: Kind, declared: set[str], *, packed: bool
+    ):
         self.body, self.kind, self.one = Body(kind, declared), kind, Kind(kind.bits, 1)
         self.align = f"align {kind.bytes}"
         self.places, self.alike = places, len(members) > 1
         self.twins = _Twins(members) if self.alike else _NoTwins()
-        self.table = _Table(kind, len(members))
+        self.table = _PartTable(kind, len(members))
         if packed:
             self.values = PackedValues(self.body, self._load, self._angle)
         elif self.alike:
@@ -198,7 +200,7 @@ class _Function:
 class _PartText:
     """Writes the functions of the parts of a program."""
 
-    def __init__(self, program: Program, places: Places, kind: Kind, declared: set[str]):
+    def __init__(self, program: Program, places: MemoryPlaces, kind: Kind, declared: set[str]):
         self.program, self.places, self.kind, self.declared = program, places, kind, declared
         self.results = results(program, places.rows)
         self.paired = paired_angles(program)
@@ -208,7 +210,7 @@ class _PartText:
             if type(x) is Node:
                 self.stores.setdefault(x.number, []).append((row, summed))
 
-    def of(self, number: int, members: Sequence[Part], *, first: bool, last: bool) -> tuple[str, list[str]]:
+    def of(self, number: int, members: Sequence[KernelPart], *, first: bool, last: bool) -> tuple[str, list[str]]:
         """Return the text of the function of alike parts, or of one part, and their tables."""
         function = _Function(members, self.places, self.kind, self.declared, packed=self.program.one)
         crossing = self.places.crossing
@@ -228,7 +230,7 @@ class _PartText:
                 if any(n.number in crossing for n in column):
                     function.wait(node, [crossing.get(n.number, self.places.vacant) for n in column])()
         # What a loop carries is read before any of it is stored.
-        carried = [(x, crossing[to if isinstance(to, Loop) else to.number]) for x, to in members[0].stored]
+        carried = [(x, crossing[to if isinstance(to, GraphLoop) else to.number]) for x, to in members[0].stored]
         for store in [function.wait(x, [row]) for x, row in carried]:
             store()
         more = ("%leaving", "%table") if function.alike else ()
@@ -251,7 +253,7 @@ class _NoTwins:
 class _Twins:
     """The nodes of alike parts that correspond to those of the first of them."""
 
-    def __init__(self, members: Sequence[Part]):
+    def __init__(self, members: Sequence[KernelPart]):
         self.members = members
         self.place: dict[int, int] = {n.number: k for k, n in enumerate(members[0].nodes)}
         self.used_at: dict[int, tuple[int, int]] = {}

@@ -32,8 +32,8 @@ import numpy as np
 from jaxdyn._errors import JaxdynError
 from jaxdyn._types import ArrayLike
 from jaxdyn.io.mjcf import _compiled as mj
-from jaxdyn.io.mjcf._equalities import acting_equalities, add_equalities
-from jaxdyn.io.mjcf._left_out import parts_left_out
+from jaxdyn.io.mjcf._equality_constraints import acting_equalities, add_equalities
+from jaxdyn.io.mjcf._left_out_of_mjcf import parts_left_out
 from jaxdyn.io.mjcf._massless import compile_massless_mjcf
 from jaxdyn.io.robot_files import LARGEST, LeftOut, enumerate_names, present, warn_of_what_is_left_out
 from jaxdyn.model import BodyInertia, Joint, Model, ModelBuilder

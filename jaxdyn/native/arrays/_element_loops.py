@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from jaxdyn.native._matrix_loops import Number
+from jaxdyn.native.arrays._array_values import Array, Buffer, Index, Writer
 from jaxdyn.native.arrays._text import ArrayText, type_of
-from jaxdyn.native.arrays._values import Array, Buffer, Index, Writer
 
 UNROLLED = 4
 """The most rounds of an inner loop that are written out one after the other."""

@@ -12,7 +12,7 @@ from jaxdyn._errors import ModelError, naming_arguments, require_positive
 from jaxdyn._types import Array, Float
 from jaxdyn.model import Model
 from jaxdyn.simulate import Transmission
-from jaxdyn.trajopt.problem._constraints import Constraint
+from jaxdyn.trajopt.problem._bounded_residuals import Constraint
 from jaxdyn.trajopt.problem._dynamics import AbstractDynamics, ModelDynamics
 from jaxdyn.trajopt.problem._residuals import Linear, StateOnlyResidual, robot_state
 from jaxdyn.trajopt.problem._world_dynamics import WorldDynamics
