@@ -20,10 +20,9 @@ import pytest
 from mutations import mutated
 
 import jaxdyn
-from experiments import train_policy
 from experiments._resuming import Pieces
 from jaxdyn import DataError, cli, samples, viz
-from jaxdyn.cli import FitFiles, read_config
+from jaxdyn.cli import FitFiles
 from jaxdyn.sysid import (
     JointEffects,
     Parametrization,
@@ -187,16 +186,10 @@ class Readers:
         )
         files = FitFiles(folder / "fits", {"a": 1}, [recording])
         files.save("fit", fit)
-        config = read_config(train_policy.Config, train_policy.DEFAULT_CONFIG)
-        first = train_policy.initial_training(config)
-        train_policy.save_checkpoint(folder / "checkpoint.npz", "job", first._replace(iteration=3, costs=np.ones(3)))
 
         def begun() -> bytes:
             FitFiles(folder / "fits", {"a": 1}, [recording])
             return b"begun"
-
-        def trained():
-            return train_policy.load_checkpoint(folder, "job", first)
 
         def made() -> bytes:
             pieces = Pieces(folder, "pieces", ["a.npz", "b.npz"], {"seed": 1}, "why")
@@ -206,7 +199,6 @@ class Readers:
         self.all = {
             "fits/fit.npz": lambda: flat(files.load("fit", robot, effects)),
             "fits/begun.json": begun,
-            "checkpoint.npz": lambda: flat(x if (x := trained()).iteration else None),
             "manifest.json": made,
             "b.npz": made,
         }
