@@ -45,8 +45,6 @@ from jaxdyn.cli._result_files import (
 from jaxdyn.model import Model
 from jaxdyn.viz import plot_torques
 
-SAVE_EVERY = 1.0
-"""Seconds of work that an interruption may cost; a step takes milliseconds."""
 _BEGUN = "begun.json"
 BEFORE, LINEAR, PHYSICAL = "before", "least squares", "physical fit"
 # These keys may change between an interruption and the next run: they do not change the fits.
@@ -67,9 +65,9 @@ type Errors = dict[str, dict[str, np.ndarray]]
 
 
 class FitFiles:
-    """The fits of one configuration and one set of data in a folder, by name, and the states of unfinished fits. A file
-    that is damaged, or of other fits, is set aside with a warning, and its fit begins anew. **Raises** `DataError` if
-    the folder was begun with another configuration or other data."""
+    """The finished fits of one configuration and one set of data in a folder, by name. A file that is damaged, or of
+    other fits, is set aside with a warning, and its fit begins anew. **Raises** `DataError` if the folder was begun
+    with another configuration or other data."""
 
     def __init__(self, folder: Path, configuration: dict, recordings: list[sysid.Recording]):
         self.folder = folder
@@ -84,12 +82,8 @@ class FitFiles:
 
     def load(self, name: str, before: Model, effects: sysid.JointEffects) -> sysid.InverseDynamicsFit | None:
         """Return the finished fit `name`, or None."""
-        self._names += [f"{name}.npz", _unfinished(name)]
+        self._names.append(f"{name}.npz")
         return read_checkpoint(self.folder / f"{name}.npz", self._job, lambda arrays: _fit_of(arrays, before, effects))
-
-    def load_state(self, name: str) -> sysid.TorqueFitState | None:
-        """Return the state of the unfinished fit `name`, or None."""
-        return read_checkpoint(self.folder / _unfinished(name), self._job, sysid.TorqueFitState.from_arrays)
 
     def save(self, name: str, fit: sysid.InverseDynamicsFit) -> None:
         """Write a finished fit."""
@@ -101,10 +95,6 @@ class FitFiles:
         arrays["others"] = np.array(json.dumps({x: value for x, value in fields.items() if x not in numbers}))
         write_checkpoint(self.folder / f"{name}.npz", arrays, self._job)
 
-    def save_state(self, name: str, state: sysid.TorqueFitState) -> None:
-        """Write the state of an unfinished fit."""
-        write_checkpoint(self.folder / _unfinished(name), state.arrays(), self._job)
-
     def remove(self) -> None:
         """Delete the files of these fits, after the last one, and the folder if nothing else is in it."""
         for name in self._names:
@@ -114,11 +104,6 @@ class FitFiles:
             print(f"{self.folder} stays, with what is not of these fits: {', '.join(others)}")
         else:
             self.folder.rmdir()
-
-
-def _unfinished(name: str) -> str:
-    """Return the file of the state of an unfinished fit."""
-    return f"{name}, unfinished.npz"
 
 
 def _fit_of(arrays: dict[str, np.ndarray], before: Model, effects: sysid.JointEffects) -> sysid.InverseDynamicsFit:
@@ -193,7 +178,7 @@ def _run_fits(
 
     announce("compiling, and fitting by least squares and with physical links")
     linear = finish(LINEAR, believed, known, lambda: sysid.ordinary_least_squares(believed, plan.recordings, **known))
-    physical = finish(PHYSICAL, plan.start, common, lambda: _fit_physical(config, plan, common, files))
+    physical = finish(PHYSICAL, plan.start, common, lambda: _fit_physical(config, plan, common))
     times = ", ".join(f"{name} {x:.1f} s" for name, x in seconds.items())
     print(
         f"physical fit: {physical.status.text}; {physical.iterations} steps, {physical.rounds} rounds; least squares: "
@@ -202,24 +187,14 @@ def _run_fits(
     return {BEFORE: sysid.InverseDynamicsFit.unfitted(model), LINEAR: linear, PHYSICAL: physical}, seconds
 
 
-def _fit_physical(
-    config: IdentifyConfig, plan: sysid.Plan, common: dict[str, Any], files: FitFiles
-) -> sysid.InverseDynamicsFit:
-    """Run the physically consistent fit, or continue it, with its state in a file."""
-    state = files.load_state(PHYSICAL)
-    if state is not None:
-        print(f"physical fit: continues in round {state.round} at step {state.step}")
-    saved = -np.inf
+def _fit_physical(config: IdentifyConfig, plan: sysid.Plan, common: dict[str, Any]) -> sysid.InverseDynamicsFit:
+    """Run the physically consistent fit."""
     with ProgressBar(desc=PHYSICAL, unit=" steps", mininterval=0.1) as bar:
 
         def report(step: sysid.Step) -> None:
-            nonlocal saved
             decrease = f"{step.expected_decrease:.1e}"
             bar.set_postfix(round=step.round, cost=f"{step.cost:.6g}", expected_decrease=decrease, refresh=False)
             bar.update()
-            if time.perf_counter() - saved >= SAVE_EVERY:
-                files.save_state(PHYSICAL, step.state)
-                saved = time.perf_counter()
 
         return sysid.fit_inverse_dynamics(
             plan.start,
@@ -228,7 +203,6 @@ def _fit_physical(
             rounds=config.rounds,
             max_iterations=config.max_iterations,
             report=report,
-            state=state,
             **common,
         )
 

@@ -21,7 +21,6 @@ from jaxdyn._status import Status
 from jaxdyn.model import Model
 from jaxdyn.simulate import State, Trajectory
 from jaxdyn.simulate.integrators import Integrator
-from jaxdyn.sysid._states import array_of_state
 from jaxdyn.sysid.parameters import Parametrization, leaves
 from jaxdyn.sysid.rollouts._arrow import ArrowSystem
 from jaxdyn.sysid.rollouts._closed_loops import closure
@@ -94,7 +93,7 @@ class ShootingState(Iterate):
     def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> ShootingState:
         """Return the state that has these `arrays()`. **Raises** `DataError` for arrays that are missing, not finite,
         or of other shapes or types than those of a state."""
-        get = functools.partial(array_of_state, arrays)
+        get = functools.partial(_array_of_state, arrays)
         q, v = get("q", (None, None)), get("v", (None, None))
         segments, nv = v.shape
         found = {name: get(name, (), infinite=True) for name in ("cost", "expected", "damping")}
@@ -304,3 +303,30 @@ def _against_zeros(problem: ShootingProblem, slope: jax.Array) -> jax.Array:
     """The derivative with respect to the zeros, through the positions that they move, `[segments, m, zeros]`."""
     by_recording = problem.owner[:, None, :, None] * slope[..., None, : problem.model.nv]
     return -problem.zero_deviation * by_recording.reshape(*slope.shape[:2], -1)
+
+
+def _array_of_state(
+    arrays: Mapping[str, np.ndarray],
+    name: str,
+    shape: tuple[int | None, ...] = (),
+    *,
+    positive: bool = False,
+    whole: bool = False,
+    infinite: bool = False,
+) -> np.ndarray:
+    """Return an array of a saved state. **Raises** `DataError` unless it is there and has real numbers, this shape
+    (None for any length), and finite elements, with the exceptions and additions given: `positive` elements, `whole`
+    numbers from zero, or `infinite` ones, such as the cost before the first step."""
+    if name not in arrays:
+        raise DataError(f"these arrays are not the state of a fit: {name} is missing")
+    x = np.asarray(arrays[name])
+    where = f"these arrays are not the state of a fit: {name} is {x.dtype}{list(x.shape)}"
+    if x.dtype.kind not in ("iu" if whole else "fiu"):
+        raise DataError(f"{where}; {'integers' if whole else 'real numbers'} are needed")
+    if x.ndim != len(shape) or any(n is not None and n != have for n, have in zip(shape, x.shape, strict=True)):
+        raise DataError(f"{where}; [{', '.join('n' if n is None else str(n) for n in shape)}] is needed")
+    if np.isnan(x).any() or not (infinite or np.isfinite(x).all()):
+        raise DataError(f"{where} with elements that are not finite")
+    if (positive and not (x > 0).all()) or (whole and not (x >= 0).all()):
+        raise DataError(f"{where} with elements that are not positive")
+    return x

@@ -23,7 +23,7 @@ from jaxdyn.trajopt.ddp._barrier import Sides, inside_box
 from jaxdyn.trajopt.ddp._constrained_state import EXACTNESS, ActiveSet, ConstrainedState, control_width, cost_scale
 from jaxdyn.trajopt.ddp._expansion import ConstraintComponents, Expansion
 from jaxdyn.trajopt.ddp._interior_point import Bounded, interior_point_sets
-from jaxdyn.trajopt.ddp._riccati import Policy, backward_with_active_set, control_slopes
+from jaxdyn.trajopt.ddp._riccati import AffinePolicy, backward_with_active_set, control_slopes
 from jaxdyn.trajopt.problem import Problem
 
 AT_BOUND = 2e-5
@@ -63,7 +63,7 @@ def _beyond(rows: ConstraintComponents, dxs, dus) -> Sides:
 
 def active_set_policy(
     problem: Problem, s: ConstrainedState, e: Expansion, rows: ConstraintComponents, regularization
-) -> tuple[Policy, Sides]:
+) -> tuple[AffinePolicy, Sides]:
     """The policy of the step that solves the linear-quadratic problem with all inequalities, and their active set; not
     `ok` where none is found. `regularization` is added as in `backward`."""
     low, high = problem.control_box
@@ -125,7 +125,7 @@ def after_active_set_step(
     s: ConstrainedState,
     after: ConstrainedState,
     rows: ConstraintComponents,
-    policy: Policy,
+    policy: AffinePolicy,
     active: Sides,
     dxs,
     dus,

@@ -20,7 +20,7 @@ from jaxdyn.trajopt.ddp._expansion import (
     vecmat,
 )
 from jaxdyn.trajopt.ddp._filter import Filter
-from jaxdyn.trajopt.ddp._riccati import Policy
+from jaxdyn.trajopt.ddp._riccati import AffinePolicy
 from jaxdyn.trajopt.problem import Problem, bound_excess, join_rows
 
 EXACTNESS = 0.58
@@ -150,7 +150,7 @@ class ConstrainedState(NamedTuple):
     violation: Array
     """Largest relative violation at the last update of the barrier."""
     scale: Scale
-    policy: Policy
+    policy: AffinePolicy
     promised: Array
     regularized: Array
     """Whether the step that promised this had a regularization."""

@@ -25,9 +25,9 @@ from jaxdyn.trajopt.ddp._expansion import Expansion, Stationarity, cost_spread, 
 from jaxdyn.trajopt.ddp._line_search import TrajectoryIterate, linear_step, no_step, search
 from jaxdyn.trajopt.ddp._minimality import ATTEMPTS, curvature_tolerance, free_controls, leaving_policy
 from jaxdyn.trajopt.ddp._riccati import (
+    AffinePolicy,
     CurvatureShift,
     HeldControls,
-    Policy,
     backward,
     backward_associative,
     backward_in_box,
@@ -58,7 +58,7 @@ class DDPState(NamedTuple):
     linear_steps: Array
     """Number of steps of the linear model; -1 where none is tried any more."""
     regularization: Array
-    policy: Policy
+    policy: AffinePolicy
     toward: Array
     """Costates."""
     promised: Array
@@ -95,7 +95,7 @@ def _initial_state(problem: Problem, options: DDPOptions, us, xs, near: bool) ->
         feasible=_is_rounding(gaps, xs),
         linear_steps=zero,
         regularization=options.regularization,
-        policy=Policy.zeros(problem.horizon, problem.dynamics.ndx, problem.dynamics.nu, dtype),
+        policy=AffinePolicy.zeros(problem.horizon, problem.dynamics.ndx, problem.dynamics.nu, dtype),
         toward=jnp.zeros_like(gaps),
         # Near a solution the first step takes second derivatives, as if the last one had promised little.
         promised=jnp.asarray(0.0 if near else jnp.inf, dtype),
@@ -229,7 +229,7 @@ def _judge(
     return _Verdict((stationary & minimal) | (checks & ok), (stationary & ~minimal) | fails, left, no_minimum)
 
 
-def _promised(policy: Policy) -> Array:
+def _promised(policy: AffinePolicy) -> Array:
     """The decrease that a policy promises, and infinity without one. Regularization hides a part of it, which counts,
     too."""
     promised = jnp.abs(policy.slope + 0.5 * policy.curvature) / jnp.maximum(policy.undamped, 1e-12)
@@ -242,7 +242,7 @@ def _search(
     s: DDPState,
     e: Expansion,
     here: TrajectoryIterate,
-    policy: Policy,
+    policy: AffinePolicy,
     free,
     size,
 ):
@@ -264,7 +264,7 @@ def _free_slopes(problem: Problem, us, slopes):
 
 def _regularized_policy(
     problem: Problem, options: DDPOptions, s: DDPState, e: Expansion, scale, free, late: Callable
-) -> tuple[Policy, Array, Array]:
+) -> tuple[AffinePolicy, Array, Array]:
     """The policy by a backward pass, the regularization that it took, and whether the pass shows that a stationary
     iterate is a minimum. If the last step promised little, `"adaptive"` and `"finishing"` try all second derivatives,
     and drop those that Gauss-Newton leaves out before they regularize. A check has them and no regularization."""

@@ -10,7 +10,7 @@ from jax import lax
 from jaxdyn._types import Array, Float
 from jaxdyn.trajopt.ddp._ddp_options import DDPOptions
 from jaxdyn.trajopt.ddp._expansion import Expansion, matvec
-from jaxdyn.trajopt.ddp._riccati import Policy, linear_roll_out
+from jaxdyn.trajopt.ddp._riccati import AffinePolicy, linear_roll_out
 from jaxdyn.trajopt.problem import Problem
 
 FEWER = 0.9
@@ -34,7 +34,7 @@ class LineSearchResult(NamedTuple):
     iterate: TrajectoryIterate
 
 
-def roll_out(problem: Problem, iterate: TrajectoryIterate, policy: Policy, alpha, box):
+def roll_out(problem: Problem, iterate: TrajectoryIterate, policy: AffinePolicy, alpha, box):
     """States, controls, and the displacements of the states, under the policy with the step length `alpha`.
 
     Gaps shrink by `1 - alpha` (Giftthaler et al., A family of iterative Gauss-Newton shooting methods, IROS 2018).
@@ -65,7 +65,7 @@ def no_step(iterate: TrajectoryIterate) -> LineSearchResult:
     return LineSearchResult(jnp.array(False), jnp.zeros_like(iterate.cost), iterate)
 
 
-def linear_step(problem: Problem, iterate: TrajectoryIterate, e: Expansion, policy: Policy) -> LineSearchResult:
+def linear_step(problem: Problem, iterate: TrajectoryIterate, e: Expansion, policy: AffinePolicy) -> LineSearchResult:
     """The whole step of the linear model, as in direct multiple shooting (Giftthaler et al., IROS 2018).
 
     It is accepted if it lessens the gaps, or else the cost and the price of the gaps: their absolute values, weighted
@@ -84,7 +84,7 @@ def linear_step(problem: Problem, iterate: TrajectoryIterate, e: Expansion, poli
 
 
 def search(
-    problem: Problem, options: DDPOptions, iterate: TrajectoryIterate, policy: Policy, first: LineSearchResult
+    problem: Problem, options: DDPOptions, iterate: TrajectoryIterate, policy: AffinePolicy, first: LineSearchResult
 ) -> LineSearchResult:
     """Search for the first of the step lengths that is good enough, unless the `first` trial is accepted; a group is
     tried at once, and the next group where none of it is. Nothing is tried unless the policy is `ok`.

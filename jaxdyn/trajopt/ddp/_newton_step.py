@@ -41,7 +41,7 @@ from jaxdyn.trajopt.ddp._expansion import (
 from jaxdyn.trajopt.ddp._filter import Point, Trial, search
 from jaxdyn.trajopt.ddp._line_search import TrajectoryIterate, roll_out
 from jaxdyn.trajopt.ddp._minimality import curvature_terms
-from jaxdyn.trajopt.ddp._riccati import HeldControls, Policy, backward, backward_associative, linear_roll_out
+from jaxdyn.trajopt.ddp._riccati import AffinePolicy, HeldControls, backward, backward_associative, linear_roll_out
 from jaxdyn.trajopt.problem import Problem
 
 NEAREST = 0.99
@@ -177,7 +177,7 @@ def take_step(
     e: Expansion,
     rows: ConstraintComponents,
     barrier: RowBarrier,
-    policy: Policy,
+    policy: AffinePolicy,
     active,
 ):
     """The state after the longest acceptable part of the policy's step; that part, which is zero where none is; the
@@ -304,7 +304,7 @@ def _part_of_step(ratios, whole) -> Array:
     return jnp.minimum(whole, 1 / jnp.maximum(largest, 1e-30))
 
 
-def _linear_step(e: Expansion, policy: Policy, alpha, cut: Sides):
+def _linear_step(e: Expansion, policy: AffinePolicy, alpha, cut: Sides):
     """The displacements of states and controls by a part of the policy's step, by the linear dynamics; controls are cut
     at the displacements `cut`, and those after them make up for it by feedback."""
 

@@ -22,7 +22,7 @@ from jaxdyn._types import Array, Float
 from jaxdyn.trajopt.ddp._expansion import Expansion, lagrangian_curvatures, matvec, vecmat
 from jaxdyn.trajopt.ddp._expansion import costates as costates_along
 from jaxdyn.trajopt.ddp._minimality import curvature_terms
-from jaxdyn.trajopt.ddp._riccati import HeldControls, Policy, backward, free_block, linear_roll_out
+from jaxdyn.trajopt.ddp._riccati import AffinePolicy, HeldControls, backward, free_block, linear_roll_out
 from jaxdyn.trajopt.problem import Problem, Quadratic, join_rows
 
 REFINEMENTS = 12
@@ -94,7 +94,7 @@ class KKTSystem(NamedTuple):
     """The linear-quadratic problem with heavily weighted constraints, and the factors of its Riccati recursion."""
 
     e: Expansion
-    policy: Policy
+    policy: AffinePolicy
     root: Array
     """Lower Cholesky factors of the curvatures in the free controls."""
     G: Array
