@@ -1,6 +1,6 @@
 """Optimal control problems: dynamics, residuals, costs and constraints."""
 
-from jaxdyn.trajopt.problem._bounded_residuals import Constraint, bound_excess, join_constraints
+from jaxdyn.trajopt.problem._bounded_residuals import Constraint, bound_excess
 from jaxdyn.trajopt.problem._clearance import ClearanceResidual
 from jaxdyn.trajopt.problem._costs import (
     AbstractCost,
@@ -11,7 +11,6 @@ from jaxdyn.trajopt.problem._costs import (
     SmoothAbsCost,
     TimeVarying,
     function_of_displacement,
-    gauss_newton_expansion,
     hessian_blocks,
     quadratic_expansion,
     term_at_stage,
