@@ -148,7 +148,7 @@ SHARED_CLASSES = {
 SHARED_MODULES = {
     "_actuators", "_articulated_bodies", "_closed_loops", "_constraints", "_equalities", "_files",
     "_identify", "_inertia", "_joint_motions", "_law", "_left_out", "_limits", "_loops", "_mesh_files", "_module",
-    "_motions", "_numbers", "_parts", "_places", "_rays", "_reader", "_rows", "_shapes", "_step",
+    "_motions", "_numbers", "_parts", "_rays", "_reader", "_rows", "_shapes", "_step",
     "_sums", "_target", "_tree", "_values", "_views", "_writer",
 }  # fmt: skip
 """Names of modules that stand for several things, a list that may only shrink, too."""
