@@ -38,7 +38,7 @@ from jaxdyn.sysid.rollouts._arrow import (
     solve_normal,
 )
 from jaxdyn.sysid.rollouts._recorded_rollouts import cut_recordings
-from jaxdyn.sysid.rollouts._robust_loss import RobustLoss
+from jaxdyn.sysid.rollouts._shooting import RobustLoss
 from jaxdyn.sysid.rollouts._shooting import (
     ShootingProblem,
     ShootingState,
