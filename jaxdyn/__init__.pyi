@@ -7,6 +7,7 @@ from . import algorithms as algorithms
 from . import contact as contact
 from . import geometry as geometry
 from . import io as io
+from . import learn as learn
 from . import model as model
 from . import native as native
 from . import samples as samples

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdyn.algorithms.recursions import Robot, turning_accelerations
-from jaxdyn.spatial import Mat3, Quaternion, Vec3
+from jaxdyn.spatial import Force, Mat3, Quaternion, Vec3
 from jaxdyn.tree import take_rows
 from jaxdyn.worlds._bodies import loads_of
 from jaxdyn.worlds._constraints import RowKinds
@@ -40,9 +40,7 @@ def sensor_rows(robot: Robot, world: PartRows, at: Balance, a, pushes, time, wre
     """Return the values of all sensors at the accelerations `a` of a solved state, `[n, *batch]`, with the forces of
     the rows of constraints."""
     now, kinds = at.now, world.constraints.kinds
-    loads, contacts = _contacts(robot, world, now.at, kinds, pushes)
-    if world.constraints.equalities.held is not None:
-        loads += _held(robot, world.constraints.equalities.held, now.at, pushes)
+    loads, contacts = _loads_of_rows(robot, world, at, pushes)
     if wrenches is not None:
         loads += (loads_of(robot, world, now.at, wrenches),)
     if now.tendons is not None:
@@ -61,6 +59,33 @@ def sensor_rows(robot: Robot, world: PartRows, at: Balance, a, pushes, time, wre
         time=robot.broadcast(time[0]),
     )
     return robot.broadcast(sensor_values(robot, world.sensors, now.at, readings))
+
+
+def _loads_of_rows(robot: Robot, world: PartRows, at: Balance, pushes):
+    """Return the forces of contacts, connections and welds on bodies, and the contacts as sensors of touch see them."""
+    loads, contacts = _contacts(robot, world, at.now.at, world.constraints.kinds, pushes)
+    if world.constraints.equalities.held is not None:
+        loads += _held(robot, world.constraints.equalities.held, at.now.at, pushes)
+    return loads, contacts
+
+
+def _body_wrenches(robot: Robot, world: PartRows, at: Balance, pushes):
+    """Return the forces of contacts, connections and welds on bodies and their moments about the centers of mass,
+    rows `[6 nbody]`."""
+    count = len(world.bodies.names)
+    centers = Places.located(world.bodies.centers, at.now.at).pose.translation
+    none = [jnp.zeros((count, *robot.batch), robot.dtype)] * 3
+    total = Force(Vec3(*none), Vec3(*none))
+    for loads in _loads_of_rows(robot, world, at, pushes)[0]:
+        moment = loads.moment + (loads.point - take_rows(centers, loads.bodies)).cross(loads.force)
+        total = total + sums(jax.tree.map(robot.broadcast, Force(moment, loads.force)), loads.bodies, count)
+    return _packed(total.force, total.moment)
+
+
+def _packed(*vectors: Vec3):
+    """Return vectors `[n, *batch]` one after the other for each row, `[3 k n, *batch]`."""
+    x = jnp.stack([c for vector in vectors for c in (vector.x, vector.y, vector.z)], axis=1)
+    return x.reshape(-1, *x.shape[2:])
 
 
 def _tension(robot: Robot, world: PartRows, now: Acting):
@@ -182,8 +207,8 @@ class Quantities:
 
     `acceleration`, as this library has it; `step`, the configuration, velocity and activations after a step of an
     integrator other than `rk4`; `rates` of the activations; `torque` of the constraints on the degrees of freedom;
-    `sensors`, all values one after the other; `contacts`, a `ContactTable`; and `deep`, the number of contacts as in
-    `SolverReport`.
+    `sensors`, all values one after the other; `contacts`, a `ContactTable`; `deep`, the number of contacts as in
+    `SolverReport`; and those of `World.step_and_read`.
     """
 
     names: tuple[str, ...]
@@ -204,6 +229,17 @@ class Quantities:
             split = jnp.split(pushes, np.cumsum([term.offset.shape[0] for term in at.terms]))
             return constraint_torque(robot, at, split[:-1])
 
+        def centers():
+            return Places.located(world.bodies.centers, now.at)
+
+        def axes():
+            R = centers().pose.rotation
+            return _packed(*(Vec3(*(getattr(column, name) for column in (R.x, R.y, R.z))) for name in "xyz"))
+
+        def velocities():
+            velocity = centers().velocity(now.at)
+            return _packed(velocity.linear, velocity.angular)
+
         made: dict[str, Callable] = {
             "acceleration": lambda: a - turning_accelerations(robot, robot.broadcast(now.at.v)),
             "step": lambda: after_step(robot, world, now, a),
@@ -212,5 +248,10 @@ class Quantities:
             "sensors": lambda: sensor_rows(robot, world, at, a, pushes, **further),
             "contacts": lambda: contact_table(robot, world, now.at, world.constraints.kinds, pushes),
             "deep": lambda: deep_contacts(robot, world, now.at),
+            "actuator_torque": lambda: now.actuators.torque,
+            "body_centers": lambda: _packed(centers().pose.translation),
+            "body_axes": axes,
+            "body_velocities": velocities,
+            "body_wrenches": lambda: _body_wrenches(robot, world, at, pushes),
         }
         return {name: jax.tree.map(robot.broadcast, made[name]()) for name in self.names}

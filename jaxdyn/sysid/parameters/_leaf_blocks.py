@@ -17,9 +17,8 @@ from jaxdyn.model import LEAVES, Model
 from jaxdyn.spatial import Quaternion, Vec3
 from jaxdyn.sysid.parameters import _leaves as leaves
 from jaxdyn.sysid.parameters import _world_arrays as world_arrays
-from jaxdyn.sysid.parameters._leaves import leaf_name, model_of
+from jaxdyn.sysid.parameters._leaves import Place, chosen_places, leaf_name, model_of, place_label
 from jaxdyn.sysid.parameters._parametrization import AbstractBlock, AbstractChoice, JoinedBlocks, ScaledEntries
-from jaxdyn.sysid.parameters._places import Place, chosen_places, place_label
 from jaxdyn.sysid.parameters._touching_arrays import entry_name
 from jaxdyn.sysid.parameters._world_arrays import Owned
 from jaxdyn.worlds import World

@@ -14,7 +14,7 @@ from scipy.linalg import qr
 from jaxdyn import _printing as printing
 from jaxdyn._errors import DataError, require_positive_integer
 from jaxdyn._status import Status
-from jaxdyn.sysid.parameters import Parametrization, leaves, places, touching_arrays
+from jaxdyn.sysid.parameters import Parametrization, leaves, touching_arrays
 from jaxdyn.sysid.rollouts._arrow import ArrowSystem, compress, eliminate_states, influence, solution
 from jaxdyn.sysid.rollouts._shooting import ShootingState
 from jaxdyn.sysid.torques import Intervals, intervals, torque_layout, torque_model
@@ -202,8 +202,8 @@ class RolloutFit(eqx.Module):
             name, shape = leaves.leaf_name(reference, number), np.shape(arrays[number])
             if label := labels.get((number, place)) or touching_arrays.entry_name(reference, number, place):
                 out.append(label)
-            elif (leaf := name.rpartition(".")[2]) in places.LEAVES and place % 7 < 3:
-                label = places.place_label(model, (leaf, place // 7))
+            elif (leaf := name.rpartition(".")[2]) in leaves.LEAVES and place % 7 < 3:
+                label = leaves.place_label(model, (leaf, place // 7))
                 out.append(f"position {'xyz'[place % 7]}({label})")
             elif name.endswith("inertial_parameters"):
                 out.append(f"{torque_layout.INERTIAL_NAMES[place % 10]}({model.body_names[place // 10]})")

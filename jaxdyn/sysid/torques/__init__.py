@@ -11,8 +11,6 @@ from jaxdyn.sysid.torques._effects import JointEffects, JointEffectValues
 from jaxdyn.sysid.torques._fit_result import Evaluation, InverseDynamicsFit
 from jaxdyn.sysid.torques._identify import Identification, Plan, identify, plan_identification
 from jaxdyn.sysid.torques._intervals import Intervals
-from jaxdyn.sysid.torques._payload import identify_payload
-from jaxdyn.sysid.torques._payload_fit import PayloadFit
+from jaxdyn.sysid.torques._payload import PayloadFit, identify_payload
 from jaxdyn.sysid.torques._residual_causes import Cause, horizontal_axes, residual_causes
-from jaxdyn.sysid.torques._reweighting import TorqueFitState
 from jaxdyn.sysid.torques._torque_fit import Step, cross_validate, fit_inverse_dynamics, ordinary_least_squares

@@ -11,8 +11,8 @@ import numpy as np
 from jaxdyn._errors import DataError
 from jaxdyn._types import ArrayLike
 from jaxdyn.sysid.torques._physical_fit import Physical, minimize, start_at
+from jaxdyn.sysid.torques._recorded_motions import TorqueData
 from jaxdyn.sysid.torques._reweighting import first_noise
-from jaxdyn.sysid.torques._torque_data import TorqueData
 from jaxdyn.sysid.torques._torque_model import Samples
 
 PRIOR_WEIGHTS = (0.01, 0.1, 1.0, 10.0, 100.0, 1000.0)
@@ -97,7 +97,7 @@ def held_out_errors(
             if i and near:
                 start = points[0]._replace(U=start.U)
             problem = problem._replace(weight=float(weights[k]))
-            found = minimize(problem, start, _STEPS, lambda *_: None, tolerance=_TOLERANCE).point
+            found = minimize(problem, start, _STEPS, tolerance=_TOLERANCE).point
             points[i : i + 1] = [found]
             if i:
                 rms = parts[i - 1].residual_rms(found.parameters(), layout.drive_gains(found.scale))

@@ -124,7 +124,7 @@ class _Linearization:
             point = point._replace(U=near.U)
         for _ in range(_FITS):
             problem = problem.with_data(self.data, self.sigma, layout)
-            point = minimize(problem, point, 100, lambda *_: None).point
+            point = minimize(problem, point, 100).point
             gain = layout.drive_gains(point.scale)
             rms = self.data.residual_rms(point.parameters(), gain)
             self.sigma = np.maximum(rms, 1e-6 * samples.torque_scale)

@@ -15,11 +15,10 @@ from jaxdyn._status import Status
 from jaxdyn.model import Model
 from jaxdyn.sysid.parameters import is_physical
 from jaxdyn.sysid.recordings import Recording, as_recordings
-from jaxdyn.sysid.torques import _lengths as lengths
 from jaxdyn.sysid.torques._base_parameters import BaseParameters, base_covariance_root, base_parameters_of
 from jaxdyn.sysid.torques._effects import JointEffects, JointEffectValues
 from jaxdyn.sysid.torques._intervals import Intervals, Posterior, normal_intervals, posterior_intervals
-from jaxdyn.sysid.torques._layout import INERTIAL_NAMES, POSITIVE, Layout
+from jaxdyn.sysid.torques._layout import INERTIAL_NAMES, POSITIVE, Layout, place_positions
 from jaxdyn.sysid.torques._physical_fit import with_gains
 from jaxdyn.sysid.torques._recorded_motions import (
     clipped_torques,
@@ -173,7 +172,7 @@ class InverseDynamicsFit(eqx.Module):
         joints = [leaves.get(POSITIVE[k], missing)[j] for k, j in layout.positive]
         inertial = np.asarray(model.inertial_parameters, np.float64).ravel()
         offsets = np.full(len(layout.offsets) + len(layout.delays), np.nan)
-        return np.concatenate([inertial, joints, offsets, lengths.positions(model, layout.places)])
+        return np.concatenate([inertial, joints, offsets, place_positions(model, layout.places)])
 
     @property
     def shape(self) -> EffectShape:

@@ -13,7 +13,6 @@ from jaxdyn import _printing as printing
 from jaxdyn._errors import naming_arguments
 from jaxdyn._types import ArrayLike
 from jaxdyn.model import Model
-from jaxdyn.sysid._progress_lines import Progress, ProgressReport
 from jaxdyn.sysid.parameters import nearest_physical_model
 from jaxdyn.sysid.recordings import (
     Recording,
@@ -23,13 +22,21 @@ from jaxdyn.sysid.recordings import (
     signals,
     unchecked_torques,
 )
-from jaxdyn.sysid.torques._acceleration_noise import without_bias
-from jaxdyn.sysid.torques._choices import BESIDE, PRIOR_WEIGHT, Choice, Trials, choose_effects, choose_prior_weight
+from jaxdyn.sysid.torques._choices import (
+    BESIDE,
+    PRIOR_WEIGHT,
+    Choice,
+    Progress,
+    ProgressReport,
+    Trials,
+    choose_effects,
+    choose_prior_weight,
+    without_bias,
+)
 from jaxdyn.sysid.torques._effect_search import without_resting_joints
 from jaxdyn.sysid.torques._effects import JointEffects, Joints
 from jaxdyn.sysid.torques._fit_result import Evaluation, InverseDynamicsFit
-from jaxdyn.sysid.torques._layout import require_one_robot
-from jaxdyn.sysid.torques._lengths import with_lengths_of
+from jaxdyn.sysid.torques._layout import require_one_robot, with_lengths_of
 from jaxdyn.sysid.torques._recorded_motions import driven_joints
 from jaxdyn.sysid.torques._residual_causes import (
     Cause,

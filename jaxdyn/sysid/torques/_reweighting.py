@@ -1,22 +1,16 @@
-"""The rounds of a fit: its state, and the noise, weights and transmitted torques that are estimated between them."""
+"""The noise, weights and transmitted torques that are estimated between the rounds of a fit."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Mapping
-from typing import Literal, NamedTuple, Self
+from typing import Literal
 
-import jax
 import numpy as np
 from scipy.linalg import solve_triangular
 
 from jaxdyn._errors import DataError, require_choice
-from jaxdyn.sysid._states import array_of_state
 from jaxdyn.sysid.torques._base_parameters import BaseParameters, base_parameters_of
-from jaxdyn.sysid.torques._layout import Layout
-from jaxdyn.sysid.torques._physical_fit import Physical, PhysicalProblem
-from jaxdyn.sysid.torques._torque_data import TorqueData
-from jaxdyn.sysid.torques._torque_model import EffectShape, Samples, with_parameters
+from jaxdyn.sysid.torques._recorded_motions import TorqueData
+from jaxdyn.sysid.torques._torque_model import Samples, with_parameters
 
 type Loss = Literal["squared", "huber", "cauchy"]
 
@@ -29,94 +23,20 @@ _SIGMA_TOLERANCE = 1e-3
 _HUBER, _CAUCHY, _MEDIAN = 1.345, 2.385, 1.4826
 
 
-class TorqueFitState(NamedTuple):
-    """All that `fit_inverse_dynamics` needs to resume: the choices made before its first round, the round of
-    re-weighting with its weights, and the last point."""
-
-    shape: EffectShape
-    refined: np.ndarray
-    """`[4, nv]`: 1 for the numbers of the shape that are parameters."""
-    prior_weight: float
-    round: int
-    step: int
-    """The number of the next step in this round."""
-    iterations: int
-    """The number of steps in the rounds before."""
-    sigma: np.ndarray
-    """`[nv]`: the noise by which this round weights the joints."""
-    weights: np.ndarray | None
-    """`[n, nv]`: the weights of the samples' squares for a robust loss, from the second round on."""
-    previous: np.ndarray | None
-    """`[P]`: the parameters at the end of the round before, which give the transmitted torques."""
-    point: Physical
-
-    @classmethod
-    def first(cls, samples: Samples, problem: PhysicalProblem) -> TorqueFitState:
-        """The state before the first step."""
-        refined = samples.refined.astype(np.int64)
-        return cls(samples.shape, refined, problem.weight, 1, 1, 0, samples.torque_scale, None, None, problem.prior)
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        """The state as arrays by name, to be saved."""
-        leaves = jax.tree_util.tree_leaves_with_path(self)
-        return {jax.tree_util.keystr(path).removeprefix("."): np.asarray(x) for path, x in leaves}
-
-    @classmethod
-    def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> TorqueFitState:
-        """The state from its `arrays()`. **Raises** `DataError` for arrays that are missing, not finite, or of other
-        shapes or types than those of a state."""
-        get = functools.partial(array_of_state, arrays)
-        weight, *counts = get("prior_weight"), *(get(name, whole=True) for name in ("round", "step", "iterations"))
-        sigma = get("sigma", (None,), positive=True)
-        shape = EffectShape(*(get(f"shape.{name}", sigma.shape) for name in EffectShape._fields))
-        axes = {"U": (None, 4, 4), "positive": (None,), "offset": (None,), "scale": (None,)}
-        signs = {"positive": True, "scale": True}
-        point = Physical(**{name: get(f"point.{name}", x, positive=signs.get(name, False)) for name, x in axes.items()})
-        weights = get("weights", (None, len(sigma))) if "weights" in arrays else None
-        previous = get("previous", point.parameters().shape) if "previous" in arrays else None
-        round_, step, iterations = (int(x) for x in counts)
-        refined = get("refined", (len(shape), len(sigma)), whole=True)
-        return cls(shape, refined, float(weight), round_, step, iterations, sigma, weights, previous, point)
-
-    def refining(self, samples: Samples, before: Layout) -> Self:
-        """The same state for samples that have fewer velocities and delays among the parameters than `before`."""
-        layout, point = samples.layout, self.point
-        positive = [x in layout.positive for x in before.positive]
-        n, m = len(before.offsets), len(before.delays)
-        offset = [*[True] * n, *(x in layout.delays for x in before.delays), *[True] * (len(point.offset) - n - m)]
-        point = point._replace(positive=point.positive[positive], offset=point.offset[offset])
-        previous = None if self.previous is None else point.parameters()
-        refined = samples.refined.astype(np.int64)
-        return self._replace(shape=samples.shape, refined=refined, previous=previous, point=point, step=1)
-
-    def require_like(self, first: TorqueFitState, samples: int) -> None:
-        """Raise `DataError` unless the state fits the problem whose state before its first step is `first`."""
-        shapes, needed = ({name: x.shape for name, x in state.arrays().items()} for state in (self, first))
-        if self.weights is not None:
-            needed["weights"] = (samples, len(first.sigma))
-        if any(shapes[name] != shape for name, shape in needed.items()):
-            raise DataError(
-                "the state is of another fit: its arrays have other shapes than this model, these joint effects and "
-                "recordings need. Give the arguments of that fit, or start without a state"
-            )
-
-
 class Reweighting:
     """The weights of joints and samples, estimated from the residuals after each round."""
 
-    def __init__(self, samples: Samples, loss: Loss, state: TorqueFitState | None = None):
+    def __init__(self, samples: Samples, loss: Loss, before: Reweighting | None = None):
+        """`before`: the weights to begin with, of other samples of the same recordings."""
         require_choice(loss, ("squared", "huber", "cauchy"), "loss", error=DataError)
-        self.samples, self.loss = samples, loss
-        self.noise: np.ndarray = samples.torque_scale if state is None else state.sigma
+        self.samples, self.loss, self.settled = samples, loss, False
+        self.noise: np.ndarray = samples.torque_scale if before is None else before.sigma
         """`[nv]`: the noise of each joint as estimated."""
         self.sigma = self.noise
         """`[nv]`: the same with a floor, by which the next round weights the joints."""
-        self.weights = None if state is None else state.weights
+        self.weights = None if before is None else before.weights
         """`[n, nv]`: the weights of the samples' squares for a robust loss, from the second round on."""
-        self.settled = False
         self._at: np.ndarray | None = None
-        if state is not None and state.previous is not None:
-            self.linearize(state.previous)
         self._data: TorqueData | None = None
 
     @property

@@ -17,7 +17,6 @@ from jaxdyn.algorithms import spring_torque, torque_regressor
 from jaxdyn.friction import FrictionSum, LoadProportional, Stribeck, Viscous
 from jaxdyn.model import Model
 from jaxdyn.sysid.recordings import as_recordings, signals
-from jaxdyn.sysid.torques import _lengths as lengths
 from jaxdyn.sysid.torques._effects import (
     SEARCHED,
     JointEffects,
@@ -27,17 +26,27 @@ from jaxdyn.sysid.torques._effects import (
     on_driven_joints,
     require_no_redundant_drives,
 )
-from jaxdyn.sysid.torques._layout import DELAYS, POSITIVE, VELOCITIES, Layout
+from jaxdyn.sysid.torques._layout import (
+    DELAYS,
+    POSITIVE,
+    VELOCITIES,
+    Layout,
+    length_slopes,
+    motion_of,
+    place_positions,
+    with_positions,
+)
 from jaxdyn.sysid.torques._recorded_motions import (
+    TorqueData,
     alike_blocks,
     clipped_torques,
     driven_joints,
     is_unclipped,
     low_pass_of,
     motion_arrays,
+    triangular_factors,
 )
 from jaxdyn.sysid.torques._recorded_motions import consecutive_blocks as consecutive_blocks
-from jaxdyn.sysid.torques._torque_data import TorqueData, triangular_factors
 
 _CHUNK = 4096
 # The step, as a part, of differences by the velocities of friction.
@@ -108,7 +117,7 @@ class Samples:
         self._take_delays()
         self.load = np.abs(self.tau)
         """`[n, nv]`: the transmitted torque that friction may grow with; at first the measured torque."""
-        self._linearized, self._values, self._transmitted = model, None, self.tau
+        self._linearized, self._values, self.transmitted = model, None, self.tau
         self._slopes = self._friction_slopes()
         size = np.sqrt(np.mean(self.tau**2, axis=0))
         if not size.max() > 0:
@@ -135,8 +144,8 @@ class Samples:
         lengths there, and those by velocities of friction and by delays at the values."""
         if self.layout.places:
             self._linearized, places = model, self.layout.places
-            self.model = lengths.with_positions(self.before, places, lengths.positions(model, places))
-            motion = lengths.motion_of(self.model, (self.q, self.v, self.a), self.joints)
+            self.model = with_positions(self.before, places, place_positions(model, places))
+            motion = motion_of(self.model, (self.q, self.v, self.a), self.joints)
             self.q, self.v, self.a = (np.asarray(x, np.float64) for x in motion)
             self._body_columns = []
         if values is not None and (self.layout.velocities or self.layout.delays):
@@ -145,8 +154,15 @@ class Samples:
             self._linearized, self._values = model, values
         if self.layout.nonlinear:
             self._take_delays()
-        self._transmitted = frictionless_torque(model, self.q, self.v, self.a, self.joints)
-        self.load, self._chunks = np.abs(self._transmitted), []
+        self.take_transmitted(frictionless_torque(model, *self.motion, self.joints))
+
+    @property
+    def motion(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        return self.q, self.v, self.a
+
+    def take_transmitted(self, torque: np.ndarray) -> None:
+        """Let load friction grow with these torques `[n, nv]`."""
+        self.transmitted, self.load, self._chunks = torque, np.abs(torque), []
         self._slopes = self._friction_slopes()
 
     def _take_delays(self) -> None:
@@ -182,14 +198,14 @@ class Samples:
         damping, coulomb = (np.asarray(x, np.float64) for x in (self._linearized.damping, self._linearized.friction))
 
         def friction(w: np.ndarray, v_s: np.ndarray) -> FrictionSum:
-            by_load = LoadProportional(values.load, self._transmitted, w)
+            by_load = LoadProportional(values.load, self.transmitted, w)
             return FrictionSum(Viscous(damping), Stribeck(coulomb, values.static, v_s, w), by_load)
 
         def slope(at: Callable[[float], FrictionSum]) -> np.ndarray:
             return (at(_STEP).torque(u) - at(-_STEP).torque(u)) / (2 * _STEP)
 
         law = friction(w, v_s)
-        torque = self._transmitted + law.torque(u)
+        torque = self.transmitted + law.torque(u)
         rates = self._on_recordings(lambda t, x: delay_signal(t, self.a[x], None, self.shape.friction_delay))
         return {
             "friction velocity": slope(lambda x: friction(w * (1 + x), v_s)) / w,
@@ -198,7 +214,7 @@ class Samples:
             "torque delay": -self._on_recordings(lambda t, x: np.gradient(torque[x], t, axis=0)),
         }
 
-    def _joint_columns(self, samples: np.ndarray) -> np.ndarray:
+    def joint_columns(self, samples: np.ndarray) -> np.ndarray:
         """The columns `[n, nv, P - 10 nb + 2]` after those of the bodies, at samples: of the effects, the known torque
         and the measured one."""
         layout, model, shape = self.layout, self.model, self.shape
@@ -238,23 +254,24 @@ class Samples:
         """`_joint_columns` with those of the positions, and the known torque for the positions that they are about."""
         places = self.layout.places
         motion = (self.q[samples], self.v[samples], self.a[samples])
-        slopes = lengths.length_slopes(self._linearized, places, motion, self.joints)
-        known = columns[..., -2] - slopes @ lengths.positions(self.model, places)
+        slopes = length_slopes(self._linearized, places, motion, self.joints)
+        known = columns[..., -2] - slopes @ place_positions(self.model, places)
         return np.concatenate([columns[..., :-2], slopes, known[..., None], columns[..., -1:]], axis=-1)
 
-    def _regressor(self, samples: np.ndarray) -> np.ndarray:
+    def regressor(self, samples: np.ndarray) -> np.ndarray:
         """The columns `[n, nv, 10 nb]` of the bodies at samples."""
         motion = (jnp.asarray(x[samples]) for x in (self.q, self.v, self.a))
         return self.on_drives(samples, np.asarray(body_columns(self.model, *motion), np.float64))
 
-    def _low_passed_regressor(self, part: int, samples: np.ndarray, low_pass: signals.Decimation) -> np.ndarray:
-        """The same after the low pass, for the samples of this number among `_parts`."""
-        if part < len(self._body_columns):
-            return self._body_columns[part]
-        out = low_pass.apply(self._regressor(samples))
-        if len(self) * self.layout.nv * 10 * self.layout.nb * 8 <= _KEPT:
-            self._body_columns.append(out)
-        return out
+    def low_passed_columns(self, part: int, samples: np.ndarray, low_pass: signals.Decimation) -> np.ndarray:
+        """All columns after the low pass, for the samples of this number among `_parts`."""
+        if part >= len(self._body_columns):
+            bodies = low_pass.apply(self.regressor(samples))
+            if len(self) * self.layout.nv * 10 * self.layout.nb * 8 <= _KEPT:
+                self._body_columns.append(bodies)
+        else:
+            bodies = self._body_columns[part]
+        return np.concatenate([bodies, low_pass.apply(self.joint_columns(samples))], axis=-1)
 
     def on_drives(self, samples: np.ndarray | slice, torques: np.ndarray) -> np.ndarray:
         """Torques `[n, nv, k]` of all joints at samples as those of the drives that do the same."""
@@ -265,22 +282,14 @@ class Samples:
         parts = zip(self.filters, self.starts, self.starts[1:], strict=False)
         return np.concatenate([f.apply(x[start:stop]) for f, start, stop in parts])
 
-    def chunks(
-        self, added: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None
-    ) -> Iterator[tuple[slice, np.ndarray]]:
-        """Yield rows and their `[rows, nv, P + 2]`: columns `Y`, known torque, measured torque; 0 where not valid.
-        `added(samples, B)` returns what to add to the columns `B` of samples, before the low pass."""
-        keep = added is None and len(self) * self.layout.nv * (self.layout.size + 2) * 8 <= _KEPT
+    def chunks(self) -> Iterator[tuple[slice, np.ndarray]]:
+        """Yield rows and their `[rows, nv, P + 2]`: columns `Y`, known torque, measured torque; 0 where not valid."""
+        keep = len(self) * self.layout.nv * (self.layout.size + 2) * 8 <= _KEPT
         for k, (rows, samples, low_pass) in enumerate(self._parts()):
-            if added is None and k < len(self._chunks):
+            if k < len(self._chunks):
                 yield rows, self._chunks[k]
                 continue
-            if added is None:
-                parts = self._low_passed_regressor(k, samples, low_pass), low_pass.apply(self._joint_columns(samples))
-                B = np.concatenate(parts, axis=-1)
-            else:
-                B = np.concatenate([self._regressor(samples), self._joint_columns(samples)], axis=-1)
-                B = low_pass.apply(B + self.on_drives(samples, added(samples, B)))
+            B = self.low_passed_columns(k, samples, low_pass)
             B = B[: rows.stop - rows.start] * self.valid[rows][..., None]
             if keep:
                 self._chunks.append(B)
@@ -315,12 +324,13 @@ class Samples:
         counts = self.valid * (1.0 if weights is None else weights)
         out = []
         for group in range(int(groups.max()) + 1):
-            factors = np.zeros((self.layout.nv, 0, self.layout.size + 2))
+            factors = np.zeros((self.layout.nv, 0, 0))
             for rows, B in self.chunks():
                 mine = groups[rows] == group
                 if mine.any():
-                    block = B[mine] * np.sqrt(counts[rows][mine])[..., None]
-                    factors = triangular_factors(np.concatenate([factors, block.swapaxes(0, 1)], axis=1))
+                    block = (B[mine] * np.sqrt(counts[rows][mine])[..., None]).swapaxes(0, 1)
+                    factors = factors.reshape(len(block), -1, block.shape[-1])
+                    factors = triangular_factors(np.concatenate([factors, block], axis=1))
             out.append(TorqueData(factors, np.maximum(counts[groups == group].sum(axis=0), 1.0)))
         return out
 
@@ -377,7 +387,7 @@ def with_parameters(samples: Samples, parameters: np.ndarray, gain: np.ndarray) 
     """The model of the samples with the leaves that parameters `[P]` name, and the values that no leaf holds."""
     model, layout = samples.before, samples.layout
     if layout.places:
-        model = lengths.with_positions(model, layout.places, layout.positions(parameters))
+        model = with_positions(model, layout.places, layout.positions(parameters))
     joints = layout.joint_values(parameters)
     found = [joints[x] for x in (*VELOCITIES, *DELAYS)]
     shape = EffectShape(*(np.where(np.isnan(x), old, x) for x, old in zip(found, samples.shape, strict=True)))
@@ -413,6 +423,6 @@ def effect_leaves(model: Model) -> dict[str, np.ndarray]:
 
 
 def require_known_lengths(effects: JointEffects | None, what: str, advice: str) -> None:
-    """Raise `DataError` for effects with unknown lengths."""
+    """Raise `DataError` for effects with unknown"""
     if effects is not None and effects.length:
         raise DataError(f"{what} does not take unknown lengths, in which torques are not linear; {advice}")

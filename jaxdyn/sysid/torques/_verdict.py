@@ -13,8 +13,7 @@ from jaxdyn.sysid.torques._base_parameters import BaseParameters
 from jaxdyn.sysid.torques._effects import SEARCHED, frictionless_torque
 from jaxdyn.sysid.torques._fit_result import InverseDynamicsFit
 from jaxdyn.sysid.torques._layout import DELAYS, INERTIAL_NAMES, VELOCITIES
-from jaxdyn.sysid.torques._residual_causes import LEAST_PART, Cause
-from jaxdyn.sysid.torques._structure import STRUCTURES
+from jaxdyn.sysid.torques._residual_causes import LEAST_PART, STRUCTURES, Cause
 
 # A link is on the edge of what is physical if its mass spreads along one axis by less than this part of another.
 _FLAT = 0.05

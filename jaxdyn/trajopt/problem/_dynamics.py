@@ -379,19 +379,39 @@ class ContinuousDynamics(_FunctionDynamics):
         return self.call(x, u, t)
 
 
-class _DisturbedDynamics(AbstractDynamics):
-    """The dynamics `inner`, whose every step is displaced by `disturbance`."""
+class DynamicsAround(AbstractDynamics):
+    """Dynamics around other dynamics, with their manifold and times."""
 
-    inner: AbstractDynamics
-    disturbance: Float[Array, "ndx"]
-    dt: Float[Array, ""]
-    t0: Float[Array, ""]
-    nx: int = eqx.field(static=True)
-    ndx: int = eqx.field(static=True)
-    nu: int = eqx.field(static=True)
+    inner: eqx.AbstractVar[AbstractDynamics]
 
-    euclidean = property(lambda self: self.inner.euclidean)
+    # The inner dynamics' own arrays, so a change of the time or of the step reaches them.
+    @property
+    def dt(self) -> Any:
+        """Length of a step, s."""
+        return self.inner.dt
+
+    @property
+    def t0(self) -> Any:
+        """Time of stage 0, s."""
+        return self.inner.t0
+
+    @property
+    def nx(self) -> int:
+        """Length of a state."""
+        return self.inner.nx
+
+    @property
+    def ndx(self) -> int:
+        """Length of a displacement of the state."""
+        return self.inner.ndx
+
+    @property
+    def nu(self) -> int:
+        """Length of a control."""
+        return self.inner.nu
+
     robot = property(lambda self: self.inner.robot)
+    euclidean = property(lambda self: self.inner.euclidean)
 
     def neutral(self):
         return self.inner.neutral()
@@ -411,6 +431,16 @@ class _DisturbedDynamics(AbstractDynamics):
     def displacement_rates(self, x):
         return self.inner.displacement_rates(x)
 
+    def require_horizon(self, horizon):
+        self.inner.require_horizon(horizon)
+
+
+class _DisturbedDynamics(DynamicsAround):
+    """The dynamics `inner`, whose every step is displaced by `disturbance`."""
+
+    inner: AbstractDynamics
+    disturbance: Float[Array, "ndx"]
+
     def step(self, x, u, k):
         return self.integrate(self.inner.step(x, u, k), self.disturbance)
 
@@ -426,8 +456,7 @@ class _DisturbedDynamics(AbstractDynamics):
 def with_disturbance(dynamics: AbstractDynamics, disturbance: Float[Array, "ndx"]) -> AbstractDynamics:
     """The dynamics with every step displaced by `disturbance`, the constant state disturbance that offset-free control
     assumes (Pannocchia & Rawlings, Disturbance models for offset-free model-predictive control, AIChE J. 2003)."""
-    same: dict[str, Any] = {name: getattr(dynamics, name) for name in ("dt", "t0", "nx", "ndx", "nu")}
-    return _DisturbedDynamics(inner=dynamics, disturbance=disturbance, **same)
+    return _DisturbedDynamics(dynamics, disturbance)
 
 
 def seconds(x, name: str, dtype=None) -> Array:
