@@ -87,7 +87,7 @@ def run(config: Config) -> dict[str, Any]:
         title = f"{config.name}: cost {out['cost']:.4g}, {out['status'].lower().replace('_', ' ')}"
         draw_motion(folder / "motion.png", title, dynamics, xs, us)
     if config.animation:
-        film_motion(folder / "motion.gif", dynamics, xs, task.shapes)
+        film_motion(folder / "motion.gif", dynamics, xs, task.world)
     return out
 
 
