@@ -99,13 +99,13 @@ def turning_rate(model: Model, v: Any) -> Any:
     return _with_linear(model.topology, v, 1.0, lambda angular, linear: linear + angular.cross(linear)) - v
 
 
-def forces_of_step(model: Model, contacts: ShapeContacts, q: Any, v: Any, a: Any, dt: Any) -> ContactForces:
+def forces_of_step(model: Model, contacts: ShapeContacts | None, q: Any, v: Any, a: Any, dt: Any) -> ContactForces:
     """Return the gaps, normals, points and forces of all contacts at a state, in the step of the length `dt` with the
     accelerations `a` in the axes of its start; zeros for both give the forces of the law at the state.
 
     The arguments are arrays in one precision, with all batch axes.
     """
-    if not contacts.names:
+    if contacts is None or not contacts.names:
         none = jnp.zeros((*v.shape[:-1], 0), v.dtype)
         return ContactForces(none, *(jnp.zeros((*none.shape, 3), none.dtype) for _ in range(3)))
     bound, operands = RobotAndParts.of(model, contacts, v.dtype, "contact_forces", (q, v))

@@ -113,32 +113,31 @@ def solved_as_model(given: Given, names: tuple[str, ...]) -> Solved:
     model, torque = _implicit(given, driven)
     start, (torque,) = common_form(model, State(arguments.q, arguments.v), {"tau": (torque, (model.nv,))})
     dt = parts.timestep.astype(start.v.dtype)
-    found: ContactForces | None = None
     if parts.touching is None:
         end = advance(model, start, torque, dt, None, parts.integrator)
-        a = aba(given.world.model, arguments.q, arguments.v, driven.torque)
+        gained = a = aba(given.world.model, arguments.q, arguments.v, driven.torque)
         error = count = jnp.zeros_like(a[..., 0])
     else:
         end, gained, report = _with_contact(model, parts.touching, start, torque, dt)
         a, error, count = gained - turning_rate(model, start.v), report.error, report.iterations
-        if {"sensors", "contacts"} & set(names):
-            found = forces_of_step(model, parts.touching, start.q, start.v, gained, dt)
+
+    def contacts() -> ContactForces:
+        return forces_of_step(model, parts.touching, start.q, start.v, gained, dt)
+
     made = {
         "step": lambda: (end.q, end.v, driven.activation),
         "acceleration": lambda: a,
         "rates": lambda: driven.rate,
-        "sensors": lambda: _sensed(given, a, found),
-        "contacts": lambda: found,
+        "sensors": lambda: _sensed(given, a, contacts()),
+        "contacts": contacts,
         "deep": lambda: jnp.zeros((*error.shape, 1), error.dtype),
     }
     return Solved(a, error, count, {name: made[name]() for name in names})
 
 
-def contacts_at(given: Given) -> ContactForces | None:
-    """Return the contacts at a state by the law at this state, without a step; None for a world without."""
+def contacts_at(given: Given) -> ContactForces:
+    """Return the contacts at a state by the law at this state, without a step."""
     world, (q, v) = given.world, (given.arguments.q, given.arguments.v)
-    if world.parts.touching is None:
-        return None
     return forces_of_step(world.model, world.parts.touching, q, v, jnp.zeros_like(v), jnp.zeros((), v.dtype))
 
 
@@ -154,7 +153,7 @@ def accelerations_as_model(given: Given) -> dict[str, Any]:
     return {"acceleration": a, "rates": driven.rate}
 
 
-def _sensed(given: Given, a: Any, found: ContactForces | None) -> Any:
+def _sensed(given: Given, a: Any, found: ContactForces) -> Any:
     """Return the values of all sensors at a state with the accelerations `a` and the contacts of a step."""
     world, arguments = given.world, given.arguments
     model, contacts, sensors = world.model, world.parts.touching, world.parts.sensors
@@ -162,7 +161,7 @@ def _sensed(given: Given, a: Any, found: ContactForces | None) -> Any:
         raise ModelError(f"sensors of the kinds {', '.join(sorted(of_loads))} leave out the forces of closed loops")
     bound, operands, named = _bound(given)
     bodies = np.zeros((0, 2), int)
-    if contacts is not None:
+    if contacts is not None and contacts.names:
         for name in ("point", "normal", "force"):
             x = getattr(found, name)
             named[name] = x.reshape(*x.shape[:-2], -1)

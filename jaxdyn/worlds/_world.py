@@ -428,13 +428,11 @@ class World(AbstractWorld):
         `accelerations`.
         """
         given = given_of(self, state, control, torque, wrenches)
-        by_step = of_step or self.parts.as_mujoco
-        found = solved(given, "contacts").results["contacts"] if by_step else contacts_at(given)
+        if not (of_step or self.parts.as_mujoco):
+            return contacts_at(given)
+        found = solved(given, "contacts").results["contacts"]
         if isinstance(found, ContactForces):
             return found
-        if found is None:
-            none = jnp.zeros((*given.arguments.v.shape[:-1], 0), given.arguments.v.dtype)
-            return ContactForces(none, *(jnp.zeros((*none.shape, 3), none.dtype) for _ in range(3)))
         gap, *vectors = found
         # Infinite numbers have no place in the programs of states.
         gap = jnp.where(gap < 0.5 * FAR, gap, jnp.inf)
