@@ -23,6 +23,7 @@ import numpy as np
 import optax
 
 import jaxdyn
+from experiments import _job_files
 from experiments._main import CONFIGS, experiment
 from experiments._resuming import arrays_by_path, require_seed
 from jaxdyn import DataError, Model, State, Trajectory, cli, rollout
@@ -126,7 +127,7 @@ def run(config: Config) -> dict[str, Any]:
                 "final, from hanging": bool(after.success[0]),
             },
         }
-        cli.write_npz(folder / "policy.npz", arrays_by_path(training.policy))
+        _job_files.write_npz(folder / "policy.npz", arrays_by_path(training.policy))
         cli.write_json(folder / "summary.json", out)
         print(
             f"cost: {before.cost:.4f} before, {after.cost:.4f} after {training.iteration} iterations "
@@ -262,15 +263,15 @@ def begin_training(folder: Path, config: Config) -> str:
         "config": {k: v for k, v in dataclasses.asdict(config).items() if k not in free},
         "made_with": {"jax": jax.__version__, "optax": optax.__version__, "platform": jax.default_backend()},
     }
-    cli.begin(folder / "manifest.json", manifest, "the policy would be a mixture of both")
-    return cli.digest_of_json(manifest)
+    _job_files.begin(folder / "manifest.json", manifest, "the policy would be a mixture of both")
+    return _job_files.digest_of_json(manifest)
 
 
 def save_checkpoint(path: Path, job: str, training: Training) -> None:
     """Write the state of a training."""
     leaves = arrays_by_path((training.policy, training.optimizer))
     content = {"iteration": np.int64(training.iteration), "costs": training.costs, **leaves}
-    cli.write_checkpoint(path, content, job)
+    _job_files.write_checkpoint(path, content, job)
 
 
 def load_checkpoint(folder: Path, job: str, first: Training) -> Training:
@@ -280,7 +281,7 @@ def load_checkpoint(folder: Path, job: str, first: Training) -> Training:
         policy, state = with_arrays((first.policy, first.optimizer), content)
         return Training(policy, state, int(content["iteration"]), content["costs"])
 
-    training = cli.read_checkpoint(folder / "checkpoint.npz", job, restored)
+    training = _job_files.read_checkpoint(folder / "checkpoint.npz", job, restored)
     if training is None:
         return first
     print(f"continues after iteration {training.iteration}")
@@ -291,7 +292,7 @@ def load_policy(folder: Path) -> tuple[Model, SwingUp]:
     """Load the pendulum and the trained policy from a folder of this experiment. **Raises** `DataError`."""
     config = cli.read_json(folder / "summary.json", lambda x: Config(**x["config"]))
     first = initial_training(config).policy
-    return pendulum(config), cli.read_npz(folder / "policy.npz", lambda arrays: with_arrays(first, arrays))
+    return pendulum(config), _job_files.read_npz(folder / "policy.npz", lambda arrays: with_arrays(first, arrays))
 
 
 def with_arrays(tree: Any, content: dict[str, np.ndarray]) -> Any:

@@ -10,9 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments import train_policy
-from jaxdyn import State, cli
-from jaxdyn.cli import read_config, write_checkpoint
+from experiments import _job_files, train_policy
+from experiments._job_files import write_checkpoint
+from jaxdyn import State
+from jaxdyn.cli import read_config
 
 # The motor can lift the rod, so a training that runs for half a second suffices to show that the policy learns.
 SMALL = (
@@ -75,7 +76,7 @@ def test_an_interrupted_training_ends_with_the_same_bytes(whole, tmp_path, monke
             raise KeyboardInterrupt
         write_checkpoint(path, arrays, job)
 
-    monkeypatch.setattr(cli, "write_checkpoint", stop_at_the_second)
+    monkeypatch.setattr(_job_files, "write_checkpoint", stop_at_the_second)
     assert train(tmp_path) == 130
     monkeypatch.undo()
     assert not (tmp_path / "train_policy" / "policy.npz").exists()
