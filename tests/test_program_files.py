@@ -20,10 +20,9 @@ import pytest
 from mutations import mutated
 
 import jaxdyn
-from experiments import _job_files, train_policy
+from experiments import _job_files
 from experiments._resuming import Pieces
 from jaxdyn import DataError, cli, samples, viz
-from jaxdyn.cli import read_config
 from jaxdyn.sysid import (
     Parametrization,
     Positive,
@@ -169,12 +168,7 @@ class Readers:
 
     def __init__(self, folder: Path):
         self.folder = folder
-        config = read_config(train_policy.Config, train_policy.DEFAULT_CONFIG)
-        first = train_policy.initial_training(config)
-        train_policy.save_checkpoint(folder / "checkpoint.npz", "job", first._replace(iteration=3, costs=np.ones(3)))
-
-        def trained():
-            return train_policy.load_checkpoint(folder, "job", first)
+        _job_files.write_checkpoint(folder / "checkpoint.npz", ARRAYS, "job")
 
         def made() -> bytes:
             pieces = Pieces(folder, "pieces", ["a.npz", "b.npz"], {"seed": 1}, "why")
@@ -182,7 +176,7 @@ class Readers:
             return b"".join((folder / name).read_bytes() for name in ("a.npz", "b.npz"))
 
         self.all = {
-            "checkpoint.npz": lambda: flat(x if (x := trained()).iteration else None),
+            "checkpoint.npz": lambda: flat(_job_files.read_checkpoint(folder / "checkpoint.npz", "job", numbers)),
             "manifest.json": made,
             "b.npz": made,
         }
@@ -211,6 +205,11 @@ class Readers:
             x.unlink()
         assert result == self.expected[name] or (result is None and aside)
         return "set aside" if aside else "as before"
+
+
+def numbers(arrays: dict[str, np.ndarray]) -> list[np.ndarray]:
+    """The arrays that are no text."""
+    return [x for x in arrays.values() if x.dtype.kind != "U"]
 
 
 def flat(tree) -> bytes | None:

@@ -38,8 +38,8 @@ from jaxdyn.sysid.rollouts._arrow import (
     solve_normal,
 )
 from jaxdyn.sysid.rollouts._recorded_rollouts import cut_recordings
-from jaxdyn.sysid.rollouts._robust_loss import RobustLoss
 from jaxdyn.sysid.rollouts._shooting import (
+    RobustLoss,
     ShootingProblem,
     ShootingState,
     displace,

@@ -116,7 +116,7 @@ class Policy(eqx.Module):
 
     def __call__(self, obs: Observation, key: Array | None = None) -> Float[Array, "nu"]:
         """Return the action. **Raises** `ShapeError` for another number of observations."""
-        seen = obs["state"] if isinstance(obs, dict) else obs
+        seen = policy_sees(obs)
         size = self.normalization.mean.shape[0]
         if jnp.shape(seen) != (size,):
             raise ShapeError(f"obs has shape {jnp.shape(seen)}, but [{size}] is needed; jax.vmap(policy) takes a batch")
@@ -164,3 +164,8 @@ class Critic(eqx.Module):
 def critic_sees(obs: Observation) -> Array:
     """Return what a critic sees of an observation."""
     return obs.get("privileged_state", obs["state"]) if isinstance(obs, dict) else obs
+
+
+def policy_sees(obs: Observation) -> Array:
+    """Return what a policy sees of an observation."""
+    return obs["state"] if isinstance(obs, dict) else obs

@@ -1,13 +1,11 @@
 """Parametrizations of robots by free numbers."""
 
-from jaxdyn.sysid.parameters import _contact_names as contact_names
 from jaxdyn.sysid.parameters import _leaves as leaves
 from jaxdyn.sysid.parameters import _log_cholesky as cholesky
-from jaxdyn.sysid.parameters import _places as places
 from jaxdyn.sysid.parameters._contact_blocks import ContactNumbers, ContactPlacement, ContactPlane, ContactSizes
-from jaxdyn.sysid.parameters._inertia_blocks import FixedMass, InertiaScale, LogCholesky, Payload
+from jaxdyn.sysid.parameters._inertia_blocks import FixedMass, InertiaScale, LogCholesky, Payload, Symmetric
 from jaxdyn.sysid.parameters._leaf_blocks import Additive, LinkLength, Placement, Positive
-from jaxdyn.sysid.parameters._leaves import nearest_physical_model
+from jaxdyn.sysid.parameters._leaves import Place, nearest_physical_model
 from jaxdyn.sysid.parameters._log_cholesky import (
     inertial_parameters_from_log_cholesky,
     inertial_parameters_from_pseudo_inertia,
@@ -18,5 +16,4 @@ from jaxdyn.sysid.parameters._log_cholesky import (
     pseudo_inertia,
 )
 from jaxdyn.sysid.parameters._parametrization import Parametrization
-from jaxdyn.sysid.parameters._places import Place
-from jaxdyn.sysid.parameters._symmetric import Symmetric
+from jaxdyn.sysid.parameters._touching_arrays import entry_name

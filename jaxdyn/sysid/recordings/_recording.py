@@ -14,9 +14,9 @@ from jaxdyn._errors import DataError, naming_arguments, require_choice
 from jaxdyn._types import ArrayLike
 from jaxdyn.model import Model
 from jaxdyn.sysid.recordings import _signals as signals
-from jaxdyn.sysid.recordings._clipping import MIXED, clipped_samples
 from jaxdyn.sysid.recordings._closing import Columns, completed, joint_names
 from jaxdyn.sysid.recordings._numbers import real_numbers, require_rows, require_samples, times
+from jaxdyn.sysid.recordings._signals import MIXED, clipped_samples
 
 type Recordings = Recording | Sequence[Recording]
 

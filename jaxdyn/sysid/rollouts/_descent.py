@@ -17,6 +17,7 @@ from jax import lax
 
 from jaxdyn._least_squares import Damping, damped_step, select
 from jaxdyn._status import Status
+from jaxdyn.simulate import State
 from jaxdyn.sysid.rollouts._arrow import (
     ArrowFactor,
     ArrowResiduals,
@@ -35,8 +36,10 @@ from jaxdyn.sysid.rollouts._shooting import (
     ShootingState,
     cost,
     displace,
+    evaluate,
     linearize,
     residuals,
+    residuals_and_motion,
 )
 
 # A linearization costs far more than a trial, so several dampings are tried after each: the best one is the next
@@ -219,3 +222,33 @@ def descend(problem: ShootingProblem, state: ShootingState, tolerance, optimizer
     )
     otherwise = dataclasses.replace(new, status=_code(Status.RUNNING))
     return _settled(state, new, new, otherwise, lambda: step_left(problem, new, linearize(problem, new)))
+
+
+# A root mean square over a whole segment that no noise reaches, in units of the noise and of the median segment's.
+_FAR = 3.0
+
+
+def far_segments(rms):
+    """Return which segments have residuals, root mean squares in units of the noise, far beyond those of the others."""
+    return rms > _FAR * jnp.maximum(1.0, jnp.median(rms))
+
+
+def other_starts(problem: ShootingProblem, state: ShootingState, first: ShootingState) -> list[ShootingState]:
+    """Return the states in which far segments start where they were measured, and where the segments before them end.
+
+    `first` is the state at which the fit started.
+    """
+    r, motion = residuals_and_motion(problem, state)
+    data, weight = r.after(problem.loss).data, problem.segments.weight
+    count = weight.sum(axis=-1) * (data.shape[-1] / weight.shape[-1])
+    far = far_segments(jnp.sqrt(jnp.sum(data**2, axis=-1) / jnp.maximum(count, 1)))
+    linked = jnp.roll(problem.segments.linked, 1) > 0
+    before = State(*(jnp.roll(x, 1, axis=0) for x in (motion.final.q, motion.final.v)))
+    out = []
+    for chosen, start in ((far, State(first.q, first.v)), (far & linked, before)):
+        q, v = (jnp.where(chosen[:, None], x, y) for x, y in ((start.q, state.q), (start.v, state.v)))
+        new = evaluate(problem, dataclasses.replace(state, q=q, v=v))
+        # Where no segment is far, or the new cost is not finite, the state is that of before, which has converged.
+        tried = jnp.any(chosen) & jnp.isfinite(new.cost)
+        out.append(jax.tree.map(lambda x, y, tried=tried: jnp.where(tried, x, y), new, state))
+    return out

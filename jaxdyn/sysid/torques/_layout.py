@@ -17,7 +17,7 @@ import numpy as np
 from jaxdyn._errors import DataError, ModelError
 from jaxdyn.algorithms import complete_motion, project_configuration
 from jaxdyn.model import Model, require_inertias
-from jaxdyn.sysid.parameters import Place, places
+from jaxdyn.sysid.parameters import Place, leaves
 from jaxdyn.sysid.torques._effects import SEARCHED, JointEffects, frictionless_torque
 
 POSITIVE = ("armature", "viscous", "coulomb", "static", "load", "spring", "friction velocity", "Stribeck velocity")
@@ -69,7 +69,7 @@ class Layout:
         positive = tuple((k, int(j)) for k, kind in enumerate(POSITIVE) for j in np.flatnonzero(chosen[kind]))
         delays = tuple((int(k), int(j)) for k, j in np.argwhere(refined[len(VELOCITIES) :]))
         offsets, gains = (tuple(np.flatnonzero(effects.dofs(x, model)).tolist()) for x in ("offset", "gain"))
-        freed = places.chosen_places(model, None if effects.length is True else effects.length or ())
+        freed = leaves.chosen_places(model, None if effects.length is True else effects.length or ())
         return cls(model.nb, model.nv, positive, offsets, gains, tuple(springs.tolist()), freed, delays)
 
     @property
@@ -108,7 +108,7 @@ class Layout:
         effects = [f"{POSITIVE[k]}({dofs[j]})" for k, j in self.positive]
         offsets = [f"offset({dofs[j]})" for j in self.offsets]
         offsets += [f"{DELAYS[k]}({dofs[j]})" for k, j in self.delays]
-        positions = [f"position {x}({places.place_label(model, place)})" for place in self.places for x in "xyz"]
+        positions = [f"position {x}({leaves.place_label(model, place)})" for place in self.places for x in "xyz"]
         return [*inertial, *effects, *offsets, *positions]
 
     def positions(self, parameters: np.ndarray) -> np.ndarray:
@@ -158,7 +158,7 @@ def with_positions(model: Model, chosen: tuple[Place, ...], values: np.ndarray) 
 
 def with_lengths_of(model: Model, other: Model) -> Model:
     """The model with all lengths of another model of the robot."""
-    return dataclasses.replace(model, **{leaf: getattr(other, leaf) for leaf in places.LEAVES})
+    return dataclasses.replace(model, **{leaf: getattr(other, leaf) for leaf in leaves.LEAVES})
 
 
 def torque_slopes(

@@ -13,7 +13,7 @@ from scipy.linalg import block_diag, solve_triangular
 from jaxdyn._least_squares import Damping, damped_step
 from jaxdyn._status import Status
 from jaxdyn.model import Model
-from jaxdyn.sysid.parameters import cholesky, places
+from jaxdyn.sysid.parameters import cholesky, leaves
 from jaxdyn.sysid.torques._layout import DELAYS, POSITIVE, VELOCITIES, Layout, place_positions
 from jaxdyn.sysid.torques._recorded_motions import TorqueData
 from jaxdyn.sysid.torques._torque_model import Samples, effect_leaves
@@ -204,10 +204,10 @@ def start_at(model: Model, samples: Samples, weight: float, effects_weight: floa
     scales = {"armature": samples.acceleration_scale, "viscous": samples.velocity_scale, "load": torque}
     springs = np.maximum(np.array(layout.springs), 0)
     scales["spring"] = np.sqrt(np.mean(samples.q[:, springs] ** 2, axis=0))
-    leaves = effect_leaves(model)
-    leaves["static"] = leaves["coulomb"]
+    held = effect_leaves(model)
+    held["static"] = held["coulomb"]
     if model.stiffness is not None:
-        leaves["spring"] = np.asarray(model.stiffness, np.float64)
+        held["spring"] = np.asarray(model.stiffness, np.float64)
     start = np.ones(len(layout.positive))
     searched = dict(zip((*VELOCITIES, *DELAYS), samples.shape, strict=True))
     for i, (k, j) in enumerate(layout.positive):
@@ -217,7 +217,7 @@ def start_at(model: Model, samples: Samples, weight: float, effects_weight: floa
         scale = scales.get(POSITIVE[k], np.ones_like(torque))
         scale = np.maximum(scale, 1e-3 * scale.max() or 1.0)
         # A prior that says "none" cannot be meant as a logarithm: 1 % of the torque is nearly none.
-        start[i] = max(float(leaves[POSITIVE[k]][j]) if POSITIVE[k] in leaves else 0.0, 0.01 * torque[j] / scale[j])
+        start[i] = max(float(held[POSITIVE[k]][j]) if POSITIVE[k] in held else 0.0, 0.01 * torque[j] / scale[j])
     delays = np.array([searched[DELAYS[k]][j] for k, j in layout.delays])
     prior = Physical(
         U=cholesky.pseudo_factor(np.asarray(model.inertial_parameters, np.float64)),
@@ -226,7 +226,7 @@ def start_at(model: Model, samples: Samples, weight: float, effects_weight: floa
         scale=np.ones(len(layout.gains)),
     )
     empty = np.zeros((0, layout.size)), np.zeros(0), np.zeros(0), np.zeros((0, len(layout.gains)))
-    distance = np.linalg.norm(place_positions(model, places.chosen_places(model)).reshape(-1, 3), axis=1)
+    distance = np.linalg.norm(place_positions(model, leaves.chosen_places(model)).reshape(-1, 3), axis=1)
     typical = np.sqrt(np.mean(distance[distance > 0] ** 2)) if distance.any() else 1.0
     expected = np.full(3 * len(layout.places), _EXPECTED * typical)
     late = np.full(len(layout.delays), _LONGEST_DELAY)

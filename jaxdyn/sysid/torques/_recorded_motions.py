@@ -9,7 +9,7 @@ import numpy as np
 
 from jaxdyn._errors import DataError
 from jaxdyn.model import Model
-from jaxdyn.sysid.recordings import Recording, clipping, signals
+from jaxdyn.sysid.recordings import Recording, signals
 from jaxdyn.sysid.torques._layout import require_one_robot
 
 # The number of pieces, consecutive in time, for each block of alike motions.
@@ -70,7 +70,7 @@ def low_pass_of(recording: Recording) -> signals.Decimation:
 def is_unclipped(clipped: np.ndarray, low_pass: signals.Decimation) -> np.ndarray:
     """Return which equations `[m, nv]` of a low pass have hardly any clipped torque, whose parts in the samples are
     `clipped` `[n, nv]`."""
-    return signals.Decimation(np.abs(low_pass.taps), low_pass.step).apply(clipped) <= clipping.MIXED
+    return signals.Decimation(np.abs(low_pass.taps), low_pass.step).apply(clipped) <= signals.MIXED
 
 
 def consecutive_blocks(lengths: np.ndarray, count: int) -> np.ndarray:

@@ -15,7 +15,7 @@ from scipy.stats import f as f_distribution
 from jaxdyn._printing import percent
 from jaxdyn.friction import JointFriction, LoadProportional, Stribeck
 from jaxdyn.model import Model
-from jaxdyn.sysid.parameters import places
+from jaxdyn.sysid.parameters import leaves
 from jaxdyn.sysid.recordings import Recordings
 from jaxdyn.sysid.torques._effects import frictionless_torque
 from jaxdyn.sysid.torques._fit_result import InverseDynamicsFit
@@ -159,12 +159,12 @@ def _hidden_lengths(model: Model, slopes: np.ndarray, share: float) -> tuple[str
     """Return the places whose distance from the joint before may be wrong by a tenth without evidence: `slopes`
     `[n, 3 places]` are the derivatives of residuals that the fit does not explain, of which a `share` counts as
     independent."""
-    chosen = places.chosen_places(model)
+    chosen = leaves.chosen_places(model)
     positions = place_positions(model, chosen)
     along = (slopes * positions).reshape(len(slopes), -1, 3).sum(axis=-1)
     evidence = share * np.sum((_LENGTH_ERROR * along) ** 2, axis=0)
     hidden = (evidence < LEAST_STATISTIC) & positions.reshape(-1, 3).any(axis=1)
-    return tuple(places.place_label(model, chosen[k]) for k in np.flatnonzero(hidden).tolist())
+    return tuple(leaves.place_label(model, chosen[k]) for k in np.flatnonzero(hidden).tolist())
 
 
 def _score(part: float, size: int, count: float) -> float:
@@ -257,7 +257,7 @@ def _columns(fit: InverseDynamicsFit, samples: Samples) -> Iterator[tuple[str, n
         return samples.on_drives(slice(None), x[..., None] * np.eye(model.nv))
 
     if not fit.layout.places:
-        chosen = places.chosen_places(model)
+        chosen = leaves.chosen_places(model)
         yield "lengths", length_slopes(model, chosen, motion, samples.joints) / gain[:, None]
     axes = [("gravity", (slice(None),), e) for e in horizontal_axes(model)]
     tilted = torque_slopes(model, axes, lambda x: frictionless_torque(x, *motion, samples.joints))
