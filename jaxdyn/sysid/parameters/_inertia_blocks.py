@@ -1,4 +1,4 @@
-"""Free inertias: log-Cholesky coordinates, scaled priors, payloads, and mirrored bodies and joints that share numbers."""
+"""Free inertias: log-Cholesky coordinates, scaled priors, payloads, and mirrored bodies that share numbers."""
 
 from __future__ import annotations
 

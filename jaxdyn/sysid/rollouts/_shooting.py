@@ -1,4 +1,4 @@
-"""Multiple shooting: the unknowns, the residuals, and their derivatives.
+"""Multiple shooting: the unknowns, the residuals, their losses, and their derivatives.
 
 Everything here is a pure function of pytrees: `jax.vmap` fits many robots at once.
 """
@@ -81,12 +81,10 @@ class ShootingState(Iterate):
     round: jax.Array
     zeros: jax.Array
     """`[recordings, nv]`: offset of each recording's position sensors, reading minus position."""
-    optimizer: Any = None
-    """State of the optax optimizer, if there is one."""
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Return the arrays by name, to be saved; without the state of an optimizer."""
-        return {name: np.asarray(x) for name, x in vars(self).items() if name != "optimizer"}
+        """Return the arrays by name, to be saved."""
+        return {name: np.asarray(x) for name, x in vars(self).items()}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> ShootingState:

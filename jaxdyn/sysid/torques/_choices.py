@@ -16,12 +16,11 @@ from jaxdyn._printing import percent
 from jaxdyn.model import Model
 from jaxdyn.sysid.recordings import Recording, signals
 from jaxdyn.sysid.torques._base_parameters import base_covariance_root
-from jaxdyn.sysid.torques._cross_validation import held_out_errors
 from jaxdyn.sysid.torques._effect_search import effect_shape
 from jaxdyn.sysid.torques._effects import SEARCHED, JointEffects, has_redundant_drives
+from jaxdyn.sysid.torques._fit_weights import first_noise, held_out_errors
 from jaxdyn.sysid.torques._physical_fit import Physical
 from jaxdyn.sysid.torques._residual_causes import Cause, best_rival, residual_causes, what_explains_most
-from jaxdyn.sysid.torques._reweighting import first_noise
 from jaxdyn.sysid.torques._torque_fit import fit_inverse_dynamics, ordinary_least_squares
 from jaxdyn.sysid.torques._torque_model import EffectShape, Samples
 

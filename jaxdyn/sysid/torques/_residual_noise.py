@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterator
-from typing import NamedTuple, Protocol, Self
+from typing import NamedTuple, Self
 
 import numpy as np
 import scipy.fft
 
-from jaxdyn.sysid.torques._layout import Layout
-from jaxdyn.sysid.torques._recorded_motions import consecutive_blocks
+from jaxdyn.sysid.torques._torque_model import Samples, consecutive_blocks
 
 # Politis 2003: autocorrelations count as zero from the first lag after which this many are below the level of chance.
 _QUIET_LAGS = 5
@@ -22,22 +20,8 @@ _BLOCKS = 40
 _LEAST_PAIRS = 0.05
 
 
-class TorqueEquations(Protocol):
-    """Linear equations for the torques of one or several recordings, as `Samples` has them."""
-
-    layout: Layout
-    lengths: np.ndarray
-    """The number of equations of each recording at each joint."""
-
-    def __len__(self) -> int: ...
-
-    def chunks(self) -> Iterator[tuple[slice, np.ndarray]]:
-        """Yield rows and their `[rows, nv, P + 2]`: columns, known torque, measured torque."""
-        ...
-
-
 def score_factor(
-    samples: TorqueEquations,
+    samples: Samples,
     residual: np.ndarray,
     sigma: np.ndarray,
     gain: np.ndarray,
@@ -86,7 +70,7 @@ def score_factor(
 
 
 def block_scores(
-    samples: TorqueEquations,
+    samples: Samples,
     residual: np.ndarray,
     sigma: np.ndarray,
     gain: np.ndarray,
@@ -133,7 +117,7 @@ def without_leverage(X: np.ndarray, residual: np.ndarray, hat: np.ndarray) -> np
     return residual + Z @ (directions @ ((directions.T @ (Z.T @ residual)) / (root + root**2)))
 
 
-def _derivatives(samples: TorqueEquations, residual, sigma, gain, rows: slice, B: np.ndarray, j: int) -> np.ndarray:
+def _derivatives(samples: Samples, residual, sigma, gain, rows: slice, B: np.ndarray, j: int) -> np.ndarray:
     """The derivatives `[rows, P + gains]` of a joint's residuals with respect to the parameters and the logarithms of
     the unknown inverse gains."""
     X = B[:, j, :-2] / (gain[j] * sigma[j])

@@ -15,10 +15,18 @@ from jaxdyn._waits import saying
 from jaxdyn.model import Model
 from jaxdyn.sysid.parameters import leaves
 from jaxdyn.sysid.recordings import Recordings
-from jaxdyn.sysid.torques._cross_validation import PRIOR_WEIGHTS, CandidateWeights, CrossValidation, choose_weight
 from jaxdyn.sysid.torques._effect_search import effect_shape, searched_range
 from jaxdyn.sysid.torques._effects import SEARCHED, JointEffects
 from jaxdyn.sysid.torques._fit_result import InverseDynamicsFit
+from jaxdyn.sysid.torques._fit_weights import (
+    PRIOR_WEIGHTS,
+    CandidateWeights,
+    CrossValidation,
+    Loss,
+    Reweighting,
+    choose_weight,
+    least_norm_solution,
+)
 from jaxdyn.sysid.torques._layout import DELAYS, VELOCITIES, Layout, require_one_robot
 from jaxdyn.sysid.torques._physical_fit import (
     Physical,
@@ -30,7 +38,6 @@ from jaxdyn.sysid.torques._physical_fit import (
 )
 from jaxdyn.sysid.torques._recorded_motions import TorqueData
 from jaxdyn.sysid.torques._residual_noise import block_scores, score_factor
-from jaxdyn.sysid.torques._reweighting import Loss, Reweighting, least_norm_solution
 from jaxdyn.sysid.torques._torque_model import EffectShape, Samples, require_known_lengths, with_parameters
 
 # A Gauss-Newton step of lengths is shortened down to the last part until the cost falls by the first part of what was

@@ -36,6 +36,7 @@ from jaxdyn.sysid.torques._choices import (
 from jaxdyn.sysid.torques._effect_search import without_resting_joints
 from jaxdyn.sysid.torques._effects import JointEffects, Joints
 from jaxdyn.sysid.torques._fit_result import Evaluation, InverseDynamicsFit
+from jaxdyn.sysid.torques._fit_weights import Loss
 from jaxdyn.sysid.torques._layout import require_one_robot, with_lengths_of
 from jaxdyn.sysid.torques._recorded_motions import driven_joints
 from jaxdyn.sysid.torques._residual_causes import (
@@ -43,7 +44,6 @@ from jaxdyn.sysid.torques._residual_causes import (
     horizontal_axes,
     residual_causes,
 )
-from jaxdyn.sysid.torques._reweighting import Loss
 from jaxdyn.sysid.torques._torque_fit import Step, fit_inverse_dynamics, ordinary_least_squares
 from jaxdyn.sysid.torques._torque_model import EffectShape
 from jaxdyn.sysid.torques._verdict import verdict
