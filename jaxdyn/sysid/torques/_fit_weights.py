@@ -1,4 +1,4 @@
-"""The choice of the prior's weight by cross-validation: how well fits predict held-out parts of the recordings."""
+"""The weights of a fit: of joints and samples, estimated between its rounds, and of the prior, by cross-validation."""
 
 from __future__ import annotations
 
