@@ -82,7 +82,7 @@ class Trials:
     """Prepared recordings with several choices of effects, of which each is searched for and fitted once."""
 
     def __init__(self, model: Model, prepared: list[Recording], friction_velocity, say: Progress):
-        self.model, self.prepared, self.friction_velocity, self.say = model, prepared, friction_velocity, say
+        self.model, self.friction_velocity, self.say = model, friction_velocity, say
         self._shapes: dict[tuple[JointEffects, bool], EffectShape] = {}
         self._errors: dict[tuple[JointEffects, bool], np.ndarray] = {}
         # All other samples share the columns of the bodies with these.
@@ -96,8 +96,8 @@ class Trials:
     def shape(self, effects: JointEffects, *, finely: bool = False) -> EffectShape:
         """The velocities and delays that a search finds, or `finely`, a fine one."""
         if (effects, finely) not in self._shapes:
-            options = {"finely": finely, "like": self.plain, "found": self._found, "near": next(iter(self.near), None)}
-            found = effect_shape(self.model, self.prepared, effects, self.friction_velocity, **options)
+            options = {"finely": finely, "found": self._found, "near": next(iter(self.near), None)}
+            found = effect_shape(self.model, self.plain, effects, self.friction_velocity, **options)
             self._shapes[effects, finely] = found
             searched = np.stack([effects.dofs(name, self.model) for name in SEARCHED])
             self._found = np.where(searched, found, self._found)
@@ -105,8 +105,7 @@ class Trials:
 
     def samples(self, effects: JointEffects, *, finely: bool = False) -> Samples:
         """The samples with the effects, linear about the start."""
-        shape = self.shape(effects, finely=finely)
-        samples = Samples(self.model, self.prepared, effects, shape, like=self.plain)
+        samples = Samples(self.model, self.plain, effects, self.shape(effects, finely=finely))
         if samples.layout.by_load:
             samples.linearize(self.model)
         return samples
@@ -117,8 +116,8 @@ class Trials:
             self.say("searching for causes of the residuals that no effect describes")
             options = {"joint_effects": effects, "friction_velocity": self.friction_velocity}
             options |= {"prior_weight": PRIOR_WEIGHT, "shape": self.shape(effects)}
-            fit = fit_inverse_dynamics(self.model, self.prepared, **options)
-            self._causes[effects] = residual_causes(fit, self.prepared)
+            fit = fit_inverse_dynamics(self.model, self.plain, **options)
+            self._causes[effects] = residual_causes(fit, self.plain)
         return self._causes[effects]
 
     def errors(self, effects: JointEffects, *, finely: bool = False) -> np.ndarray:

@@ -17,7 +17,7 @@ from jaxdyn.sysid.parameters import is_physical
 from jaxdyn.sysid.recordings import Recording, as_recordings
 from jaxdyn.sysid.torques._base_parameters import BaseParameters, base_covariance_root, base_parameters_of
 from jaxdyn.sysid.torques._effects import JointEffects, JointEffectValues
-from jaxdyn.sysid.torques._intervals import Intervals, Posterior, normal_intervals, posterior_intervals
+from jaxdyn.sysid.torques._intervals import Intervals, Posterior, normal_intervals
 from jaxdyn.sysid.torques._layout import INERTIAL_NAMES, POSITIVE, Layout, place_positions
 from jaxdyn.sysid.torques._physical_fit import with_gains
 from jaxdyn.sysid.torques._recorded_motions import (
@@ -270,7 +270,7 @@ class InverseDynamicsFit(eqx.Module):
         slope = with_gains(tangent, self.score_factor.shape[1])
         posterior = Posterior(precision_factor, prior_factor, (self.score_factor @ slope, self.block_scores @ slope))
         options = {"positive": self.positive(B), "reference": B @ reference}
-        return posterior_intervals(names, B @ self.parameters, B @ tangent, posterior, level, **options)
+        return normal_intervals(names, B @ self.parameters, *posterior.errors(B @ tangent), level, **options)
 
     def _with_shared_friction(self, x: Intervals) -> Intervals:
         """The intervals of single parameters, wider where Coulomb friction and an offset are known only together, as at

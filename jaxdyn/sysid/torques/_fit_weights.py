@@ -73,8 +73,10 @@ class Reweighting:
 
     def linearize(self, parameters: np.ndarray) -> None:
         """Take the columns that depend on parameters at these."""
-        if self.samples.layout.changes_with_the_fit and (self._at is None or not np.array_equal(parameters, self._at)):
-            self.samples.linearize(*with_parameters(self.samples, parameters, np.ones(self.samples.layout.nv)))
+        layout = self.samples.layout
+        changed = self._at is None or not np.array_equal(parameters, self._at)
+        if (layout.by_load or layout.nonlinear) and changed:
+            self.samples.linearize(*with_parameters(self.samples, parameters, np.ones(layout.nv)))
             self._at, self._data = parameters, None
 
 

@@ -91,17 +91,6 @@ class Layout:
         """Whether the torque is not linear in some parameters: lengths, velocities of friction, or delays."""
         return bool(self.places or self.velocities or self.delays)
 
-    @property
-    def linear_part(self) -> Layout:
-        """The layout without the parameters in which the torque is not linear."""
-        positive = self.positive[: len(self.positive) - len(self.velocities)]
-        return dataclasses.replace(self, positive=positive, places=(), delays=())
-
-    @property
-    def changes_with_the_fit(self) -> bool:
-        """Whether the columns depend on the parameters, and are computed again after each round of a fit."""
-        return self.by_load or self.nonlinear
-
     def names(self, model: Model) -> list[str]:
         inertial = [f"{x}({body})" for body in model.body_names for x in INERTIAL_NAMES]
         dofs = model.topology.dof_names

@@ -45,7 +45,7 @@ from jaxdyn.sysid.torques._residual_causes import (
     residual_causes,
 )
 from jaxdyn.sysid.torques._torque_fit import Step, fit_inverse_dynamics, ordinary_least_squares
-from jaxdyn.sysid.torques._torque_model import EffectShape
+from jaxdyn.sysid.torques._torque_model import EffectShape, Samples
 from jaxdyn.sysid.torques._verdict import verdict
 
 _TILT_ROUNDS = 4
@@ -193,9 +193,11 @@ def identify(
         # The search was made for the start, not for another direction of gravity.
         options["shape"] = plan.shape if model is plan.start else None
         options["report"] = _saying(say, "physical fit", report)
-        fit = fit_inverse_dynamics(model, plan.recordings, prior_weight=plan.prior_weight, **options)
+        # Samples of a model with another gravity have other columns.
+        data = Samples(model, plan.recordings, JointEffects(), EffectShape.default(np.ones(model.nv)))
+        fit = fit_inverse_dynamics(model, data, prior_weight=plan.prior_weight, **options)
         say("searching for causes of the residuals")
-        causes = residual_causes(fit, plan.recordings)
+        causes = residual_causes(fit, data)
         found = [x.parameters for x in causes if x.name == "tilt"]
         if round_ < rounds and found:
             gravity = model.gravity + jnp.asarray(found[0] @ horizontal_axes(model), model.dtype)
@@ -256,7 +258,8 @@ def plan_identification(
         notes.append(
             f"The start's inertias of {names} are not physical, so the fit starts from the nearest physical ones."
         )
-    chosen = min(10.0, *(0.1 * _rate(x) for x in measured)) if cutoff is None else cutoff
+    rates = (x.rate or 1 / float(np.median(np.diff(x.t))) for x in measured)
+    chosen = min(10.0, *(0.1 * rate for rate in rates)) if cutoff is None else cutoff
     prepared = [x.prepared(chosen, model=model) for x in measured]
     if cutoff is None:
         chosen, prepared, lowered = without_bias(model, measured, prepared, chosen, friction_velocity)
@@ -294,7 +297,3 @@ def _saying(say: Progress, what: str, report: Callable[[Step], None] | None = No
             report(step)
 
     return both
-
-
-def _rate(recording: Recording) -> float:
-    return recording.rate or 1 / float(np.median(np.diff(recording.t)))

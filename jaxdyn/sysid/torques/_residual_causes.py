@@ -93,7 +93,7 @@ class Cause(NamedTuple):
         )
 
 
-def residual_causes(fit: InverseDynamicsFit, recordings: Recordings) -> tuple[Cause, ...]:
+def residual_causes(fit: InverseDynamicsFit, recordings: Recordings | Samples) -> tuple[Cause, ...]:
     """Return what the residuals of a fit on its own recordings may come from, the most convincing cause first.
 
     For each cause, the residuals are regressed on the torque's derivatives with respect to the cause's parameters,

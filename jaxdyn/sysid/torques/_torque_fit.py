@@ -37,7 +37,7 @@ from jaxdyn.sysid.torques._physical_fit import (
     start_at,
 )
 from jaxdyn.sysid.torques._recorded_motions import TorqueData
-from jaxdyn.sysid.torques._residual_noise import block_scores, score_factor
+from jaxdyn.sysid.torques._residual_noise import SlopeNoise
 from jaxdyn.sysid.torques._torque_model import EffectShape, Samples, require_known_lengths, with_parameters
 
 # A Gauss-Newton step of lengths is shortened down to the last part until the cost falls by the first part of what was
@@ -67,7 +67,7 @@ class Step(NamedTuple):
 @naming_arguments
 def ordinary_least_squares(
     model: Model,
-    recordings: Recordings,
+    recordings: Recordings | Samples,
     *,
     joint_effects: JointEffects | None = None,
     friction_velocity: ArrayLike | None = None,
@@ -128,7 +128,7 @@ def ordinary_least_squares(
 @saying("fitting torques")
 def fit_inverse_dynamics(
     model: Model,
-    recordings: Recordings,
+    recordings: Recordings | Samples,
     *,
     joint_effects: JointEffects | None = None,
     friction_velocity: ArrayLike | None = None,
@@ -226,7 +226,7 @@ def fit_inverse_dynamics(
 @saying("cross-validating")
 def cross_validate(
     model: Model,
-    recordings: Recordings,
+    recordings: Recordings | Samples,
     *,
     joint_effects: JointEffects | None = None,
     friction_velocity: ArrayLike | None = None,
@@ -250,6 +250,8 @@ def _samples(
 ) -> Samples:
     effects = effects or JointEffects()
     if shape is None:
+        # The search and the fit share the columns of the bodies.
+        recordings = Samples(model, recordings, JointEffects(), EffectShape.default(np.ones(model.nv)))
         shape = effect_shape(model, recordings, effects, friction_velocity)
     return Samples(model, recordings, effects, shape)
 
@@ -384,8 +386,8 @@ def _fit_result(
         **fields,
     )
     residual = samples.residuals(parameters, gain)
-    noise = (samples, residual, weighting.sigma, gain, fit.covariance_root(), weighting.weights)
-    return dataclasses.replace(fit, score_factor=score_factor(*noise), block_scores=block_scores(*noise))
+    noise = SlopeNoise(samples, residual, weighting.sigma, gain, fit.covariance_root(), weighting.weights)
+    return dataclasses.replace(fit, score_factor=noise.by_spectra(), block_scores=noise.by_blocks())
 
 
 def _require_physical_start(model: Model) -> None:

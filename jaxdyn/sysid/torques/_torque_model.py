@@ -16,7 +16,7 @@ from jaxdyn._errors import DataError
 from jaxdyn.algorithms import spring_torque, torque_regressor
 from jaxdyn.friction import FrictionSum, LoadProportional, Stribeck, Viscous
 from jaxdyn.model import Model
-from jaxdyn.sysid.recordings import as_recordings, signals
+from jaxdyn.sysid.recordings import Recording, Recordings, as_recordings, signals
 from jaxdyn.sysid.torques._effects import (
     SEARCHED,
     JointEffects,
@@ -53,6 +53,7 @@ _CHUNK = 4096
 _STEP = 1e-4
 # A regressor of at most this many bytes is kept between passes over the samples; a larger one is recomputed.
 _KEPT = 2**28
+_torque_regressor = eqx.filter_jit(torque_regressor)
 
 
 class EffectShape(NamedTuple):
@@ -76,15 +77,14 @@ class Samples:
     def __init__(
         self,
         model: Model,
-        recordings,
+        recordings: Recordings | Samples,
         effects: JointEffects,
         shape: EffectShape,
         refined: np.ndarray | None = None,
-        like: Samples | None = None,
     ):
-        """`like`: samples of the same recordings, and of a model with the same lengths and gravity, that share their
-        motion and the columns of the bodies."""
-        self.recordings = as_recordings(recordings)
+        """In the place of recordings, other samples of them share their motion and the columns of the bodies: those of
+        a model with the same lengths and gravity."""
+        self.recordings = recordings_of(recordings)
         self.joints = driven_joints(model, self.recordings)
         """The joints that drive a robot with closed loops; None for a tree, where all do."""
         self.driven = np.full(model.nv, True)
@@ -98,14 +98,14 @@ class Samples:
         self.refined = np.zeros((len(SEARCHED), model.nv), bool) if refined is None else refined
         """`[4, nv]` of bool: which numbers of the shape are parameters."""
         self.layout = Layout.of(model, effects, refined)
-        if like is None:
+        if isinstance(recordings, Samples):
+            self._recorded, self._body_columns = recordings._recorded, recordings._shared_body_columns
+            self._clipped = recordings._clipped
+        else:
             motions = [motion_arrays(model, x) for x in self.recordings]
             self._recorded = [np.concatenate(x) for x in zip(*motions, strict=True)]
             self._clipped = np.concatenate([clipped_torques(model, x) for x in self.recordings])
             self._body_columns: list[np.ndarray] = []
-        else:
-            self._recorded, self._body_columns = like._recorded, like._shared_body_columns
-            self._clipped = like._clipped
         self.q, self.v, self.a, self.measured = self._recorded
         self._shared_body_columns = self._body_columns
         if self.joints is not None:
@@ -137,7 +137,7 @@ class Samples:
 
     def refining(self, refined: np.ndarray) -> Samples:
         """The same samples with the numbers of the shape that are `refined` `[4, nv]` among the parameters."""
-        return Samples(self.before, self.recordings, self.effects, self.shape, refined, like=self)
+        return Samples(self.before, self, self.effects, self.shape, refined)
 
     def linearize(self, model: Model, values: JointEffectValues | None = None) -> None:
         """Let load friction grow with the torques that `model` transmits in these motions, and take the derivatives by
@@ -218,7 +218,8 @@ class Samples:
         """The columns `[n, nv, P - 10 nb + 2]` after those of the bodies, at samples: of the effects, the known torque
         and the measured one."""
         layout, model, shape = self.layout, self.model, self.shape
-        linear, n = layout.linear_part, len(samples)
+        n, positive = len(samples), layout.positive[: len(layout.positive) - len(layout.velocities)]
+        linear = dataclasses.replace(layout, positive=positive, places=(), delays=())
         motion = (x[samples] for x in (self.q, self.a, self.u, self.load))
         terms = np.stack(effect_terms(model, tuple(motion), shape, linear))
         kinds, dofs = np.array(linear.positive, int).reshape(-1, 2).T
@@ -261,7 +262,7 @@ class Samples:
     def regressor(self, samples: np.ndarray) -> np.ndarray:
         """The columns `[n, nv, 10 nb]` of the bodies at samples."""
         motion = (jnp.asarray(x[samples]) for x in (self.q, self.v, self.a))
-        return self.on_drives(samples, np.asarray(body_columns(self.model, *motion), np.float64))
+        return self.on_drives(samples, np.asarray(_torque_regressor(self.model, *motion), np.float64))
 
     def low_passed_columns(self, part: int, samples: np.ndarray, low_pass: signals.Decimation) -> np.ndarray:
         """All columns after the low pass, for the samples of this number among `_parts`."""
@@ -340,10 +341,8 @@ class Samples:
         return np.concatenate([B[..., :-1] @ p / gain - B[..., -1] for _, B in self.chunks()])
 
 
-@eqx.filter_jit
-def body_columns(model: Model, q: jax.Array, v: jax.Array, a: jax.Array) -> jax.Array:
-    """`torque_regressor`, compiled."""
-    return torque_regressor(model, q, v, a)
+def recordings_of(recordings: Recordings | Samples) -> tuple[Recording, ...]:
+    return recordings.recordings if isinstance(recordings, Samples) else as_recordings(recordings)
 
 
 def torque_columns(model: Model, motion: tuple[jax.Array, ...], shape: EffectShape, layout: Layout) -> jax.Array:
