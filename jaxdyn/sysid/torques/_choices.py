@@ -297,7 +297,7 @@ def _bias(
     P = len(fit.parameters)
     N = np.concatenate([B[..., :P] for _, B in samples.chunks()]) / np.maximum(fit.sigma, 1e-300)[:, None]
     # Offsets have a column without any motion.
-    N[..., P - len(fit.layout.offsets) :] = 0.0
+    N[..., P - len(fit.layout.dofs("offset")) :] = 0.0
     N = N.reshape(-1, P)
     base = fit.base_parameters()
     root = base_covariance_root(fit.triangle, base)

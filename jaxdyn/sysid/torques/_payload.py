@@ -29,7 +29,7 @@ from jaxdyn.sysid.torques._base_parameters import base_parameters_of
 from jaxdyn.sysid.torques._effect_search import effect_shape
 from jaxdyn.sysid.torques._effects import JointEffects, frictionless_torque
 from jaxdyn.sysid.torques._intervals import Intervals, Posterior, normal_intervals
-from jaxdyn.sysid.torques._layout import POSITIVE, Layout
+from jaxdyn.sysid.torques._layout import Layout
 from jaxdyn.sysid.torques._physical_fit import Physical, PhysicalProblem, minimize, posterior
 from jaxdyn.sysid.torques._recorded_motions import TorqueData
 from jaxdyn.sysid.torques._residual_causes import LEAST_PART, LEAST_STATISTIC
@@ -256,8 +256,7 @@ class PayloadSamples(Samples):
         mu = np.nan_to_num(layout.joint_values(about)["load"])
         *_, direction = friction_columns(self.u[samples], 1.0, shape.friction_velocity, shape.stribeck_velocity)
         slope = mu * np.sign(self.transmitted[samples]) * np.asarray(direction)
-        moved = np.array([POSITIVE[k] in ("armature", "spring") for k, _ in layout.positive], bool)
-        moved = np.concatenate([np.ones(10 * layout.nb), moved, np.zeros(len(layout.offsets))])
+        moved = np.array(10 * layout.nb * [True] + [kind in ("armature", "spring") for kind, _ in layout.joints])
         columns = slope[..., None] * moved * B[..., :-2]
         # They do not change the residual at the present parameters.
         unchanged = (columns @ about)[..., None]

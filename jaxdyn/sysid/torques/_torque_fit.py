@@ -304,9 +304,8 @@ def _fit_rounds(
 
 def _held(point: Physical, before: Layout, layout: Layout) -> Physical:
     """Return a point with the velocities and delays of the layout `before` that are also in another one."""
-    positive = [x in layout.positive for x in before.positive]
-    n, m = len(before.offsets), len(before.delays)
-    offset = [*[True] * n, *(x in layout.delays for x in before.delays), *[True] * (len(point.offset) - n - m)]
+    kept = np.array([x in layout.joints for x in before.joints] + 3 * len(before.places) * [True])
+    positive, offset = np.split(kept, [before.positive])
     return point._replace(positive=point.positive[positive], offset=point.offset[offset])
 
 

@@ -148,7 +148,7 @@ class Samples:
             motion = motion_of(self.model, (self.q, self.v, self.a), self.joints)
             self.q, self.v, self.a = (np.asarray(x, np.float64) for x in motion)
             self._body_columns = []
-        if values is not None and (self.layout.velocities or self.layout.delays):
+        if values is not None and self.layout.dofs(*VELOCITIES, *DELAYS):
             w = np.asarray(model.friction_velocity, np.float64)
             self.shape = EffectShape(w, values.stribeck_velocity, values.friction_delay, values.torque_delay)
             self._linearized, self._values = model, values
@@ -218,26 +218,21 @@ class Samples:
         """The columns `[n, nv, P - 10 nb + 2]` after those of the bodies, at samples: of the effects, the known torque
         and the measured one."""
         layout, model, shape = self.layout, self.model, self.shape
-        n, positive = len(samples), layout.positive[: len(layout.positive) - len(layout.velocities)]
-        linear = dataclasses.replace(layout, positive=positive, places=(), delays=())
-        motion = (x[samples] for x in (self.q, self.a, self.u, self.load))
-        terms = np.stack(effect_terms(model, tuple(motion), shape, linear))
-        kinds, dofs = np.array(linear.positive, int).reshape(-1, 2).T
+        motion = tuple(x[samples] for x in (self.q, self.a, self.u, self.load))
+        terms = dict(zip(POSITIVE, effect_terms(model, motion, shape, layout), strict=False))
         known = self._known_springs(samples)
-        for leaf, x, kind in zip((model.armature, model.damping, model.friction), terms, range(3), strict=False):
-            fixed = np.setdiff1d(np.arange(layout.nv), dofs[kinds == kind])
-            known[:, fixed] += np.asarray(leaf, np.float64)[fixed] * x[:, fixed]
-        nonlinear = [(POSITIVE[k], j) for k, j in layout.velocities], [(DELAYS[k], j) for k, j in layout.delays]
-        slopes = [[(self._slopes[kind][samples, j], j) for kind, j in chosen] for chosen in nonlinear]
+        for kind, leaf in effect_leaves(model).items():
+            fixed = np.setdiff1d(np.arange(layout.nv), layout.dofs(kind))
+            known[:, fixed] += leaf[fixed] * terms[kind][:, fixed]
         # Slopes are about the values that the samples were linearized at.
         about = dict(zip((*VELOCITIES, *DELAYS), shape, strict=True))
-        for x, (kind, j) in zip(itertools.chain(*slopes), itertools.chain(*nonlinear), strict=True):
-            known[:, j] -= x[0] * about[kind][j]
-        offsets = [(np.ones(n), j) for j in layout.offsets]
-        columns = [*zip(terms[kinds, :, dofs], dofs, strict=True), *slopes[0], *offsets, *slopes[1]]
-        out = np.zeros((n, layout.nv, len(columns) + 2))
-        for k, (x, j) in enumerate(columns):
-            out[:, j, k] = x
+        out = np.zeros((len(samples), layout.nv, len(layout.joints) + 2))
+        for k, (kind, j) in enumerate(layout.joints):
+            if kind in about:
+                out[:, j, k] = self._slopes[kind][samples, j]
+                known[:, j] -= out[:, j, k] * about[kind][j]
+            else:
+                out[:, j, k] = 1.0 if kind == "offset" else terms[kind][:, j]
         out[..., -2], out[..., -1] = known, self.tau[samples]
         out = self.on_drives(samples, out)
         return self._with_length_columns(samples, out) if layout.places else out
@@ -349,12 +344,10 @@ def torque_columns(model: Model, motion: tuple[jax.Array, ...], shape: EffectSha
     """The derivative `[*batch, nv, P]` of the torque with respect to the parameters in which it is linear, in a motion
     `q, v, a` without delays, with transmitted torques `load`."""
     q, v, a, load = motion
-    terms = jnp.stack(effect_terms(model, (q, a, v, load), shape, layout))
-    kinds, dofs = np.array(layout.positive, int).reshape(-1, 2).T
-    offsets = np.array(layout.offsets, int)
-    values = jnp.concatenate([terms[kinds, ..., dofs], jnp.ones((len(offsets), *v.shape[:-1]), v.dtype)])
-    joints = np.concatenate([dofs, offsets])
-    effects = jnp.moveaxis(values, 0, -1)[..., None, :] * (joints == np.arange(model.nv)[:, None])
+    terms = jnp.stack([*effect_terms(model, (q, a, v, load), shape, layout), jnp.ones_like(v)])
+    order = (*(x for x in POSITIVE if x not in VELOCITIES), "offset")
+    kinds, dofs = np.array([(order.index(kind), j) for kind, j in layout.joints], int).reshape(-1, 2).T
+    effects = jnp.moveaxis(terms[kinds, ..., dofs], 0, -1)[..., None, :] * (dofs == np.arange(model.nv)[:, None])
     Y = torque_regressor(model, q, v, a)
     return jnp.concatenate([Y, effects.astype(Y.dtype)], axis=-1)
 
@@ -364,7 +357,7 @@ def effect_terms(model: Model, motion: tuple[Any, ...], shape: EffectShape, layo
     `POSITIVE`, in a motion `q, a, u, load`; NumPy's or JAX's, as the motion is."""
     q, a, u, load = motion
     stribeck = np.zeros(model.nv)
-    stribeck[[j for k, j in layout.positive if POSITIVE[k] == "static"]] = 1
+    stribeck[layout.dofs("static")] = 1
     springs = np.maximum(np.array(layout.springs), 0)
     displacement = q[..., springs]
     if model.spring_reference is not None:
@@ -422,6 +415,6 @@ def effect_leaves(model: Model) -> dict[str, np.ndarray]:
 
 
 def require_known_lengths(effects: JointEffects | None, what: str, advice: str) -> None:
-    """Raise `DataError` for effects with unknown"""
+    """Raise `DataError` for effects with unknown lengths."""
     if effects is not None and effects.length:
         raise DataError(f"{what} does not take unknown lengths, in which torques are not linear; {advice}")
