@@ -67,7 +67,7 @@ class Step(NamedTuple):
 @naming_arguments
 def ordinary_least_squares(
     model: Model,
-    recordings: Recordings | Samples,
+    recordings: Recordings,
     *,
     joint_effects: JointEffects | None = None,
     friction_velocity: ArrayLike | None = None,
@@ -226,7 +226,7 @@ def fit_inverse_dynamics(
 @saying("cross-validating")
 def cross_validate(
     model: Model,
-    recordings: Recordings | Samples,
+    recordings: Recordings,
     *,
     joint_effects: JointEffects | None = None,
     friction_velocity: ArrayLike | None = None,
