@@ -263,11 +263,11 @@ class _JointTorque:
 
     def _delayed(self, x: np.ndarray, rate: np.ndarray | None, delay: float) -> np.ndarray:
         """A signal `[n]` of all recordings, later by `delay`."""
-        out, samples, later = np.empty_like(x), self.samples, np.array([delay])
-        for recording, start, end in zip(samples.recordings, samples.starts, samples.starts[1:], strict=False):
-            rates = None if rate is None else rate[start:end, None]
-            out[start:end] = delay_signal(recording.t, x[start:end, None], rates, later)[:, 0]
-        return out
+
+        def later(t: np.ndarray, part: slice) -> np.ndarray:
+            return delay_signal(t, x[part, None], None if rate is None else rate[part, None], np.array([delay]))
+
+        return self.samples.on_recordings(later)[:, 0]
 
     def _low_passed(self, x: np.ndarray) -> np.ndarray:
         """The values `[rows]` of the search for a signal `[n]`, zero where torques are not compared."""

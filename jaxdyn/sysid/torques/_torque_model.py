@@ -167,24 +167,23 @@ class Samples:
 
     def _take_delays(self) -> None:
         """Shift the velocities that friction feels, and the measured torques."""
-        self.u = self._on_recordings(lambda t, x: delay_signal(t, self.v[x], self.a[x], self.shape.friction_delay))
+        self.u = self.on_recordings(lambda t, x: delay_signal(t, self.v[x], self.a[x], self.shape.friction_delay))
         # The torque of the motion at t is recorded at t + delay, unless the recording ends before.
         delay = self.shape.torque_delay
-        self.tau = self._on_recordings(lambda t, x: delay_signal(t, self.measured[x], None, -delay))
+        self.tau = self.on_recordings(lambda t, x: delay_signal(t, self.measured[x], None, -delay))
         self.valid = self.valid_at(delay)
         """`[len(self), nv]`: whether the torque of all samples of an equation was recorded, without a limit."""
 
     def valid_at(self, delay: np.ndarray) -> np.ndarray:
         """`valid` for torques that are recorded later than the motion by a delay `[nv]`, s."""
-        clipped = self._on_recordings(lambda t, x: delay_signal(t, self._clipped[x], None, -delay))
-        parts = [slice(*x) for x in itertools.pairwise(self.starts)]
+        clipped = self.on_recordings(lambda t, x: delay_signal(t, self._clipped[x], None, -delay))
+        parts = zip(self.recordings, self.filters, itertools.pairwise(self.starts), strict=True)
         each = [
-            (f.ends(x.t)[:, None] + delay <= x.t[-1]) & is_unclipped(clipped[part], f)
-            for f, x, part in zip(self.filters, self.recordings, parts, strict=True)
+            (f.ends(x.t)[:, None] + delay <= x.t[-1]) & is_unclipped(clipped[slice(*part)], f) for x, f, part in parts
         ]
         return np.concatenate(each)
 
-    def _on_recordings(self, signal: Callable[[np.ndarray, slice], np.ndarray]) -> np.ndarray:
+    def on_recordings(self, signal: Callable[[np.ndarray, slice], np.ndarray]) -> np.ndarray:
         """The values `[n, ...]` of `signal(times, samples)` of all recordings."""
         parts = [slice(*x) for x in itertools.pairwise(self.starts)]
         return np.concatenate([signal(x.t, part) for x, part in zip(self.recordings, parts, strict=True)])
@@ -206,12 +205,12 @@ class Samples:
 
         law = friction(w, v_s)
         torque = self.transmitted + law.torque(u)
-        rates = self._on_recordings(lambda t, x: delay_signal(t, self.a[x], None, self.shape.friction_delay))
+        rates = self.on_recordings(lambda t, x: delay_signal(t, self.a[x], None, self.shape.friction_delay))
         return {
             "friction velocity": slope(lambda x: friction(w * (1 + x), v_s)) / w,
             "Stribeck velocity": slope(lambda x: friction(w, v_s * (1 + x))) / v_s,
             "friction delay": -law.slope(u) * rates,
-            "torque delay": -self._on_recordings(lambda t, x: np.gradient(torque[x], t, axis=0)),
+            "torque delay": -self.on_recordings(lambda t, x: np.gradient(torque[x], t, axis=0)),
         }
 
     def joint_columns(self, samples: np.ndarray) -> np.ndarray:
