@@ -15,13 +15,7 @@ from jaxdyn._errors import ModelError, look_up, require_positive
 from jaxdyn.geometry import Plane, Points
 from jaxdyn.sysid.parameters import _leaves as leaves
 from jaxdyn.sysid.parameters._contact_names import contacts_of, entry_name, links_of_law, shape_labels
-from jaxdyn.sysid.parameters._leaf_blocks import (
-    Additive,
-    Positive,
-    placement_block,
-    require_logarithms,
-    scaled_numbers,
-)
+from jaxdyn.sysid.parameters._leaf_blocks import Additive, Positive, placement_block, require_logarithms, scaled_numbers
 from jaxdyn.sysid.parameters._parametrization import AbstractBlock, AbstractChoice, JoinedBlocks, ScaledEntries
 from jaxdyn.sysid.parameters._world_arrays import contact_numbers, geom_sizes
 from jaxdyn.worlds import World

@@ -10,14 +10,7 @@ import numpy as np
 from scipy.linalg import solve_triangular
 
 from jaxdyn import _printing as printing
-from jaxdyn._errors import (
-    DataError,
-    ModelError,
-    naming_arguments,
-    require_positive,
-    require_positive_integer,
-    warn,
-)
+from jaxdyn._errors import DataError, ModelError, naming_arguments, require_positive, require_positive_integer, warn
 from jaxdyn._status import Status
 from jaxdyn._types import ArrayLike
 from jaxdyn._waits import saying

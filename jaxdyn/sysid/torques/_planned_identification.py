@@ -14,14 +14,7 @@ from jaxdyn._errors import naming_arguments
 from jaxdyn._types import ArrayLike
 from jaxdyn.model import Model
 from jaxdyn.sysid.parameters import nearest_physical_model
-from jaxdyn.sysid.recordings import (
-    Recording,
-    Recordings,
-    as_recordings,
-    require_plausible,
-    signals,
-    unchecked_torques,
-)
+from jaxdyn.sysid.recordings import Recording, Recordings, as_recordings, require_plausible, signals, unchecked_torques
 from jaxdyn.sysid.torques._choices import (
     BESIDE,
     PRIOR_WEIGHT,
@@ -39,11 +32,7 @@ from jaxdyn.sysid.torques._fit_result import Evaluation, InverseDynamicsFit
 from jaxdyn.sysid.torques._fit_weights import Loss
 from jaxdyn.sysid.torques._layout import require_one_robot, with_lengths_of
 from jaxdyn.sysid.torques._recorded_motions import driven_joints
-from jaxdyn.sysid.torques._residual_causes import (
-    Cause,
-    horizontal_axes,
-    residual_causes,
-)
+from jaxdyn.sysid.torques._residual_causes import Cause, horizontal_axes, residual_causes
 from jaxdyn.sysid.torques._torque_fit import Step, fit_inverse_dynamics, ordinary_least_squares
 from jaxdyn.sysid.torques._torque_model import EffectShape, Samples
 from jaxdyn.sysid.torques._verdict import verdict

@@ -28,14 +28,7 @@ from jaxdyn.sysid.torques._fit_weights import (
     least_norm_solution,
 )
 from jaxdyn.sysid.torques._layout import DELAYS, VELOCITIES, Layout, require_one_robot
-from jaxdyn.sysid.torques._physical_fit import (
-    Physical,
-    PhysicalMinimum,
-    PhysicalProblem,
-    minimize,
-    posterior,
-    start_at,
-)
+from jaxdyn.sysid.torques._physical_fit import Physical, PhysicalMinimum, PhysicalProblem, minimize, posterior, start_at
 from jaxdyn.sysid.torques._recorded_motions import TorqueData
 from jaxdyn.sysid.torques._residual_noise import SlopeNoise
 from jaxdyn.sysid.torques._torque_model import EffectShape, Samples, require_known_lengths, with_parameters
