@@ -15,7 +15,7 @@ from jaxdyn import DataError, cli, to_urdf
 from jaxdyn.cli import _identification, _identification_data, alone_in
 from jaxdyn.cli._identification_data import HeldOut, IdentificationData
 from jaxdyn.sysid import JointEffects, Recording, fit_inverse_dynamics, ordinary_least_squares, plan_identification
-from jaxdyn.sysid.reports._torque_report import _torque_figures
+from jaxdyn.sysid.reports._fit_reports import _torque_figures
 
 ROBOT = jaxdyn.samples.chain(2)
 

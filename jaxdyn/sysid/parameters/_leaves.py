@@ -23,11 +23,7 @@ from jaxdyn._errors import (
 )
 from jaxdyn._types import ArrayLike
 from jaxdyn.model import BodyInertia, Model
-from jaxdyn.sysid.parameters._log_cholesky import (
-    inertial_parameters_from_pseudo_inertia,
-    is_physical,
-    nearest_physical,
-)
+from jaxdyn.sysid.parameters._log_cholesky import inertial_parameters_from_pseudo_inertia, is_physical, nearest_physical
 from jaxdyn.worlds import World
 
 type Claims = frozenset[tuple[int, int]]

@@ -23,6 +23,9 @@ _SAME_COLUMN = 0.9
 # a range of less than pi, in proportion for larger ones, so that positions in degrees are judged as those in radians.
 _LONG_STEP, _SLOW, _SMOOTH = 0.5, 0.01, 0.5
 _CLOCKS = {1e3: "milliseconds", 1e6: "microseconds", 1e9: "nanoseconds"}
+# A delay is reported if it leaves less than this part of the power that is unexplained without it and at the ends of
+# the search, and if the motion explains all but this part of most joints' torques.
+_LESS_RESIDUAL, _EXPLAINED = 0.75, 0.1
 
 
 @naming_arguments
@@ -130,7 +133,7 @@ def _with_torques(
         # It says the same with more evidence.
         findings = [x for x in findings if x.kind != "degrees"]
     if not found and consistent and not kinds & {"gap", "degrees"}:
-        found = delay_findings(part, model, max_delay)
+        found = _delay_findings(part, model, max_delay)
     return [*findings, *found]
 
 
@@ -228,18 +231,17 @@ def _rates(recording: Recording, model: Model | None, names: tuple[str, ...]) ->
             continue
         places = _places(total, change, moving)
         if places:
-            out.append(_other_order(rate, of, {joints[m]: joints[k] for m, k in places.items()}))
+            # Columns that, by their names, are those of other joints.
+            others = {joints[m]: joints[k] for m, k in places.items()}
+            message = (
+                f"the columns of {rate} stand in another order than those of {of}: {in_places(others)}; exchange those "
+                "that are wrong"
+            )
+            out.append(Finding("order", message, tuple(others), grave=True))
             bad = {joint: factor for joint, factor in bad.items() if joint not in out[-1].joints}
         if bad:
             out.append(_wrong_rate(rate, of, bad, len(bad) == moving.sum()))
     return out
-
-
-def _other_order(rate: str, of: str, places: dict[str, str]) -> Finding:
-    """Return a finding about rates whose columns, by their names, are those of other joints."""
-    shown = in_places(places)
-    message = f"the columns of {rate} stand in another order than those of {of}: {shown}; exchange those that are wrong"
-    return Finding("order", message, tuple(places), grave=True)
 
 
 def _places(total: np.ndarray, change: np.ndarray, moving: np.ndarray) -> dict[int, int]:
@@ -290,12 +292,7 @@ def _still(recording: Recording, model: Model | None, names: tuple[str, ...]) ->
     return out
 
 
-# A delay is reported if it leaves less than this part of the power that is unexplained without it and at the ends of
-# the search, and if the motion explains all but this part of most joints' torques.
-_LESS_RESIDUAL, _EXPLAINED = 0.75, 0.1
-
-
-def delay_findings(part: Recording, model: Model, max_delay: float) -> list[Finding]:
+def _delay_findings(part: Recording, model: Model, max_delay: float) -> list[Finding]:
     """Return a finding if the motion explains the torques of a prepared part far better when they are shifted."""
     rate = 1 / float(np.median(np.diff(part.t)))
     if part.duration < 8 * max_delay or rate * max_delay < 2:

@@ -158,9 +158,10 @@ def continuous_coordinates(
         q[1:, k : k + 4] *= np.cumprod(np.where(inner < 0, -1.0, 1.0))[:, None]
     for k in range(q.shape[1]):
         jumps = jumps_by_a_turn(q[:, k])
-        if not jumps.size or (model is not None and not _is_angle(model, joints, k)):
+        i = k if model is None or joints is None else model.q_index(joints[k]).start
+        if not jumps.size or (model is not None and model.topology.coordinate_units[i] != "rad"):
             continue
-        if model is None or not _is_endless(model, joints, k):
+        if model is None or np.isfinite([model.position_lower[..., i], model.position_upper[..., i]]).any():
             why = "no model says that its joint has no limits" if model is None else "its joint has limits"
             raise DataError(
                 f"{name}: column {k} of q jumps by a turn after t = {t[jumps[0]]:g} s, and in {jumps.size} places in "
@@ -176,19 +177,6 @@ def jumps_by_a_turn(x: np.ndarray) -> np.ndarray:
     beside = np.maximum(step[:-2], step[2:])
     here = step[1:-1]
     return np.flatnonzero((np.abs(here - 2 * np.pi) < np.maximum(_NEAR, beside)) & (here > _LARGER * beside))
-
-
-def _coordinate(model: Model, joints: tuple[str, ...] | None, column: int) -> int:
-    return column if joints is None else model.q_index(joints[column]).start
-
-
-def _is_angle(model: Model, joints: tuple[str, ...] | None, column: int) -> bool:
-    return bool(model.topology.coordinate_units[_coordinate(model, joints, column)] == "rad")
-
-
-def _is_endless(model: Model, joints: tuple[str, ...] | None, column: int) -> bool:
-    k = _coordinate(model, joints, column)
-    return not np.isfinite([model.position_lower[..., k], model.position_upper[..., k]]).any()
 
 
 MIXED = 0.01

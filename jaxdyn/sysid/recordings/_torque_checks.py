@@ -255,7 +255,7 @@ def _degrees(x: ComparedTorques, unexplained: np.ndarray) -> list[Finding]:
 
 
 class _Reading(NamedTuple):
-    """Columns read in another order than they were given."""
+    """JointColumns read in another order than they were given."""
 
     what: str
     """The columns that are exchanged: `_TORQUES`, `_MOTION` or `_EVERYTHING`."""

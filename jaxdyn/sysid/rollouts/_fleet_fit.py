@@ -101,14 +101,14 @@ def fit_fleet(
       number of steps.
     - `share`: whether the processes of `jax.distributed` share the robots; False fits all of the given robots in this
       process, whatever others do. With one process it makes no difference.
-    - the others as in `fit_rollouts`; `options` without exact matching, `zero_deviation`, `rounds` and `optimizer`.
+    - the others as in `fit_rollouts`; `options` without exact matching, `zero_deviation` and `rounds`.
 
     **Raises** `DataError`, `ModelError`; `DataError` also where processes that share robots have different recordings
     or parametrizations.
     """
     options = options or RolloutFitOptions(max_iterations=50)
-    if options.matching == 0 or options.rounds > 1 or (options.zero_deviation, options.optimizer) != (None, None):
-        raise ModelError("fit_fleet has no exact matching, zero_deviation, rounds or optimizer; use fit_rollouts")
+    if options.matching == 0 or options.rounds > 1 or options.zero_deviation is not None:
+        raise ModelError("fit_fleet has no exact matching, zero_deviation or rounds; use fit_rollouts")
     require_positive_integer(chunk, "chunk")
     require_time_step(dt)
     require_positive(segment, "segment (s)")

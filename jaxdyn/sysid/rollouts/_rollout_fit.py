@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import equinox as eqx
 import jax
@@ -75,8 +75,6 @@ class RolloutFitOptions:
     tolerance: float = 1e-6
     """The fit ends where a step promises to lower the cost by less than this part of it, and where the step without
     damping is shorter than 0.03 standard errors in every direction (`RolloutFit.step_left`)."""
-    optimizer: Any = None
-    """An optax transformation that steps down the gradient instead; `tolerance` then bounds the change in a step."""
 
     def __post_init__(self):
         require_integrator(self.integrator or "rk4", self.substeps)
@@ -177,11 +175,9 @@ def fit_rollouts(
     if free.shape != (parametrization.size,):
         raise ModelError(f"start has shape {free.shape}, but the parametrization has {parametrization.size} numbers")
     first = _first(problem, free, position, velocity)
-    if options.optimizer is not None:
-        first = dataclasses.replace(first, optimizer=options.optimizer.init(descent.zero_displacement(problem, first)))
     now = _descended(problem, first if state is None else _require_same_fit(state, first), options, report)
-    # A step of a gradient's length leads to no other minimum, and exact matching has multipliers of the old states.
-    improved = options.optimizer is None and options.matching != 0
+    # Exact matching has multipliers of the old states.
+    improved = options.matching != 0
     while improved:
         improved = False
         for begin in _other_starts(problem, now, first) if _has_far_segments(problem, now) else ():
@@ -207,10 +203,7 @@ def _descended(
         if int(now.status) != Status.RUNNING or int(now.iteration) >= options.max_iterations:
             return now
         tolerance = jnp.asarray(options.tolerance, now.q.dtype)
-        if options.optimizer is None:
-            now = _step(problem, now, _linearize(problem, now), tolerance)
-        else:
-            now = _descend(problem, now, tolerance, options.optimizer)
+        now = _step(problem, now, _linearize(problem, now), tolerance)
         if report is not None:
             report(RolloutStep(int(now.iteration), int(now.round), float(now.cost), float(now.expected), now))
 
@@ -269,7 +262,6 @@ _linearize = eqx.filter_jit(shooting.linearize)
 _step = eqx.filter_jit(descent.levenberg_marquardt)
 _other_starts = eqx.filter_jit(other_starts)
 _evaluate = eqx.filter_jit(shooting.evaluate)
-_descend = eqx.filter_jit(descent.descend)
 
 
 @eqx.filter_jit
@@ -293,8 +285,8 @@ def _require_same_fit(state: ShootingState, first: ShootingState) -> ShootingSta
     ours, theirs = (jax.tree.map(lambda x: (jnp.shape(x), jnp.asarray(x).dtype), s) for s in (first, state))
     if jax.tree.structure(first) != jax.tree.structure(state) or ours != theirs:
         raise DataError(
-            "the state belongs to another fit: its arrays have other shapes than these recordings, segments, "
-            "parametrization and optimizer need. Give the arguments of that fit, or start without a state"
+            "the state belongs to another fit: its arrays have other shapes than these recordings, segments and "
+            "parametrization need. Give the arguments of that fit, or start without a state"
         )
     return jax.tree.map(jnp.asarray, state)
 

@@ -1,4 +1,4 @@
-"""Multiple shooting: the unknowns, the residuals, and their derivatives.
+"""Multiple shooting: the unknowns, the residuals, their losses, and their derivatives.
 
 Everything here is a pure function of pytrees: `jax.vmap` fits many robots at once.
 """
@@ -81,12 +81,10 @@ class ShootingState(Iterate):
     round: jax.Array
     zeros: jax.Array
     """`[recordings, nv]`: offset of each recording's position sensors, reading minus position."""
-    optimizer: Any = None
-    """State of the optax optimizer, if there is one."""
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Return the arrays by name, to be saved; without the state of an optimizer."""
-        return {name: np.asarray(x) for name, x in vars(self).items() if name != "optimizer"}
+        """Return the arrays by name, to be saved."""
+        return {name: np.asarray(x) for name, x in vars(self).items()}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> ShootingState:
@@ -174,20 +172,17 @@ def residuals(problem: ShootingProblem, state: ShootingState) -> ShootingResidua
     return residuals_and_motion(problem, state)[0]
 
 
-def residuals_and_motion(problem: ShootingProblem, state: ShootingState) -> tuple[ShootingResiduals, Trajectory]:
-    """Return the residuals before the loss, and the roll-outs of the segments."""
-    return _residuals_and_motion(problem, state, _next_starts(state))
-
-
 def cost(problem: ShootingProblem, state: ShootingState) -> jax.Array:
     """Half of the sum of squares, after the loss."""
     return 0.5 * jnp.stack([jnp.sum(x**2) for x in residuals(problem, state).after(problem.loss)]).sum()
 
 
-def _residuals_and_motion(
-    problem: ShootingProblem, state: ShootingState, target: State
+def residuals_and_motion(
+    problem: ShootingProblem, state: ShootingState, target: State | None = None
 ) -> tuple[ShootingResiduals, Trajectory]:
-    """Return the residuals and the roll-outs of the segments, which should end at `target`."""
+    """Return the residuals before the loss and the roll-outs of the segments, which should end at `target`, by default
+    where the next ones start."""
+    target = target or _next_starts(state)
     robot = problem.parametrization.model(state.free)
     start = starts_of(problem, robot, state)
     motion = simulate_robot(robot, start, problem.segments.inputs, problem.dt, problem.integrator, problem.substeps)
@@ -272,7 +267,7 @@ def _tangents(
     target, zeros = _next_starts(state), jnp.zeros(problem.shared - P, dtype)
 
     def function(z, x):
-        return _residuals_and_motion(problem, displace(problem, state, z, jnp.append(x, zeros)), target)
+        return residuals_and_motion(problem, displace(problem, state, z, jnp.append(x, zeros)), target)
 
     def tangent(direction):
         dz, dx = jnp.broadcast_to(direction[:n], (S, n)), direction[n:]

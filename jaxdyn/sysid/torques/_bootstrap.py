@@ -95,7 +95,7 @@ def bootstrap(fit: InverseDynamicsFit, recordings, *, draws: int = 200, blocks: 
             row[independent] += np.linalg.lstsq(R[:, independent], R[:, -1] - R[:, :-1] @ fit.parameters, rcond=None)[0]
         return Bootstrap(p, len(parts), np.ones(draws, bool))
     layout, p = fit.layout, fit.parameters
-    n, k = 10 * layout.nb, 10 * layout.nb + len(layout.positive)
+    n, k = 10 * layout.nb, 10 * layout.nb + layout.positive
     problem = start_at(fit.before, samples, fit.prior_weight, fit.effects_weight)
     gains = 1 / fit.values.gain[list(layout.gains)]
     point = Physical(cholesky.pseudo_factor(p[:n].reshape(layout.nb, 10)), p[n:k], p[k:], gains)

@@ -16,12 +16,11 @@ from jaxdyn._printing import percent
 from jaxdyn.model import Model
 from jaxdyn.sysid.recordings import Recording, signals
 from jaxdyn.sysid.torques._base_parameters import base_covariance_root
-from jaxdyn.sysid.torques._cross_validation import held_out_errors
 from jaxdyn.sysid.torques._effect_search import effect_shape
 from jaxdyn.sysid.torques._effects import SEARCHED, JointEffects, has_redundant_drives
+from jaxdyn.sysid.torques._fit_weights import first_noise, held_out_errors
 from jaxdyn.sysid.torques._physical_fit import Physical
 from jaxdyn.sysid.torques._residual_causes import Cause, best_rival, residual_causes, what_explains_most
-from jaxdyn.sysid.torques._reweighting import first_noise
 from jaxdyn.sysid.torques._torque_fit import fit_inverse_dynamics, ordinary_least_squares
 from jaxdyn.sysid.torques._torque_model import EffectShape, Samples
 
@@ -83,7 +82,7 @@ class Trials:
     """Prepared recordings with several choices of effects, of which each is searched for and fitted once."""
 
     def __init__(self, model: Model, prepared: list[Recording], friction_velocity, say: Progress):
-        self.model, self.prepared, self.friction_velocity, self.say = model, prepared, friction_velocity, say
+        self.model, self.friction_velocity, self.say = model, friction_velocity, say
         self._shapes: dict[tuple[JointEffects, bool], EffectShape] = {}
         self._errors: dict[tuple[JointEffects, bool], np.ndarray] = {}
         # All other samples share the columns of the bodies with these.
@@ -97,8 +96,8 @@ class Trials:
     def shape(self, effects: JointEffects, *, finely: bool = False) -> EffectShape:
         """The velocities and delays that a search finds, or `finely`, a fine one."""
         if (effects, finely) not in self._shapes:
-            options = {"finely": finely, "like": self.plain, "found": self._found, "near": next(iter(self.near), None)}
-            found = effect_shape(self.model, self.prepared, effects, self.friction_velocity, **options)
+            options = {"finely": finely, "found": self._found, "near": next(iter(self.near), None)}
+            found = effect_shape(self.model, self.plain, effects, self.friction_velocity, **options)
             self._shapes[effects, finely] = found
             searched = np.stack([effects.dofs(name, self.model) for name in SEARCHED])
             self._found = np.where(searched, found, self._found)
@@ -106,8 +105,7 @@ class Trials:
 
     def samples(self, effects: JointEffects, *, finely: bool = False) -> Samples:
         """The samples with the effects, linear about the start."""
-        shape = self.shape(effects, finely=finely)
-        samples = Samples(self.model, self.prepared, effects, shape, like=self.plain)
+        samples = Samples(self.model, self.plain, effects, self.shape(effects, finely=finely))
         if samples.layout.by_load:
             samples.linearize(self.model)
         return samples
@@ -118,8 +116,8 @@ class Trials:
             self.say("searching for causes of the residuals that no effect describes")
             options = {"joint_effects": effects, "friction_velocity": self.friction_velocity}
             options |= {"prior_weight": PRIOR_WEIGHT, "shape": self.shape(effects)}
-            fit = fit_inverse_dynamics(self.model, self.prepared, **options)
-            self._causes[effects] = residual_causes(fit, self.prepared)
+            fit = fit_inverse_dynamics(self.model, self.plain, **options)
+            self._causes[effects] = residual_causes(fit, self.plain)
         return self._causes[effects]
 
     def errors(self, effects: JointEffects, *, finely: bool = False) -> np.ndarray:
@@ -299,7 +297,7 @@ def _bias(
     P = len(fit.parameters)
     N = np.concatenate([B[..., :P] for _, B in samples.chunks()]) / np.maximum(fit.sigma, 1e-300)[:, None]
     # Offsets have a column without any motion.
-    N[..., P - len(fit.layout.offsets) :] = 0.0
+    N[..., P - len(fit.layout.dofs("offset")) :] = 0.0
     N = N.reshape(-1, P)
     base = fit.base_parameters()
     root = base_covariance_root(fit.triangle, base)

@@ -37,17 +37,14 @@ class Layout:
 
     nb: int
     nv: int
-    positive: tuple[tuple[int, int], ...]
-    """Kind (index in `POSITIVE`) and degree of freedom of each."""
-    offsets: tuple[int, ...]
+    joints: tuple[tuple[str, int], ...]
+    """Kind and degree of freedom of each parameter of the joints: of `POSITIVE`, then `"offset"`, then of `DELAYS`."""
     gains: tuple[int, ...]
     """Degrees of freedom with an unknown drive gain, in which the torque is not linear: they are not in the vector."""
     springs: tuple[int, ...]
     """`[nv]`: the coordinate of each degree of freedom with an unknown spring, -1 for the others."""
-    places: tuple[Place, ...] = ()
+    places: tuple[Place, ...]
     """The joints, and frames of loops, whose positions are parameters, three each."""
-    delays: tuple[tuple[int, int], ...] = ()
-    """Kind (index in `DELAYS`) and degree of freedom of each delay that is a parameter."""
 
     @classmethod
     def of(cls, model: Model, effects: JointEffects, refined: np.ndarray | None = None) -> Self:
@@ -58,58 +55,49 @@ class Layout:
         springs = effects.spring_coordinates(model)
         linear = {x: "stribeck" if x == "static" else x for x in POSITIVE if x not in VELOCITIES}
         chosen = {x: effects.dofs(name, model) for x, name in linear.items()} | {"spring": springs >= 0}
+        chosen["offset"] = effects.dofs("offset", model)
         refined = np.zeros((len(SEARCHED), model.nv), bool) if refined is None else np.asarray(refined, bool)
-        chosen |= dict(zip(VELOCITIES, refined, strict=False))
+        chosen |= dict(zip((*VELOCITIES, *DELAYS), refined, strict=True))
         missing = chosen["static"] & ~chosen["coulomb"]
         if missing.any():
             raise DataError(
                 f"effects: stribeck without coulomb at the degrees of freedom {np.flatnonzero(missing).tolist()}; "
                 "Stribeck's law falls from break-away to Coulomb friction: choose both"
             )
-        positive = tuple((k, int(j)) for k, kind in enumerate(POSITIVE) for j in np.flatnonzero(chosen[kind]))
-        delays = tuple((int(k), int(j)) for k, j in np.argwhere(refined[len(VELOCITIES) :]))
-        offsets, gains = (tuple(np.flatnonzero(effects.dofs(x, model)).tolist()) for x in ("offset", "gain"))
+        kinds = (*POSITIVE, "offset", *DELAYS)
+        joints = tuple((kind, j) for kind in kinds for j in np.flatnonzero(chosen[kind]).tolist())
+        gains = tuple(np.flatnonzero(effects.dofs("gain", model)).tolist())
         freed = leaves.chosen_places(model, None if effects.length is True else effects.length or ())
-        return cls(model.nb, model.nv, positive, offsets, gains, tuple(springs.tolist()), freed, delays)
+        return cls(model.nb, model.nv, joints, gains, tuple(springs.tolist()), freed)
+
+    def dofs(self, *kinds: str) -> list[int]:
+        """The degrees of freedom that have parameters of these kinds."""
+        return [j for kind, j in self.joints if kind in kinds]
 
     @property
     def by_load(self) -> bool:
         """Whether the friction of some joint grows with the transmitted torque."""
-        return any(POSITIVE[k] == "load" for k, _ in self.positive)
+        return bool(self.dofs("load"))
 
     @property
     def size(self) -> int:
-        return 10 * self.nb + len(self.positive) + len(self.offsets) + len(self.delays) + 3 * len(self.places)
+        return 10 * self.nb + len(self.joints) + 3 * len(self.places)
 
     @property
-    def velocities(self) -> tuple[tuple[int, int], ...]:
-        """Kind (index in `POSITIVE`) and degree of freedom of the velocities of friction that are parameters."""
-        return tuple(x for x in self.positive if POSITIVE[x[0]] in VELOCITIES)
+    def positive(self) -> int:
+        """The number of positive parameters of joints, the first ones."""
+        return len(self.dofs(*POSITIVE))
 
     @property
     def nonlinear(self) -> bool:
         """Whether the torque is not linear in some parameters: lengths, velocities of friction, or delays."""
-        return bool(self.places or self.velocities or self.delays)
-
-    @property
-    def linear_part(self) -> Layout:
-        """The layout without the parameters in which the torque is not linear."""
-        positive = self.positive[: len(self.positive) - len(self.velocities)]
-        return dataclasses.replace(self, positive=positive, places=(), delays=())
-
-    @property
-    def changes_with_the_fit(self) -> bool:
-        """Whether the columns depend on the parameters, and are computed again after each round of a fit."""
-        return self.by_load or self.nonlinear
+        return bool(self.places or self.dofs(*VELOCITIES, *DELAYS))
 
     def names(self, model: Model) -> list[str]:
         inertial = [f"{x}({body})" for body in model.body_names for x in INERTIAL_NAMES]
-        dofs = model.topology.dof_names
-        effects = [f"{POSITIVE[k]}({dofs[j]})" for k, j in self.positive]
-        offsets = [f"offset({dofs[j]})" for j in self.offsets]
-        offsets += [f"{DELAYS[k]}({dofs[j]})" for k, j in self.delays]
+        joints = [f"{kind}({model.topology.dof_names[j]})" for kind, j in self.joints]
         positions = [f"position {x}({leaves.place_label(model, place)})" for place in self.places for x in "xyz"]
-        return [*inertial, *effects, *offsets, *positions]
+        return [*inertial, *joints, *positions]
 
     def positions(self, parameters: np.ndarray) -> np.ndarray:
         """The positions `[3 places]` in the vector."""
@@ -119,13 +107,8 @@ class Layout:
         """The values `[nv]` of each kind in `POSITIVE`, of `"offset"` and of `DELAYS`; NaN where the vector has
         none."""
         out = {kind: np.full(self.nv, np.nan) for kind in (*POSITIVE, "offset", *DELAYS)}
-        joints = np.asarray(parameters)[10 * self.nb :]
-        for (k, j), x in zip(self.positive, joints, strict=False):
-            out[POSITIVE[k]][j] = x
-        joints = joints[len(self.positive) :]
-        out["offset"][list(self.offsets)] = joints[: len(self.offsets)]
-        for (k, j), x in zip(self.delays, joints[len(self.offsets) :], strict=False):
-            out[DELAYS[k]][j] = x
+        for (kind, j), x in zip(self.joints, np.asarray(parameters)[10 * self.nb :], strict=False):
+            out[kind][j] = x
         return out
 
     def drive_gains(self, scale: np.ndarray) -> np.ndarray:

@@ -10,14 +10,7 @@ import numpy as np
 from scipy.linalg import solve_triangular
 
 from jaxdyn import _printing as printing
-from jaxdyn._errors import (
-    DataError,
-    ModelError,
-    naming_arguments,
-    require_positive,
-    require_positive_integer,
-    warn,
-)
+from jaxdyn._errors import DataError, ModelError, naming_arguments, require_positive, require_positive_integer, warn
 from jaxdyn._status import Status
 from jaxdyn._types import ArrayLike
 from jaxdyn._waits import saying
@@ -28,12 +21,12 @@ from jaxdyn.sysid.recordings import Recordings, RecordingWarning, as_recordings,
 from jaxdyn.sysid.torques._base_parameters import base_parameters_of
 from jaxdyn.sysid.torques._effect_search import effect_shape
 from jaxdyn.sysid.torques._effects import JointEffects, frictionless_torque
-from jaxdyn.sysid.torques._intervals import Intervals, Posterior, posterior_intervals
-from jaxdyn.sysid.torques._layout import POSITIVE, Layout
+from jaxdyn.sysid.torques._intervals import Intervals, Posterior, normal_intervals
+from jaxdyn.sysid.torques._layout import Layout
 from jaxdyn.sysid.torques._physical_fit import Physical, PhysicalProblem, minimize, posterior
 from jaxdyn.sysid.torques._recorded_motions import TorqueData
 from jaxdyn.sysid.torques._residual_causes import LEAST_PART, LEAST_STATISTIC
-from jaxdyn.sysid.torques._residual_noise import Correlation, block_scores, score_factor
+from jaxdyn.sysid.torques._residual_noise import Correlation, SlopeNoise
 from jaxdyn.sysid.torques._torque_model import (
     EffectShape,
     Samples,
@@ -190,15 +183,14 @@ def identify_payload(
     bare, loaded = samples.without_and_with(samples.residuals_at(linear.robot, parameters))
     ignored = samples.residuals_at(linear.robot, np.zeros(10))
     factors = tuple(x @ by_coordinates for x in linear.score_factors)
+    errors = Posterior(precision_factor, prior_factor, factors).errors(slope)
     return PayloadFit(
         frame=frame,
         parameters=parameters,
         mass=float(properties[0]),
         center_of_mass=properties[1:4],
         inertia=inertia_matrix(properties),
-        intervals=posterior_intervals(
-            _NAMES, properties, slope, Posterior(precision_factor, prior_factor, factors), level, positive=_POSITIVE
-        ),
+        intervals=normal_intervals(_NAMES, properties, *errors, level, positive=_POSITIVE),
         model=model.with_payload(frame, parameters),
         unconstrained=linear.payload,
         rms_error=(_root_mean_square(bare), _root_mean_square(loaded)),
@@ -219,8 +211,8 @@ class PayloadSamples(Samples):
         self.carried = np.arange(len(self)) >= self.lengths[: len(without)].sum()
         """`[len(self)]`: whether an equation is of a motion with the payload."""
         self._carrying = np.arange(len(self.q)) >= self.starts[len(without)]
-        # The robot's parameters about which load friction is linear, at each sample.
-        self._about = np.zeros((len(self.q), self.layout.size))
+        # The robot's parameters about which load friction is linear, without and with the payload.
+        self._about = 2 * [np.zeros(self.layout.size)]
 
     def without_and_with(self, equations: np.ndarray) -> list[np.ndarray]:
         """Values `[len(self), ...]` of the motions without the payload, and of those with it."""
@@ -230,11 +222,10 @@ class PayloadSamples(Samples):
         """The residuals at parameters `[P]` and `[10]`, about which load friction is linear from now on: it grows with
         the torques that the robot with these parameters transmits."""
         if self.layout.by_load:
-            transmitted = np.zeros_like(self.tau)
-            for rows, p in ((~self._carrying, robot), (self._carrying, robot + self.added @ payload)):
-                carrying, _ = with_parameters(self, p, np.ones(self.layout.nv))
-                transmitted[rows] = frictionless_torque(carrying, *(x[rows] for x in self.motion), self.joints)
-                self._about[rows] = p
+            transmitted, self._about = np.zeros_like(self.tau), [robot, robot + self.added @ payload]
+            for rows, p in zip((~self._carrying, self._carrying), self._about, strict=True):
+                model, _ = with_parameters(self, p, np.ones(self.layout.nv))
+                transmitted[rows] = frictionless_torque(model, *(x[rows] for x in self.motion), self.joints)
             self.take_transmitted(transmitted)
         return self.residuals(np.concatenate([robot, payload]))
 
@@ -248,23 +239,20 @@ class PayloadSamples(Samples):
         return np.concatenate([B[..., :-2], columns, B[..., -2:]], axis=-1)
 
     def _slopes_by_load(self, samples: np.ndarray, B: np.ndarray) -> np.ndarray:
-        """What makes the columns `B` of samples those of load friction `mu |L| s` that is linear in all parameters.
+        """Return what makes load friction `mu |L| s` linear in all parameters, when added to columns `B` of samples.
 
         Its column for a parameter on which the transmitted torque `L` depends is `mu sign(L) s dL/dp`. Iterations with
         this column left out have the same solution for exact torques, but need not converge, and scatter more than
         their intervals say.
         """
-        layout, shape, about = self.layout, self.shape, self._about[samples]
-        loads = [10 * layout.nb + i for i, (k, _) in enumerate(layout.positive) if POSITIVE[k] == "load"]
-        mu = np.zeros((len(samples), layout.nv))
-        mu[:, [j for k, j in layout.positive if POSITIVE[k] == "load"]] = about[:, loads]
+        layout, shape, about = self.layout, self.shape, self._about[int(self._carrying[samples[0]])]
+        mu = np.nan_to_num(layout.joint_values(about)["load"])
         *_, direction = friction_columns(self.u[samples], 1.0, shape.friction_velocity, shape.stribeck_velocity)
         slope = mu * np.sign(self.transmitted[samples]) * np.asarray(direction)
-        moved = np.array([POSITIVE[k] in ("armature", "spring") for k, _ in layout.positive], bool)
-        moved = np.concatenate([np.ones(10 * layout.nb), moved, np.zeros(len(layout.offsets))])
+        moved = np.array(10 * layout.nb * [True] + [kind in ("armature", "spring") for kind, _ in layout.joints])
         columns = slope[..., None] * moved * B[..., :-2]
         # They do not change the residual at the present parameters.
-        unchanged = np.einsum("njp,np->nj", columns, about)[..., None]
+        unchanged = (columns @ about)[..., None]
         return np.concatenate([columns, np.zeros_like(unchanged), unchanged], axis=-1)
 
 
@@ -310,8 +298,8 @@ def _solve(samples: PayloadSamples, rounds: int) -> _LinearPayload:
         if layout.by_load:
             (data,) = samples.compressed()
     # Neither spectra of short lags nor blocks have what recurs much later.
-    noisy = (samples, residuals * np.sqrt(alike.recurrence), sigma, np.ones(layout.nv), root)
-    factors = tuple(x @ elimination for x in (score_factor(*noisy), block_scores(*noisy)))
+    noisy = SlopeNoise(samples, residuals * np.sqrt(alike.recurrence), sigma, np.ones(layout.nv), root)
+    factors = noisy.by_spectra() @ elimination, noisy.by_blocks() @ elimination
     return _LinearPayload(robot, payload, correlation, np.where(noise > floor, share, 0.0), equations, factors)
 
 

@@ -14,7 +14,7 @@ from jaxdyn._least_squares import Damping, damped_step
 from jaxdyn._status import Status
 from jaxdyn.model import Model
 from jaxdyn.sysid.parameters import cholesky, leaves
-from jaxdyn.sysid.torques._layout import DELAYS, POSITIVE, VELOCITIES, Layout, place_positions
+from jaxdyn.sysid.torques._layout import DELAYS, VELOCITIES, Layout, place_positions
 from jaxdyn.sysid.torques._recorded_motions import TorqueData
 from jaxdyn.sysid.torques._torque_model import Samples, effect_leaves
 
@@ -208,29 +208,24 @@ def start_at(model: Model, samples: Samples, weight: float, effects_weight: floa
     held["static"] = held["coulomb"]
     if model.stiffness is not None:
         held["spring"] = np.asarray(model.stiffness, np.float64)
-    start = np.ones(len(layout.positive))
     searched = dict(zip((*VELOCITIES, *DELAYS), samples.shape, strict=True))
-    for i, (k, j) in enumerate(layout.positive):
-        if POSITIVE[k] in VELOCITIES:
-            start[i] = searched[POSITIVE[k]][j]
-            continue
-        scale = scales.get(POSITIVE[k], np.ones_like(torque))
-        scale = np.maximum(scale, 1e-3 * scale.max() or 1.0)
-        # A prior that says "none" cannot be meant as a logarithm: 1 % of the torque is nearly none.
-        start[i] = max(float(held[POSITIVE[k]][j]) if POSITIVE[k] in held else 0.0, 0.01 * torque[j] / scale[j])
-    delays = np.array([searched[DELAYS[k]][j] for k, j in layout.delays])
-    prior = Physical(
-        U=cholesky.pseudo_factor(np.asarray(model.inertial_parameters, np.float64)),
-        positive=start,
-        offset=np.concatenate([np.zeros(len(layout.offsets)), delays, place_positions(model, layout.places)]),
-        scale=np.ones(len(layout.gains)),
-    )
-    empty = np.zeros((0, layout.size)), np.zeros(0), np.zeros(0), np.zeros((0, len(layout.gains)))
     distance = np.linalg.norm(place_positions(model, leaves.chosen_places(model)).reshape(-1, 3), axis=1)
     typical = np.sqrt(np.mean(distance[distance > 0] ** 2)) if distance.any() else 1.0
-    expected = np.full(3 * len(layout.places), _EXPECTED * typical)
-    late = np.full(len(layout.delays), _LONGEST_DELAY)
-    offset_scale = np.concatenate([0.1 * torque[list(layout.offsets)], late, expected])
+    start, unit = [], []
+    for kind, j in layout.joints:
+        scale = scales.get(kind, np.ones_like(torque))
+        scale = np.maximum(scale, 1e-3 * scale.max() or 1.0)
+        # A prior that says "none" cannot be meant as a logarithm: 1 % of the torque is nearly none.
+        least = 0.0 if kind == "offset" else 0.01 * torque[j] / scale[j]
+        start.append(
+            searched[kind][j] if kind in searched else max(float(held[kind][j]) if kind in held else 0.0, least)
+        )
+        unit.append(0.1 * torque[j] if kind == "offset" else _LONGEST_DELAY)
+    positive, offset = np.split(np.array([*start, *place_positions(model, layout.places)]), [layout.positive])
+    offset_scale = np.array(unit[layout.positive :] + 3 * len(layout.places) * [_EXPECTED * typical])
+    inertias = cholesky.pseudo_factor(np.asarray(model.inertial_parameters, np.float64))
+    prior = Physical(inertias, positive, offset, np.ones(len(layout.gains)))
+    empty = np.zeros((0, layout.size)), np.zeros(0), np.zeros(0), np.zeros((0, len(layout.gains)))
     return PhysicalProblem(*empty, prior, offset_scale, weight, effects_weight)
 
 

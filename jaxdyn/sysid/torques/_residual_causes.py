@@ -3,7 +3,6 @@ structure without a name."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -93,7 +92,7 @@ class Cause(NamedTuple):
         )
 
 
-def residual_causes(fit: InverseDynamicsFit, recordings: Recordings) -> tuple[Cause, ...]:
+def residual_causes(fit: InverseDynamicsFit, recordings: Recordings | Samples) -> tuple[Cause, ...]:
     """Return what the residuals of a fit on its own recordings may come from, the most convincing cause first.
 
     For each cause, the residuals are regressed on the torque's derivatives with respect to the cause's parameters,
@@ -265,11 +264,10 @@ def _columns(fit: InverseDynamicsFit, samples: Samples) -> Iterator[tuple[str, n
     fitted = {name: fit.effects.dofs(name, model) for name in ("gain", "torque_delay", "stribeck", "load", "spring")}
     law = Stribeck(1.0, 1.0, 0.1 * np.abs(v).max(axis=0) + 1e-12, np.asarray(model.friction_velocity, np.float64))
     (by_load,) = LoadProportional(1.0, samples.load, law.friction_velocity).columns(samples.u)
-    recordings = [dataclasses.replace(x, cutoff=None) for x in samples.recordings]
-    predicted = [fit.predict(x) for x in recordings]
-    rate = np.concatenate([np.gradient(tau, x.t, axis=0) for tau, x in zip(predicted, recordings, strict=True)])
+    predicted = np.concatenate([fit.predict(x) for x in samples.recordings])
+    rate = samples.on_recordings(lambda t, part: np.gradient(predicted[part], t, axis=0))
     candidates = {
-        "gain": ("gain", np.concatenate(predicted)),
+        "gain": ("gain", predicted),
         "torque_delay": ("torque delay", -rate),
         "load": ("load friction", by_load),
         "stribeck": ("Stribeck friction", law.columns(samples.u)[1]),
@@ -299,8 +297,7 @@ def _flexibility_slopes(model: Model, samples: Samples) -> np.ndarray:
         step = 1e-3 / max(float(np.abs(way).max()), 1e-300)
         ways = [way]
         for _ in range(2):
-            pairs = zip(samples.recordings, samples.starts, samples.starts[1:], strict=False)
-            ways.append(np.concatenate([np.gradient(ways[-1][a:b], x.t, axis=0) for x, a, b in pairs]))
+            ways.append(samples.on_recordings(lambda t, part, x=ways[-1]: np.gradient(x[part], t, axis=0)))
         ends = ([x + sign * step * y for x, y in zip(motion, ways, strict=True)] for sign in (1, -1))
         above, below = (frictionless_torque(model, q, v, a) for q, v, a in ends)
         out.append((above - below) / (2 * step))
@@ -333,12 +330,13 @@ def _structure_columns(samples: Samples) -> Iterator[tuple[str, int, np.ndarray]
 
 def _way(samples: Samples, q: np.ndarray) -> np.ndarray:
     """The distance `[n]` of positions from that of the last reversal in their recording, or from its start."""
-    out = np.empty_like(q)
-    for start, end in zip(samples.starts, samples.starts[1:], strict=False):
-        x = q[start:end]
+
+    def way(_: np.ndarray, part: slice) -> np.ndarray:
+        x = q[part]
         forward = np.diff(x, prepend=x[0]) > 0
         turned = np.flatnonzero(np.diff(forward, prepend=forward[0]))
         last = np.zeros(len(x), int)
         last[turned] = turned
-        out[start:end] = np.abs(x - x[np.maximum.accumulate(last)])
-    return out
+        return np.abs(x - x[np.maximum.accumulate(last)])
+
+    return samples.on_recordings(way)

@@ -15,22 +15,22 @@ from jaxdyn._waits import saying
 from jaxdyn.model import Model
 from jaxdyn.sysid.parameters import leaves
 from jaxdyn.sysid.recordings import Recordings
-from jaxdyn.sysid.torques._cross_validation import PRIOR_WEIGHTS, CandidateWeights, CrossValidation, choose_weight
 from jaxdyn.sysid.torques._effect_search import effect_shape, searched_range
 from jaxdyn.sysid.torques._effects import SEARCHED, JointEffects
 from jaxdyn.sysid.torques._fit_result import InverseDynamicsFit
-from jaxdyn.sysid.torques._layout import DELAYS, VELOCITIES, Layout, require_one_robot
-from jaxdyn.sysid.torques._physical_fit import (
-    Physical,
-    PhysicalMinimum,
-    PhysicalProblem,
-    minimize,
-    posterior,
-    start_at,
+from jaxdyn.sysid.torques._fit_weights import (
+    PRIOR_WEIGHTS,
+    CandidateWeights,
+    CrossValidation,
+    Loss,
+    Reweighting,
+    choose_weight,
+    least_norm_solution,
 )
+from jaxdyn.sysid.torques._layout import DELAYS, VELOCITIES, Layout, require_one_robot
+from jaxdyn.sysid.torques._physical_fit import Physical, PhysicalMinimum, PhysicalProblem, minimize, posterior, start_at
 from jaxdyn.sysid.torques._recorded_motions import TorqueData
-from jaxdyn.sysid.torques._residual_noise import block_scores, score_factor
-from jaxdyn.sysid.torques._reweighting import Loss, Reweighting, least_norm_solution
+from jaxdyn.sysid.torques._residual_noise import SlopeNoise
 from jaxdyn.sysid.torques._torque_model import EffectShape, Samples, require_known_lengths, with_parameters
 
 # A Gauss-Newton step of lengths is shortened down to the last part until the cost falls by the first part of what was
@@ -121,7 +121,7 @@ def ordinary_least_squares(
 @saying("fitting torques")
 def fit_inverse_dynamics(
     model: Model,
-    recordings: Recordings,
+    recordings: Recordings | Samples,
     *,
     joint_effects: JointEffects | None = None,
     friction_velocity: ArrayLike | None = None,
@@ -243,6 +243,8 @@ def _samples(
 ) -> Samples:
     effects = effects or JointEffects()
     if shape is None:
+        # The search and the fit share the columns of the bodies.
+        recordings = Samples(model, recordings, JointEffects(), EffectShape.default(np.ones(model.nv)))
         shape = effect_shape(model, recordings, effects, friction_velocity)
     return Samples(model, recordings, effects, shape)
 
@@ -295,9 +297,8 @@ def _fit_rounds(
 
 def _held(point: Physical, before: Layout, layout: Layout) -> Physical:
     """Return a point with the velocities and delays of the layout `before` that are also in another one."""
-    positive = [x in layout.positive for x in before.positive]
-    n, m = len(before.offsets), len(before.delays)
-    offset = [*[True] * n, *(x in layout.delays for x in before.delays), *[True] * (len(point.offset) - n - m)]
+    kept = np.array([x in layout.joints for x in before.joints] + 3 * len(before.places) * [True])
+    positive, offset = np.split(kept, [before.positive])
     return point._replace(positive=point.positive[positive], offset=point.offset[offset])
 
 
@@ -377,8 +378,8 @@ def _fit_result(
         **fields,
     )
     residual = samples.residuals(parameters, gain)
-    noise = (samples, residual, weighting.sigma, gain, fit.covariance_root(), weighting.weights)
-    return dataclasses.replace(fit, score_factor=score_factor(*noise), block_scores=block_scores(*noise))
+    noise = SlopeNoise(samples, residual, weighting.sigma, gain, fit.covariance_root(), weighting.weights)
+    return dataclasses.replace(fit, score_factor=noise.by_spectra(), block_scores=noise.by_blocks())
 
 
 def _require_physical_start(model: Model) -> None:

@@ -16,7 +16,7 @@ from jaxdyn._errors import DataError
 from jaxdyn.algorithms import spring_torque, torque_regressor
 from jaxdyn.friction import FrictionSum, LoadProportional, Stribeck, Viscous
 from jaxdyn.model import Model
-from jaxdyn.sysid.recordings import as_recordings, signals
+from jaxdyn.sysid.recordings import Recording, Recordings, as_recordings, signals
 from jaxdyn.sysid.torques._effects import (
     SEARCHED,
     JointEffects,
@@ -53,6 +53,7 @@ _CHUNK = 4096
 _STEP = 1e-4
 # A regressor of at most this many bytes is kept between passes over the samples; a larger one is recomputed.
 _KEPT = 2**28
+_torque_regressor = eqx.filter_jit(torque_regressor)
 
 
 class EffectShape(NamedTuple):
@@ -76,15 +77,14 @@ class Samples:
     def __init__(
         self,
         model: Model,
-        recordings,
+        recordings: Recordings | Samples,
         effects: JointEffects,
         shape: EffectShape,
         refined: np.ndarray | None = None,
-        like: Samples | None = None,
     ):
-        """`like`: samples of the same recordings, and of a model with the same lengths and gravity, that share their
-        motion and the columns of the bodies."""
-        self.recordings = as_recordings(recordings)
+        """In the place of recordings, other samples of them share their motion and the columns of the bodies: those of
+        a model with the same lengths and gravity."""
+        self.recordings = recordings_of(recordings)
         self.joints = driven_joints(model, self.recordings)
         """The joints that drive a robot with closed loops; None for a tree, where all do."""
         self.driven = np.full(model.nv, True)
@@ -98,14 +98,14 @@ class Samples:
         self.refined = np.zeros((len(SEARCHED), model.nv), bool) if refined is None else refined
         """`[4, nv]` of bool: which numbers of the shape are parameters."""
         self.layout = Layout.of(model, effects, refined)
-        if like is None:
+        if isinstance(recordings, Samples):
+            self._recorded, self._body_columns = recordings._recorded, recordings._shared_body_columns
+            self._clipped = recordings._clipped
+        else:
             motions = [motion_arrays(model, x) for x in self.recordings]
             self._recorded = [np.concatenate(x) for x in zip(*motions, strict=True)]
             self._clipped = np.concatenate([clipped_torques(model, x) for x in self.recordings])
             self._body_columns: list[np.ndarray] = []
-        else:
-            self._recorded, self._body_columns = like._recorded, like._shared_body_columns
-            self._clipped = like._clipped
         self.q, self.v, self.a, self.measured = self._recorded
         self._shared_body_columns = self._body_columns
         if self.joints is not None:
@@ -137,7 +137,7 @@ class Samples:
 
     def refining(self, refined: np.ndarray) -> Samples:
         """The same samples with the numbers of the shape that are `refined` `[4, nv]` among the parameters."""
-        return Samples(self.before, self.recordings, self.effects, self.shape, refined, like=self)
+        return Samples(self.before, self, self.effects, self.shape, refined)
 
     def linearize(self, model: Model, values: JointEffectValues | None = None) -> None:
         """Let load friction grow with the torques that `model` transmits in these motions, and take the derivatives by
@@ -148,7 +148,7 @@ class Samples:
             motion = motion_of(self.model, (self.q, self.v, self.a), self.joints)
             self.q, self.v, self.a = (np.asarray(x, np.float64) for x in motion)
             self._body_columns = []
-        if values is not None and (self.layout.velocities or self.layout.delays):
+        if values is not None and self.layout.dofs(*VELOCITIES, *DELAYS):
             w = np.asarray(model.friction_velocity, np.float64)
             self.shape = EffectShape(w, values.stribeck_velocity, values.friction_delay, values.torque_delay)
             self._linearized, self._values = model, values
@@ -167,24 +167,23 @@ class Samples:
 
     def _take_delays(self) -> None:
         """Shift the velocities that friction feels, and the measured torques."""
-        self.u = self._on_recordings(lambda t, x: delay_signal(t, self.v[x], self.a[x], self.shape.friction_delay))
+        self.u = self.on_recordings(lambda t, x: delay_signal(t, self.v[x], self.a[x], self.shape.friction_delay))
         # The torque of the motion at t is recorded at t + delay, unless the recording ends before.
         delay = self.shape.torque_delay
-        self.tau = self._on_recordings(lambda t, x: delay_signal(t, self.measured[x], None, -delay))
+        self.tau = self.on_recordings(lambda t, x: delay_signal(t, self.measured[x], None, -delay))
         self.valid = self.valid_at(delay)
         """`[len(self), nv]`: whether the torque of all samples of an equation was recorded, without a limit."""
 
     def valid_at(self, delay: np.ndarray) -> np.ndarray:
         """`valid` for torques that are recorded later than the motion by a delay `[nv]`, s."""
-        clipped = self._on_recordings(lambda t, x: delay_signal(t, self._clipped[x], None, -delay))
-        parts = [slice(*x) for x in itertools.pairwise(self.starts)]
+        clipped = self.on_recordings(lambda t, x: delay_signal(t, self._clipped[x], None, -delay))
+        parts = zip(self.recordings, self.filters, itertools.pairwise(self.starts), strict=True)
         each = [
-            (f.ends(x.t)[:, None] + delay <= x.t[-1]) & is_unclipped(clipped[part], f)
-            for f, x, part in zip(self.filters, self.recordings, parts, strict=True)
+            (f.ends(x.t)[:, None] + delay <= x.t[-1]) & is_unclipped(clipped[slice(*part)], f) for x, f, part in parts
         ]
         return np.concatenate(each)
 
-    def _on_recordings(self, signal: Callable[[np.ndarray, slice], np.ndarray]) -> np.ndarray:
+    def on_recordings(self, signal: Callable[[np.ndarray, slice], np.ndarray]) -> np.ndarray:
         """The values `[n, ...]` of `signal(times, samples)` of all recordings."""
         parts = [slice(*x) for x in itertools.pairwise(self.starts)]
         return np.concatenate([signal(x.t, part) for x, part in zip(self.recordings, parts, strict=True)])
@@ -206,37 +205,33 @@ class Samples:
 
         law = friction(w, v_s)
         torque = self.transmitted + law.torque(u)
-        rates = self._on_recordings(lambda t, x: delay_signal(t, self.a[x], None, self.shape.friction_delay))
+        rates = self.on_recordings(lambda t, x: delay_signal(t, self.a[x], None, self.shape.friction_delay))
         return {
             "friction velocity": slope(lambda x: friction(w * (1 + x), v_s)) / w,
             "Stribeck velocity": slope(lambda x: friction(w, v_s * (1 + x))) / v_s,
             "friction delay": -law.slope(u) * rates,
-            "torque delay": -self._on_recordings(lambda t, x: np.gradient(torque[x], t, axis=0)),
+            "torque delay": -self.on_recordings(lambda t, x: np.gradient(torque[x], t, axis=0)),
         }
 
     def joint_columns(self, samples: np.ndarray) -> np.ndarray:
         """The columns `[n, nv, P - 10 nb + 2]` after those of the bodies, at samples: of the effects, the known torque
         and the measured one."""
         layout, model, shape = self.layout, self.model, self.shape
-        linear, n = layout.linear_part, len(samples)
-        motion = (x[samples] for x in (self.q, self.a, self.u, self.load))
-        terms = np.stack(effect_terms(model, tuple(motion), shape, linear))
-        kinds, dofs = np.array(linear.positive, int).reshape(-1, 2).T
+        motion = tuple(x[samples] for x in (self.q, self.a, self.u, self.load))
+        terms = dict(zip(POSITIVE, effect_terms(model, motion, shape, layout), strict=False))
         known = self._known_springs(samples)
-        for leaf, x, kind in zip((model.armature, model.damping, model.friction), terms, range(3), strict=False):
-            fixed = np.setdiff1d(np.arange(layout.nv), dofs[kinds == kind])
-            known[:, fixed] += np.asarray(leaf, np.float64)[fixed] * x[:, fixed]
-        nonlinear = [(POSITIVE[k], j) for k, j in layout.velocities], [(DELAYS[k], j) for k, j in layout.delays]
-        slopes = [[(self._slopes[kind][samples, j], j) for kind, j in chosen] for chosen in nonlinear]
+        for kind, leaf in effect_leaves(model).items():
+            fixed = np.setdiff1d(np.arange(layout.nv), layout.dofs(kind))
+            known[:, fixed] += leaf[fixed] * terms[kind][:, fixed]
         # Slopes are about the values that the samples were linearized at.
         about = dict(zip((*VELOCITIES, *DELAYS), shape, strict=True))
-        for x, (kind, j) in zip(itertools.chain(*slopes), itertools.chain(*nonlinear), strict=True):
-            known[:, j] -= x[0] * about[kind][j]
-        offsets = [(np.ones(n), j) for j in layout.offsets]
-        columns = [*zip(terms[kinds, :, dofs], dofs, strict=True), *slopes[0], *offsets, *slopes[1]]
-        out = np.zeros((n, layout.nv, len(columns) + 2))
-        for k, (x, j) in enumerate(columns):
-            out[:, j, k] = x
+        out = np.zeros((len(samples), layout.nv, len(layout.joints) + 2))
+        for k, (kind, j) in enumerate(layout.joints):
+            if kind in about:
+                out[:, j, k] = self._slopes[kind][samples, j]
+                known[:, j] -= out[:, j, k] * about[kind][j]
+            else:
+                out[:, j, k] = 1.0 if kind == "offset" else terms[kind][:, j]
         out[..., -2], out[..., -1] = known, self.tau[samples]
         out = self.on_drives(samples, out)
         return self._with_length_columns(samples, out) if layout.places else out
@@ -261,7 +256,7 @@ class Samples:
     def regressor(self, samples: np.ndarray) -> np.ndarray:
         """The columns `[n, nv, 10 nb]` of the bodies at samples."""
         motion = (jnp.asarray(x[samples]) for x in (self.q, self.v, self.a))
-        return self.on_drives(samples, np.asarray(body_columns(self.model, *motion), np.float64))
+        return self.on_drives(samples, np.asarray(_torque_regressor(self.model, *motion), np.float64))
 
     def low_passed_columns(self, part: int, samples: np.ndarray, low_pass: signals.Decimation) -> np.ndarray:
         """All columns after the low pass, for the samples of this number among `_parts`."""
@@ -340,22 +335,18 @@ class Samples:
         return np.concatenate([B[..., :-1] @ p / gain - B[..., -1] for _, B in self.chunks()])
 
 
-@eqx.filter_jit
-def body_columns(model: Model, q: jax.Array, v: jax.Array, a: jax.Array) -> jax.Array:
-    """`torque_regressor`, compiled."""
-    return torque_regressor(model, q, v, a)
+def recordings_of(recordings: Recordings | Samples) -> tuple[Recording, ...]:
+    return recordings.recordings if isinstance(recordings, Samples) else as_recordings(recordings)
 
 
 def torque_columns(model: Model, motion: tuple[jax.Array, ...], shape: EffectShape, layout: Layout) -> jax.Array:
     """The derivative `[*batch, nv, P]` of the torque with respect to the parameters in which it is linear, in a motion
     `q, v, a` without delays, with transmitted torques `load`."""
     q, v, a, load = motion
-    terms = jnp.stack(effect_terms(model, (q, a, v, load), shape, layout))
-    kinds, dofs = np.array(layout.positive, int).reshape(-1, 2).T
-    offsets = np.array(layout.offsets, int)
-    values = jnp.concatenate([terms[kinds, ..., dofs], jnp.ones((len(offsets), *v.shape[:-1]), v.dtype)])
-    joints = np.concatenate([dofs, offsets])
-    effects = jnp.moveaxis(values, 0, -1)[..., None, :] * (joints == np.arange(model.nv)[:, None])
+    terms = jnp.stack([*effect_terms(model, (q, a, v, load), shape, layout), jnp.ones_like(v)])
+    order = (*(x for x in POSITIVE if x not in VELOCITIES), "offset")
+    kinds, dofs = np.array([(order.index(kind), j) for kind, j in layout.joints], int).reshape(-1, 2).T
+    effects = jnp.moveaxis(terms[kinds, ..., dofs], 0, -1)[..., None, :] * (dofs == np.arange(model.nv)[:, None])
     Y = torque_regressor(model, q, v, a)
     return jnp.concatenate([Y, effects.astype(Y.dtype)], axis=-1)
 
@@ -365,7 +356,7 @@ def effect_terms(model: Model, motion: tuple[Any, ...], shape: EffectShape, layo
     `POSITIVE`, in a motion `q, a, u, load`; NumPy's or JAX's, as the motion is."""
     q, a, u, load = motion
     stribeck = np.zeros(model.nv)
-    stribeck[[j for k, j in layout.positive if POSITIVE[k] == "static"]] = 1
+    stribeck[layout.dofs("static")] = 1
     springs = np.maximum(np.array(layout.springs), 0)
     displacement = q[..., springs]
     if model.spring_reference is not None:
@@ -423,6 +414,6 @@ def effect_leaves(model: Model) -> dict[str, np.ndarray]:
 
 
 def require_known_lengths(effects: JointEffects | None, what: str, advice: str) -> None:
-    """Raise `DataError` for effects with unknown"""
+    """Raise `DataError` for effects with unknown lengths."""
     if effects is not None and effects.length:
         raise DataError(f"{what} does not take unknown lengths, in which torques are not linear; {advice}")

@@ -116,10 +116,11 @@ def _is_flat(parameters: np.ndarray) -> list[bool]:
 
 def _determined(fit: InverseDynamicsFit) -> list[str]:
     base, intervals = fit.base_parameters(), fit.intervals()
+    weak = int((fit.intervals(base).prior_share > _BY_PRIOR).sum())
     by_prior = fit.decided_by_start(_BY_PRIOR)
     out = [
         f"The torques of these motions depend on {base.rank} combinations of the {len(base.names)} parameters"
-        f"{_weakly_determined(fit, base)}."
+        + (f", of {weak} of which the data say hardly more than the start." if weak else ".")
     ]
     if by_prior:
         out.append(
@@ -144,12 +145,6 @@ def _determined(fit: InverseDynamicsFit) -> list[str]:
     if far:
         out.append(f"Masses far from their start, with 95 % intervals: {'; '.join(far)}.")
     return out
-
-
-def _weakly_determined(fit: InverseDynamicsFit, base: BaseParameters) -> str:
-    """A clause with the number of combinations that the data determine hardly better than the start does."""
-    weak = int((fit.intervals(base).prior_share > _BY_PRIOR).sum())
-    return f", of {weak} of which the data say hardly more than the start" if weak else ""
 
 
 def _searched(fit: InverseDynamicsFit) -> list[str]:
