@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import os
 from typing import Any, Self
 
 import equinox as eqx
@@ -105,12 +106,15 @@ class Environment(eqx.Module):
     world: World
     task: AbstractTask
     n_substeps: int = eqx.field(static=True)
+    scene: str | None = eqx.field(static=True)
+    """The path or the text of the MJCF file from which the world was loaded: `judge` runs policies in it."""
 
     # `jax.jit(env.step)` takes functions that have a hash. That of a module is made of its arrays, which have none.
     __hash__ = object.__hash__
 
-    def __init__(self, world: World, task: AbstractTask, *, substeps: int = 1):
+    def __init__(self, world: World, task: AbstractTask, *, substeps: int = 1, scene: str | os.PathLike | None = None):
         self.world, self.task, self.n_substeps = world, task, substeps
+        self.scene = None if scene is None else os.fspath(scene)
 
     @property
     def action_size(self) -> int:
@@ -163,9 +167,19 @@ class Environment(eqx.Module):
         action = jnp.asarray(action, before.q.dtype)
         control = task.control(world, before, action)
         after, _ = lax.scan(lambda data, _: (world.step(data, control), None), before, length=self.n_substeps)
-        step = Transition(before, action, control, after, self.dt)
+        return self.outcome(state, action, control, after)
+
+    def outcome(
+        self, state: EnvironmentState, action: Float[Array, "nu"], control: Float[Array, "nu"], after: State
+    ) -> EnvironmentState:
+        """Return what the task makes of a step that led to the state `after`, by this or another simulator."""
+        world, task = self.world, self.task
+        step = Transition(state.data, action, control, after, self.dt)
         reward, metrics = task.reward(world, step, state.info)
-        memory = task.after_step(world, step, state.info)
+        # What wrappers have added stays. The dictionaries are new ones, because wrappers of Brax write into those that
+        # they are given.
+        metrics = {**state.metrics, **metrics}
+        memory = jax.tree.map(lambda x: x, {**state.info, **task.after_step(world, step, state.info)})
         done = task.ended(world, after, memory).astype(reward.dtype)
         return EnvironmentState(after, task.observe(world, after, memory), reward, done, metrics, memory)
 

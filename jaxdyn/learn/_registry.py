@@ -38,4 +38,4 @@ def environment(name: str, *, dtype: Any = jnp.float32, **options: Any) -> Envir
     """
     look_up(name, _ENVIRONMENTS, "environment")
     env = _ENVIRONMENTS[name](**options)
-    return Environment(env.world.astype(dtype), env.task, substeps=env.n_substeps)
+    return Environment(env.world.astype(dtype), env.task, substeps=env.n_substeps, scene=env.scene)

@@ -33,7 +33,7 @@ def gymnasium_environment(task: type[AbstractTask], file: str, substeps: int, op
         # The half cheetah's file has an attribute that MuJoCo wants to drop; it still reads it.
         warnings.filterwarnings("ignore", message=".*settotalmass.*deprecated")
         world = load_world(path)
-    return Environment(world, task(**options), substeps=substeps)
+    return Environment(world, task(**options), substeps=substeps, scene=path)
 
 
 class AbstractRunner(AbstractTask):

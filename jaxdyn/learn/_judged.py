@@ -1,0 +1,222 @@
+"""Policies judged in MuJoCo's C code, of which training has used nothing."""
+
+from __future__ import annotations
+
+import copy
+import os
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdyn import _printing as printing
+from jaxdyn._errors import ModelError, naming_arguments, require_positive_integer
+from jaxdyn._types import Array, Float
+from jaxdyn.io import to_mjcf
+from jaxdyn.io.mjcf import compile_mjcf, mujoco
+from jaxdyn.learn._compiled_environment import compiled_with
+from jaxdyn.learn._environment import Environment, EnvironmentState, Observation
+from jaxdyn.simulate import State
+from jaxdyn.worlds import World, load_world
+
+type End = Literal["task", "time limit", "diverged"]
+
+
+class PolicyJudgment(NamedTuple):
+    """How a policy did in MuJoCo's C code, for each start."""
+
+    returns: Float[np.ndarray, "starts"]
+    """The sums of the rewards of the episodes."""
+    lengths: np.ndarray
+    """The steps of the episodes."""
+    ends: tuple[End, ...]
+    """What ended each: the task, as after a fall; the time limit; or numbers that MuJoCo calls bad, whose step is not
+    counted."""
+    metrics: dict[str, Float[np.ndarray, "starts"]]
+    """The metrics of the task by name, each the mean over the steps of an episode."""
+
+    def printed(self) -> printing.Facts:
+        """The facts that `print` shows."""
+        counts = Counter(self.ends)
+        facts = {"return": printing.number(self.returns), "steps": printing.number(self.lengths)}
+        facts["ended by"] = ", ".join(f"{what} {n}" for what, n in counts.items())
+        facts |= {f"{name} (mean)": printing.number(x) for name, x in self.metrics.items()}
+        return f"{len(self.ends)} starts, median return {np.median(self.returns):.6g}", facts
+
+    __repr__, __str__, _repr_html_ = printing.one_line, printing.text, printing.table
+
+
+@naming_arguments
+def judge(
+    policy: Callable[[Observation], Array],
+    env: Environment,
+    scene: str | os.PathLike | Any = None,
+    *,
+    starts: int = 100,
+    steps: int = 1000,
+    seed: int = 0,
+) -> PolicyJudgment:
+    """Run a policy in MuJoCo's C code (`mj_step`), and return the returns and ends of its episodes.
+
+    The scene is that of the environment with the numbers that its world has now, starts are drawn by the task, and an
+    action is held for as long as in training. Observations, rewards and ends are those of the task, in MuJoCo's states.
+    The policy is called as `policy(obs)` for one environment, and returns the action `[nu]`.
+
+    **Arguments**
+
+    - `scene`: the MJCF file, its text, or the `mujoco.MjModel` from which the world was loaded; by default
+      `env.scene`.
+    - `starts`: the number of episodes. `steps`: after which one is cut. `seed`: by which starts are drawn.
+
+    **Raises** `ModelError` for an environment without a scene, such as one whose world is made of a model, and for a
+    scene with other parts than the world's; as `to_mjcf` does for a world whose numbers MJCF cannot have; `ImportError`
+    without MuJoCo.
+    """
+    require_positive_integer(starts, "starts")
+    require_positive_integer(steps, "steps")
+    simulation = _Simulation(_mujoco_model(env.world, env.scene if scene is None else scene), starts, env.n_substeps)
+    begin, follow = (compiled_with((env, policy), function) for function in (_begin, _follow))
+    now, seen = begin(jax.random.split(jax.random.key(seed), starts))
+    simulation.put(seen, now.data)
+    returns, lengths, sums = np.zeros(starts), np.zeros(starts, int), {name: np.zeros(starts) for name in now.metrics}
+    ends = np.full(starts, "time limit", object)
+    running = np.ones(starts, bool)
+    for _ in range(steps):
+        bad = simulation.step(np.asarray(seen.control), np.flatnonzero(running))
+        ends[bad], running[bad] = "diverged", False
+        now, seen = follow(now, seen, *simulation.states())
+        returns[running] += np.asarray(now.reward)[running]
+        lengths[running] += 1
+        for name, x in now.metrics.items():
+            sums[name][running] += np.asarray(x)[running]
+        done = running & (np.asarray(now.done) > 0)
+        ends[done], running[done] = "task", False
+        if not running.any():
+            break
+    means = {name: x / np.maximum(lengths, 1) for name, x in sums.items()}
+    return PolicyJudgment(returns, lengths, tuple(ends.tolist()), means)
+
+
+class _Seen(NamedTuple):
+    """What a policy does in a state, each array with an axis of environments in front."""
+
+    action: Any
+    control: Any
+    qpos: Any
+    qvel: Any
+    """The state as MuJoCo has it."""
+
+
+def _begin(judged: tuple[Environment, Any], keys: Any) -> tuple[EnvironmentState, _Seen]:
+    env, policy = judged
+
+    def one(key):
+        now = env.reset(key)
+        return now, _seen(env, policy, now)
+
+    return jax.vmap(one)(keys)
+
+
+def _follow(judged: tuple[Environment, Any], before: EnvironmentState, seen: _Seen, *reached: Any):
+    """Return what follows when MuJoCo has reached the states `qpos, qvel, act, time`."""
+    env, policy = judged
+
+    def one(before, seen, qpos, qvel, act, time):
+        q, v, act, time = (jnp.asarray(x, before.data.q.dtype) for x in (qpos, qvel, act, time))
+        after = State(q, env.world.from_qvel(q, v), act, time, before.data.mocap, before.data.active)
+        now = env.outcome(before, seen.action, seen.control, after)
+        return now, _seen(env, policy, now)
+
+    return jax.vmap(one)(before, seen, *reached)
+
+
+def _seen(env: Environment, policy: Any, now: EnvironmentState) -> _Seen:
+    data = now.data
+    action = jnp.asarray(policy(now.obs), data.q.dtype)
+    control = env.task.control(env.world, data, action)
+    return _Seen(action, control, data.q, env.world.to_qvel(data.q, data.v))
+
+
+class _Simulation:
+    """Simulations by MuJoCo, side by side."""
+
+    def __init__(self, m: Any, count: int, substeps: int):
+        # A simulation that diverges ends; MuJoCo would start it again.
+        m.opt.disableflags |= int(mujoco().mjtDisableBit.mjDSBL_AUTORESET)
+        self.m, self.substeps = m, substeps
+        self.data = [mujoco().MjData(m) for _ in range(count)]
+        kinds = mujoco().mjtWarning
+        self.bad = [int(kinds.mjWARN_BADQPOS), int(kinds.mjWARN_BADQVEL), int(kinds.mjWARN_BADQACC)]
+        # `mj_step` runs without Python's lock.
+        self.pool = ThreadPoolExecutor(os.process_cpu_count())
+
+    def put(self, seen: _Seen, state: State) -> None:
+        """Set all states."""
+        rows = {"qpos": seen.qpos, "qvel": seen.qvel, "act": state.activation}
+        rows |= {"eq_active": None if state.active is None else np.asarray(state.active) > 0}
+        if state.mocap is not None:
+            rows |= {"mocap_pos": state.mocap[..., :3], "mocap_quat": state.mocap[..., 3:]}
+        arrays = {name: np.asarray(x) for name, x in rows.items() if x is not None}
+        for i, d in enumerate(self.data):
+            d.time = float(state.time[i])
+            for name, x in arrays.items():
+                getattr(d, name)[:] = x[i]
+
+    def step(self, control: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """Hold controls `[count, nu]` in the simulations `rows`, and return those with bad numbers afterwards."""
+
+        def steps(some):
+            for i in some:
+                self.data[i].ctrl[:] = control[i]
+                mujoco().mj_step(self.m, self.data[i], self.substeps)
+
+        list(self.pool.map(steps, np.array_split(rows, self.pool._max_workers)))
+        return np.array([i for i in rows if any(self.data[i].warning[k].number for k in self.bad)], int)
+
+    def states(self) -> list[np.ndarray]:
+        """Return all `qpos`, `qvel`, `act`, `time`."""
+        return [np.array([getattr(d, name) for d in self.data]) for name in ("qpos", "qvel", "act", "time")]
+
+
+def _mujoco_model(world: World, scene: Any) -> Any:
+    """Return MuJoCo's compiled model of a scene, with the numbers of the world. **Raises** `ModelError`."""
+    advice = "Environment(load_world(file), task, scene=file) has a scene; for a model, file = to_mjcf(model, ...)"
+    if scene is None:
+        raise ModelError(f"judge: the environment does not say from which MJCF file its world was loaded; {advice}")
+    m, source = compile_mjcf(scene)
+    with warnings.catch_warnings():
+        # The world has been loaded before, and its user has seen them.
+        warnings.simplefilter("ignore")
+        own = load_world(m).astype(world.model.dtype)
+        if jax.tree.structure(_parts(own)) != jax.tree.structure(_parts(world)):
+            raise ModelError(f"judge: the scene ({source}) has other parts than the world of the environment; {advice}")
+        if _almost_equal(_parts(own), _parts(world)):
+            return copy.copy(m)
+        if isinstance(scene, mujoco().MjModel):
+            raise ModelError("judge: the world has other numbers than the scene; give the scene as a file or its text")
+        text = to_mjcf(world, template=scene)
+        spec = mujoco().MjSpec.from_string(text)
+        if os.path.exists(source):
+            spec.modelfiledir = os.path.dirname(os.path.abspath(source))
+        return spec.compile()
+
+
+def _parts(world: World) -> Any:
+    return world.model, world.parts, world.start
+
+
+def _almost_equal(one: Any, other: Any) -> bool:
+    """Return whether all arrays have equal shapes, and are equal to the rounding of the constants that loading makes
+    of the file's numbers."""
+
+    def equal(x, y):
+        x, y = np.asarray(x), np.asarray(y)
+        rounding = 32 * np.finfo(x.dtype).eps
+        return x.shape == y.shape and np.allclose(x, y, rounding, rounding * np.abs(x).max(initial=0))
+
+    return all(map(equal, jax.tree.leaves(one), jax.tree.leaves(other)))
