@@ -31,7 +31,7 @@ import numpy as np
 
 from experiments._benchmark_report import conditions, table
 from experiments._main import CONFIGS, experiment, version_of
-from jaxdyn import DataError, learn, programs
+from jaxdyn import DataError, cli, learn
 
 DEFAULT_CONFIG = CONFIGS / "learning_comparison.toml"
 type Method = Literal["ppo", "apg", "shac", "ahac"]
@@ -67,7 +67,7 @@ pendulum. A run ends with its minutes, so `num_timesteps` is a bound."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(programs.ProgramConfig):
+class Config(cli.ProgramConfig):
     """Keys of the configuration file."""
 
     tasks: tuple[str, ...] = ("half_cheetah", "hopper", "ant")
@@ -106,7 +106,7 @@ class Curve:
         if over or seconds >= limit / self.config.points * len(self.points):
             judged = self.judge(policy, self.config.curve_starts, 0)
             self.points.append({"steps": steps, "seconds": seconds, "cpu_seconds": cpu, **_numbers(judged)})
-            programs.announce(f"{steps} steps, {seconds:.0f} s: return {np.median(judged.returns):.6g}")
+            cli.announce(f"{steps} steps, {seconds:.0f} s: return {np.median(judged.returns):.6g}")
         self.judging = (
             self.judging[0] + _clocks()[0] - now[0],
             self.judging[1] + _clocks()[1] - now[1],
@@ -128,16 +128,16 @@ def _numbers(judged: learn.PolicyJudgment) -> dict[str, Any]:
 
 def run(config: Config) -> dict[str, Any]:
     """Train, judge, print, and write `<results>/<name>/`; returns the content of `summary.json`."""
-    programs.require_positive_keys(config, "seeds", "minutes", "points", "curve_starts", "starts", "episode_length")
+    cli.require_positive_keys(config, "seeds", "minutes", "points", "curve_starts", "starts", "episode_length")
     if unknown := set(config.tasks) - set(PPO):
         raise DataError(f"there are no settings for the tasks {sorted(unknown)}; known are {', '.join(PPO)}")
     folder = config.make_folder()
-    with programs.alone_in(folder):
+    with cli.alone_in(folder):
         records = [record for job in jobs(config) if (record := recorded(folder, config, *job)) is not None]
         lines = report(records)
         print("\n".join(lines))
         out = {"config": dataclasses.asdict(config), "conditions": conditions(-1), "runs": records}
-        programs.write_json(folder / "summary.json", out, announce=True)
+        cli.write_json(folder / "summary.json", out, announce=True)
     return out
 
 
@@ -157,11 +157,11 @@ def recorded(folder: Path, config: Config, task: str, method: Method, seed: int)
     settings |= {"settings": PPO[task]} if method == "ppo" else {"budget": config.steps}
     path = folder / f"{task}-{method}-{seed}.json"
     if path.exists():
-        record = programs.read_json(path)
+        record = cli.read_json(path)
         if {name: record.get(name) for name in settings} != settings:
             raise DataError(f"{path} has other settings; give another name, or delete it to run it again")
         return record
-    programs.announce(f"{task} by {method}, seed {seed}: {config.minutes:g} minutes")
+    cli.announce(f"{task} by {method}, seed {seed}: {config.minutes:g} minutes")
     env = learn.environment(task)
     curve = Curve(config, env)
     if method == "ppo":
@@ -172,7 +172,7 @@ def recorded(folder: Path, config: Config, task: str, method: Method, seed: int)
     print(f"{task}, {method}, seed {seed}, {steps} steps\n{final}", flush=True)
     made_with = {name: version_of(name) for name in ("jax", "brax", "mujoco", "gymnasium")}
     record = {**settings, "steps": steps, "points": curve.points, "final": _numbers(final), "made_with": made_with}
-    programs.write_json(path, record)
+    cli.write_json(path, record)
     return record
 
 

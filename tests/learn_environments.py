@@ -38,9 +38,12 @@ class Roll(AbstractTask):
         seen = jnp.concatenate([state.q[2:], state.v, memory["command"][None]])
         return {"state": seen, "privileged_state": jnp.append(seen, state.activation)} if self.dictionary else seen
 
+    def reads(self) -> tuple[str, ...]:
+        return ("actuator_torque",)
+
     def reward(self, world: World, step: Any, memory: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         speed = (step.after.q[0] - step.before.q[0]) / step.dt
-        effort = jnp.sum(step.control**2)
+        effort = jnp.sum(step.control**2) + jnp.sum(step.readings["actuator_torque"] ** 2)
         return speed * memory["command"] - 0.1 * effort + step.after.v @ step.after.v, {"speed": speed}
 
     def ended(self, world: World, state: State, memory: dict[str, Any]) -> Any:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from jaxdyn._errors import naming_arguments
-from jaxdyn.learn._environment import Environment, Episodes
+from jaxdyn.learn._environment import AbstractEnvironment
 
 type AutoresetName = Literal["NextStep", "SameStep", "Disabled"]
 
 
 @naming_arguments
-def as_brax(env: Environment) -> Any:
+def as_brax(env: AbstractEnvironment) -> Any:
     """Return the environment as a `brax.envs.Env`, for Brax's trainers and the wrappers of MuJoCo Playground.
 
     An `Environment` itself has what Brax's wrappers and its PPO ask for. This is needed by trainers that require the
@@ -28,7 +28,7 @@ def as_brax(env: Environment) -> Any:
 
 @naming_arguments
 def as_gymnasium(
-    env: Environment | Episodes, num_envs: int | None = None, *, autoreset_mode: AutoresetName | Any = "NextStep"
+    env: AbstractEnvironment, num_envs: int | None = None, *, autoreset_mode: AutoresetName | Any = "NextStep"
 ) -> Any:
     """Return a `gymnasium.vector.VectorEnv` of `num_envs` environments, or without a number one `gymnasium.Env`.
 
@@ -51,7 +51,7 @@ def as_gymnasium(
 
 
 @naming_arguments
-def as_torch(env: Environment | Episodes) -> Any:
+def as_torch(env: AbstractEnvironment) -> Any:
     """Return the environment with steps that PyTorch differentiates: see `TorchEnvironment`.
 
     **Raises** `ImportError` without PyTorch.

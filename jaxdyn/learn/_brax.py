@@ -7,7 +7,7 @@ from typing import Any
 import equinox as eqx
 
 from jaxdyn._extras import import_extra
-from jaxdyn.learn._environment import Environment, EnvironmentState
+from jaxdyn.learn._environment import AbstractEnvironment, EnvironmentState
 from jaxdyn.worlds import World
 
 _envs = import_extra("brax.envs", "train with Brax", "brax")
@@ -16,7 +16,7 @@ _envs = import_extra("brax.envs", "train with Brax", "brax")
 class BraxEnvironment(_envs.Env):
     """An environment whose world can be replaced, as the wrappers do that randomize it."""
 
-    def __init__(self, env: Environment):
+    def __init__(self, env: AbstractEnvironment):
         self._env = env
 
     def reset(self, rng: Any) -> EnvironmentState:
@@ -45,11 +45,11 @@ class BraxEnvironment(_envs.Env):
     @property
     def sys(self) -> World:
         """The world."""
-        return self._env.world
+        return self._env.unwrapped.world
 
     @sys.setter
     def sys(self, world: World) -> None:
-        self._env = eqx.tree_at(lambda env: env.world, self._env, world)
+        self._env = eqx.tree_at(lambda env: env.unwrapped.world, self._env, world)
 
     # The names that the wrappers of MuJoCo Playground read and set.
     mjx_model = _mjx_model = sys

@@ -16,7 +16,8 @@ from gymnasium.vector.utils import batch_space
 
 from jaxdyn._errors import ShapeError, require_positive_integer
 from jaxdyn.learn._compiled_environment import compiled_with
-from jaxdyn.learn._environment import Environment, EnvironmentState, Episodes
+from jaxdyn.learn._environment import AbstractEnvironment, EnvironmentState
+from jaxdyn.learn._episodes import Episodes, starts_where
 
 
 class _Running(NamedTuple):
@@ -45,7 +46,7 @@ class _Outcome(NamedTuple):
 class _Rules(eqx.Module):
     """When episodes end and start again."""
 
-    env: Environment
+    env: AbstractEnvironment
     limit: int | None = eqx.field(static=True)
     """The steps after which an episode is cut."""
     mode: AutoresetMode = eqx.field(static=True)
@@ -54,7 +55,7 @@ class _Rules(eqx.Module):
 class _Batch:
     """Environments that run side by side."""
 
-    def __init__(self, env: Environment | Episodes, count: int, mode: AutoresetMode):
+    def __init__(self, env: AbstractEnvironment, count: int, mode: AutoresetMode):
         env, limit = (env.env, env.length) if isinstance(env, Episodes) else (env, None)
         self.count, self.mode = count, mode
         self.running: _Running | None = None
@@ -64,7 +65,7 @@ class _Batch:
         self.observation_space = (
             gymnasium.spaces.Dict({name: _box(x) for name, x in obs.items()}) if isinstance(obs, dict) else _box(obs)
         )
-        dtype = np.dtype(env.world.model.dtype)
+        dtype = np.dtype(env.unwrapped.world.model.dtype)
         self.action_space = gymnasium.spaces.Box(-1, 1, (env.action_size,), dtype.type)
 
     def reset(self, seeds: Sequence[int | None], chosen: np.ndarray | None) -> tuple[Any, dict[str, Any]]:
@@ -103,8 +104,7 @@ def _step(rules: _Rules, running: _Running, actions: Any) -> tuple[_Running, _Ou
 
 
 def _advance(rules: _Rules, running: _Running, action: Any) -> tuple[_Running, _Outcome]:
-    env = rules.env
-    after, fresh, steps = env.step(running.state, action), _start(env, running.key), running.steps + 1
+    after, steps = rules.env.step(running.state, action), running.steps + 1
     terminated = after.done > 0
     truncated = jnp.zeros((), bool) if rules.limit is None else ~terminated & (steps >= rules.limit)
     reward, again = after.reward, jnp.zeros((), bool)
@@ -114,21 +114,25 @@ def _advance(rules: _Rules, running: _Running, action: Any) -> tuple[_Running, _
     elif rules.mode is AutoresetMode.SAME_STEP:
         again = terminated | truncated
     stepped = _Running(running.key, after, steps, terminated | truncated)
-    running = _where(again, fresh._replace(ended=stepped.ended), stepped)
-    state, final = running.state, (after.obs, after.metrics)
-    return running, _Outcome(state.obs, reward, terminated, truncated, state.metrics, final)
+    if rules.mode is not AutoresetMode.DISABLED:
+        data, obs, memory, key = starts_where(rules.env, again, running.key)
+        zeros = jax.tree.map(jnp.zeros_like, (after.reward, after.done, after.metrics))
+        fresh = _Running(key, EnvironmentState(data, obs, *zeros, memory), jnp.zeros_like(steps), stepped.ended)
+        stepped = _where(again, fresh, stepped)
+    state, final = stepped.state, (after.obs, after.metrics)
+    return stepped, _Outcome(state.obs, reward, terminated, truncated, state.metrics, final)
 
 
-def _start(env: Environment, key: Any) -> _Running:
+def _start(env: AbstractEnvironment, key: Any) -> _Running:
     key, draw = jax.random.split(key)
     return _Running(key, env.reset(draw), jnp.zeros((), jnp.int32), jnp.zeros((), bool))
 
 
-def _start_all(env: Environment, keys: Any) -> _Running:
+def _start_all(env: AbstractEnvironment, keys: Any) -> _Running:
     return jax.vmap(lambda key: _start(env, key))(keys)
 
 
-def _start_some(env: Environment, running: _Running, chosen: Any) -> _Running:
+def _start_some(env: AbstractEnvironment, running: _Running, chosen: Any) -> _Running:
     return jax.vmap(_where)(chosen, _start_all(env, running.key), running)
 
 
@@ -154,7 +158,7 @@ class GymnasiumEnvironment(gymnasium.Env):
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 - Gymnasium's own annotation
 
-    def __init__(self, env: Environment | Episodes):
+    def __init__(self, env: AbstractEnvironment):
         self._batch = _Batch(env, 1, AutoresetMode.DISABLED)
         self.observation_space, self.action_space = self._batch.observation_space, self._batch.action_space
 
@@ -173,7 +177,7 @@ class GymnasiumEnvironment(gymnasium.Env):
 class GymnasiumVectorEnvironment(gymnasium.vector.VectorEnv):
     """Environments side by side for Gymnasium; see `as_gymnasium`."""
 
-    def __init__(self, env: Environment | Episodes, num_envs: int, autoreset_mode: str | AutoresetMode):
+    def __init__(self, env: AbstractEnvironment, num_envs: int, autoreset_mode: str | AutoresetMode):
         require_positive_integer(num_envs, "num_envs")
         mode = AutoresetMode(autoreset_mode)
         self.num_envs, self._batch = num_envs, _Batch(env, num_envs, mode)

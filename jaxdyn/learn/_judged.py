@@ -20,7 +20,7 @@ from jaxdyn._types import Array, Float
 from jaxdyn.io import to_mjcf
 from jaxdyn.io.mjcf import compile_mjcf, mujoco
 from jaxdyn.learn._compiled_environment import compiled_with
-from jaxdyn.learn._environment import Environment, EnvironmentState, Observation
+from jaxdyn.learn._environment import Environment, EnvironmentState, Observation, Transition
 from jaxdyn.simulate import State
 from jaxdyn.worlds import World, load_world
 
@@ -58,7 +58,7 @@ def judge(
     scene: str | os.PathLike | Any = None,
     *,
     starts: int = 100,
-    steps: int = 1000,
+    steps: int | None = None,
     seed: int = 0,
 ) -> PolicyJudgment:
     """Run a policy in MuJoCo's C code (`mj_step`), and return the returns and ends of its episodes.
@@ -71,29 +71,37 @@ def judge(
 
     - `scene`: the MJCF file, its text, or the `mujoco.MjModel` from which the world was loaded; by default
       `env.scene`.
-    - `starts`: the number of episodes. `steps`: after which one is cut. `seed`: by which starts are drawn.
+    - `starts`: the number of episodes. `steps`: after which one is cut, by default the task's `episode_length`. `seed`:
+      by which starts are drawn.
 
     **Raises** `ModelError` for an environment without a scene, such as one whose world is made of a model, and for a
     scene with other parts than the world's; as `to_mjcf` does for a world whose numbers MJCF cannot have; `ImportError`
     without MuJoCo.
     """
+    steps = env.task.episode_length if steps is None else steps
     require_positive_integer(starts, "starts")
     require_positive_integer(steps, "steps")
-    simulation = _Simulation(_mujoco_model(env.world, env.scene if scene is None else scene), starts, env.n_substeps)
+    simulation = _Simulation(_mujoco_model(env.world, env.scene if scene is None else scene), starts)
     begin, follow = (compiled_with((env, policy), function) for function in (_begin, _follow))
     now, seen = begin(jax.random.split(jax.random.key(seed), starts))
     simulation.put(seen, now.data)
-    returns, lengths, sums = np.zeros(starts), np.zeros(starts, int), {name: np.zeros(starts) for name in now.metrics}
+    returns, lengths = np.zeros(starts), np.zeros(starts, int)
+    sums = {name: np.zeros(starts) for name in now.metrics if name != "diverged"}
     ends = np.full(starts, "time limit", object)
     running = np.ones(starts, bool)
     for _ in range(steps):
-        bad = simulation.step(np.asarray(seen.control), np.flatnonzero(running))
+        rows, control = np.flatnonzero(running), np.asarray(seen.control)
+        simulation.step(control, rows, env.n_substeps - 1)
+        # Readings are taken at the start of the last time step.
+        read = simulation.states() if env.task.reads() else None
+        simulation.step(control, rows, 1)
+        bad = simulation.diverged(rows)
         ends[bad], running[bad] = "diverged", False
-        now, seen = follow(now, seen, *simulation.states())
+        now, seen = follow(now, seen, read, simulation.states())
         returns[running] += np.asarray(now.reward)[running]
         lengths[running] += 1
-        for name, x in now.metrics.items():
-            sums[name][running] += np.asarray(x)[running]
+        for name, total in sums.items():
+            total[running] += np.asarray(now.metrics[name])[running]
         done = running & (np.asarray(now.done) > 0)
         ends[done], running[done] = "task", False
         if not running.any():
@@ -122,17 +130,28 @@ def _begin(judged: tuple[Environment, Any], keys: Any) -> tuple[EnvironmentState
     return jax.vmap(one)(keys)
 
 
-def _follow(judged: tuple[Environment, Any], before: EnvironmentState, seen: _Seen, *reached: Any):
-    """Return what follows when MuJoCo has reached the states `qpos, qvel, act, time`."""
+def _follow(judged: tuple[Environment, Any], before: EnvironmentState, seen: _Seen, read: Any, reached: Any):
+    """Return what follows when MuJoCo has reached a state, from that in which the task reads, or None."""
     env, policy = judged
+    world, names = env.world, env.task.reads()
 
-    def one(before, seen, qpos, qvel, act, time):
-        q, v, act, time = (jnp.asarray(x, before.data.q.dtype) for x in (qpos, qvel, act, time))
-        after = State(q, env.world.from_qvel(q, v), act, time, before.data.mocap, before.data.active)
-        now = env.outcome(before, seen.action, seen.control, after)
+    def one(before, seen, read, reached):
+        data = before.data
+        readings = {}
+        if read is not None:
+            readings = world.step_and_read(_state(world, data, *read), seen.control, names=names)[1]
+        dt = jnp.asarray(env.dt, data.q.dtype)
+        step = Transition(data, seen.action, seen.control, _state(world, data, *reached), dt, readings)
+        now = env.outcome(before, step, jnp.zeros((), bool))
         return now, _seen(env, policy, now)
 
-    return jax.vmap(one)(before, seen, *reached)
+    return jax.vmap(one)(before, seen, read, reached)
+
+
+def _state(world: World, like: State, *reached: Any) -> State:
+    """Return the world's state for MuJoCo's `qpos`, `qvel`, `act`, `time`."""
+    q, v, act, time = (jnp.asarray(x, like.q.dtype) for x in reached)
+    return State(q, world.from_qvel(q, v), act, time, like.mocap, like.active)
 
 
 def _seen(env: Environment, policy: Any, now: EnvironmentState) -> _Seen:
@@ -145,10 +164,10 @@ def _seen(env: Environment, policy: Any, now: EnvironmentState) -> _Seen:
 class _Simulation:
     """Simulations by MuJoCo, side by side."""
 
-    def __init__(self, m: Any, count: int, substeps: int):
+    def __init__(self, m: Any, count: int):
         # A simulation that diverges ends; MuJoCo would start it again.
         m.opt.disableflags |= int(mujoco().mjtDisableBit.mjDSBL_AUTORESET)
-        self.m, self.substeps = m, substeps
+        self.m = m
         self.data = [mujoco().MjData(m) for _ in range(count)]
         kinds = mujoco().mjtWarning
         self.bad = [int(kinds.mjWARN_BADQPOS), int(kinds.mjWARN_BADQVEL), int(kinds.mjWARN_BADQACC)]
@@ -167,15 +186,19 @@ class _Simulation:
             for name, x in arrays.items():
                 getattr(d, name)[:] = x[i]
 
-    def step(self, control: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """Hold controls `[count, nu]` in the simulations `rows`, and return those with bad numbers afterwards."""
+    def step(self, control: np.ndarray, rows: np.ndarray, count: int) -> None:
+        """Hold controls `[starts, nu]` in the simulations `rows` for some time steps."""
 
         def steps(some):
             for i in some:
                 self.data[i].ctrl[:] = control[i]
-                mujoco().mj_step(self.m, self.data[i], self.substeps)
+                mujoco().mj_step(self.m, self.data[i], count)
 
-        list(self.pool.map(steps, np.array_split(rows, self.pool._max_workers)))
+        if count:
+            list(self.pool.map(steps, np.array_split(rows, self.pool._max_workers)))
+
+    def diverged(self, rows: np.ndarray) -> np.ndarray:
+        """Return those of the simulations `rows` in which MuJoCo found bad numbers."""
         return np.array([i for i in rows if any(self.data[i].warning[k].number for k in self.bad)], int)
 
     def states(self) -> list[np.ndarray]:

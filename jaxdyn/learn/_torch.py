@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jaxdyn._errors import ShapeError
 from jaxdyn._extras import import_extra
 from jaxdyn.learn._compiled_environment import compiled_with
-from jaxdyn.learn._environment import Environment, EnvironmentState, Episodes
+from jaxdyn.learn._environment import AbstractEnvironment, EnvironmentState
 
 _torch = import_extra("torch", "differentiate steps by PyTorch", "torch")
 
@@ -25,10 +25,9 @@ class TorchEnvironment:
     spoil a derivative, PyTorch refuses it. Random keys are tensors of integers.
     """
 
-    def __init__(self, env: Environment | Episodes):
+    def __init__(self, env: AbstractEnvironment):
         self.env = env
-        inner = env.env if isinstance(env, Episodes) else env
-        self.action_size, self.observation_size = inner.action_size, inner.observation_size
+        self.action_size, self.observation_size = env.action_size, env.observation_size
         start = jax.eval_shape(env.reset, jax.random.key(0))
         self._reset = compiled_with(env, lambda env, keys: _without_keys(jax.vmap(env.reset)(keys)))
 
@@ -71,7 +70,7 @@ class TorchEnvironment:
 class _Differentiable:
     """A function of pytrees of tensors that JAX computes and differentiates."""
 
-    def __init__(self, env: Environment | Episodes, function: Callable[..., Any]):
+    def __init__(self, env: AbstractEnvironment, function: Callable[..., Any]):
         self.value = compiled_with(env, function)
         self.value_and_pullback = compiled_with(env, lambda env, *x: _value_and_pullback(env, function, *x))
         self.pull = jax.jit(lambda pullback, cotangent: pullback(cotangent)[0])
