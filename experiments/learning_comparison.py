@@ -34,7 +34,7 @@ from experiments._main import CONFIGS, experiment, version_of
 from jaxdyn import DataError, cli, learn
 
 DEFAULT_CONFIG = CONFIGS / "learning_comparison.toml"
-type Method = Literal["ppo", "apg", "shac", "ahac"]
+Method = Literal["ppo", "apg", "shac", "ahac"]
 
 _RUNNERS = {
     "num_timesteps": 50_000_000,

@@ -38,6 +38,10 @@ class Roll(AbstractTask):
         seen = jnp.concatenate([state.q[2:], state.v, memory["command"][None]])
         return {"state": seen, "privileged_state": jnp.append(seen, state.activation)} if self.dictionary else seen
 
+    def disturb(self, world: World, state: State, memory: dict[str, Any]) -> State:
+        pushed = (state.time > 0.05) & (state.time < 0.06)
+        return eqx.tree_at(lambda x: x.v, state, state.v.at[1].add(0.3 * pushed))
+
     def reads(self) -> tuple[str, ...]:
         return ("actuator_torque",)
 

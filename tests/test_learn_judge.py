@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from learn_environments import SCENE, Roll, rolling
 
-from jaxdyn import ModelError, MujocoLaw, World, learn, samples
+from jaxdyn import ModelError, World, learn, samples
+from jaxdyn.model import Actuator
 
 pytest.importorskip("mujoco")
 
@@ -18,7 +19,8 @@ POLICY = eqx.nn.MLP(14, 2, 8, 1, final_activation=jnp.tanh, dtype=jnp.float64, k
 
 @jax.jit
 def own(env, keys):
-    """The returns and the lengths of episodes of at most 20 steps in the library's own simulation."""
+    """The returns and lengths of episodes of at most 20 steps in the library's own simulation, and whether the task
+    ended them."""
 
     def episode(key):
         def step(carry, _):
@@ -26,8 +28,8 @@ def own(env, keys):
             state = env.step(state, POLICY(state.obs))
             return (state, running * (1 - state.done)), (running * state.reward, running)
 
-        _, (reward, counted) = jax.lax.scan(step, (env.reset(key), 1.0), length=20)
-        return reward.sum(), counted.sum()
+        (_, running), (reward, counted) = jax.lax.scan(step, (env.reset(key), 1.0), length=20)
+        return reward.sum(), counted.sum(), running == 0
 
     return jax.vmap(episode)(keys)
 
@@ -39,10 +41,10 @@ def test_a_judged_return_is_that_of_the_own_simulation(mass):
         model = env.world.model.with_link_parameters("trunk", 1.3 * env.world.model.link_parameters("trunk"))
         env = eqx.tree_at(lambda env: env.world, env, env.world.with_model(model))
     judged = learn.judge(POLICY, env, starts=6, steps=20)
-    returns, lengths = own(env, jax.random.split(jax.random.key(0), 6))
+    returns, lengths, ended = own(env, jax.random.split(jax.random.key(0), 6))
     np.testing.assert_allclose(judged.returns, returns, rtol=1e-8)
     np.testing.assert_array_equal(judged.lengths, lengths)
-    assert judged.ends == tuple("task" if n < 20 else "time limit" for n in lengths)
+    assert judged.ends == tuple("task" if x else "time limit" for x in ended)
     assert set(judged.ends) == {"task", "time limit"}
     assert "ended by" in str(judged)
 
@@ -68,6 +70,6 @@ def test_scenes_that_are_not_the_worlds_are_refused():
         learn.judge(POLICY, learn.Environment(env.world, Roll()))
     with pytest.raises(ModelError, match="other parts"):
         learn.judge(POLICY, env, SCENE.replace("<motor", '<motor name="second" joint="j"/><motor'))
-    world = World(samples.pendulum(), law=MujocoLaw())
+    arm = World(samples.pendulum(), actuators=[Actuator("hinge", control_range=(-1, 1))])
     with pytest.raises(ModelError, match="to_mjcf"):
-        learn.judge(POLICY, learn.Environment(world, Roll()))
+        learn.judge(POLICY, learn.Environment(arm, Roll()))

@@ -20,7 +20,7 @@ from jaxdyn._types import Array, Float
 from jaxdyn.io import to_mjcf
 from jaxdyn.io.mjcf import compile_mjcf, mujoco
 from jaxdyn.learn._compiled_environment import compiled_with
-from jaxdyn.learn._environment import Environment, EnvironmentState, Observation, Transition
+from jaxdyn.learn._environment import Environment, EnvironmentState, Observation
 from jaxdyn.simulate import State
 from jaxdyn.worlds import World, load_world
 
@@ -98,6 +98,7 @@ def judge(
         bad = simulation.diverged(rows)
         ends[bad], running[bad] = "diverged", False
         now, seen = follow(now, seen, read, simulation.states())
+        simulation.disturb(seen)
         returns[running] += np.asarray(now.reward)[running]
         lengths[running] += 1
         for name, total in sums.items():
@@ -117,15 +118,16 @@ class _Seen(NamedTuple):
     control: Any
     qpos: Any
     qvel: Any
-    """The state as MuJoCo has it."""
+    """The state in which the step begins, as MuJoCo has it."""
+    disturbed: Any
+    """Whether this is another one than that in which the step before ended."""
 
 
 def _begin(judged: tuple[Environment, Any], keys: Any) -> tuple[EnvironmentState, _Seen]:
     env, policy = judged
 
     def one(key):
-        now = env.reset(key)
-        return now, _seen(env, policy, now)
+        return _acting(env, policy, env.reset(key))
 
     return jax.vmap(one)(keys)
 
@@ -140,10 +142,8 @@ def _follow(judged: tuple[Environment, Any], before: EnvironmentState, seen: _Se
         readings = {}
         if read is not None:
             readings = world.step_and_read(_state(world, data, *read), seen.control, names=names)[1]
-        dt = jnp.asarray(env.dt, data.q.dtype)
-        step = Transition(data, seen.action, seen.control, _state(world, data, *reached), dt, readings)
-        now = env.outcome(before, step, jnp.zeros((), bool))
-        return now, _seen(env, policy, now)
+        now = env.outcome(before, seen.action, seen.control, _state(world, data, *reached), readings)
+        return _acting(env, policy, now)
 
     return jax.vmap(one)(before, seen, read, reached)
 
@@ -154,11 +154,14 @@ def _state(world: World, like: State, *reached: Any) -> State:
     return State(q, world.from_qvel(q, v), act, time, like.mocap, like.active)
 
 
-def _seen(env: Environment, policy: Any, now: EnvironmentState) -> _Seen:
-    data = now.data
-    action = jnp.asarray(policy(now.obs), data.q.dtype)
-    control = env.task.control(env.world, data, action)
-    return _Seen(action, control, data.q, env.world.to_qvel(data.q, data.v))
+def _acting(env: Environment, policy: Any, now: EnvironmentState) -> tuple[EnvironmentState, _Seen]:
+    """Return the state in which the next step begins, and what the policy does in it."""
+    world, task, old = env.world, env.task, now.data
+    data = task.disturb(world, old, now.info)
+    action = jnp.asarray(policy(now.obs), old.q.dtype)
+    moved = (data.q != old.q).any() | (data.v != old.v).any()
+    seen = _Seen(action, task.control(world, data, action), data.q, world.to_qvel(data.q, data.v), moved)
+    return now.replace(data=data), seen
 
 
 class _Simulation:
@@ -185,6 +188,11 @@ class _Simulation:
             d.time = float(state.time[i])
             for name, x in arrays.items():
                 getattr(d, name)[:] = x[i]
+
+    def disturb(self, seen: _Seen) -> None:
+        """Set the states of those that are disturbed."""
+        for i in np.flatnonzero(np.asarray(seen.disturbed)):
+            self.data[i].qpos[:], self.data[i].qvel[:] = np.asarray(seen.qpos)[i], np.asarray(seen.qvel)[i]
 
     def step(self, control: np.ndarray, rows: np.ndarray, count: int) -> None:
         """Hold controls `[starts, nu]` in the simulations `rows` for some time steps."""
