@@ -18,6 +18,7 @@ from jaxdyn.learn._environment import Transition as Transition
 from jaxdyn.learn._episodes import Episodes as Episodes
 from jaxdyn.learn._evaluation import Episode as Episode
 from jaxdyn.learn._evaluation import evaluate as evaluate
+from jaxdyn.learn._evaluation import play as play
 from jaxdyn.learn._judged import PolicyJudgment as PolicyJudgment
 from jaxdyn.learn._judged import judge as judge
 from jaxdyn.learn._networks import Policy as Policy
