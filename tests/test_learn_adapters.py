@@ -107,6 +107,8 @@ def test_gymnasium_refuses_wrong_steps():
         env.reset(options={"reset_mask": np.ones(2, bool)})
     with pytest.raises(ModelError, match="num_envs"):
         learn.as_gymnasium(ENV, 0)
+    with pytest.raises(ModelError, match="autoreset_mode"):
+        learn.as_gymnasium(ENV, 3, autoreset_mode="SomeStep")
 
 
 def squared(obs, reward):

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 from jaxdyn._errors import naming_arguments
 from jaxdyn.learn._environment import AbstractEnvironment
-
-type AutoresetName = Literal["NextStep", "SameStep", "Disabled"]
 
 
 @naming_arguments
@@ -28,7 +26,7 @@ def as_brax(env: AbstractEnvironment) -> Any:
 
 @naming_arguments
 def as_gymnasium(
-    env: AbstractEnvironment, num_envs: int | None = None, *, autoreset_mode: AutoresetName | Any = "NextStep"
+    env: AbstractEnvironment, num_envs: int | None = None, *, autoreset_mode: str | Any = "NextStep"
 ) -> Any:
     """Return a `gymnasium.vector.VectorEnv` of `num_envs` environments, or without a number one `gymnasium.Env`.
 
@@ -41,7 +39,8 @@ def as_gymnasium(
     `infos["final_obs"]` and `["final_info"]`, and with `"Disabled"` `reset(options={"reset_mask": ended})` starts it.
     `reset(seed=s)` gives environment `i` the seed `s + i`, with which the single environment moves alike.
 
-    **Raises** `ImportError` without Gymnasium, and `ModelError` for a number of environments that is not positive.
+    **Raises** `ImportError` without Gymnasium, and `ModelError` for a number of environments that is not positive and
+    for another mode. Steps raise `ShapeError`, and Gymnasium's `ResetNeeded` after an end without a reset.
     """
     from jaxdyn.learn._gymnasium import GymnasiumEnvironment, GymnasiumVectorEnvironment
 

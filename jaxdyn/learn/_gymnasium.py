@@ -14,7 +14,7 @@ from gymnasium.utils import seeding
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
-from jaxdyn._errors import ShapeError, require_positive_integer
+from jaxdyn._errors import ShapeError, require_choice, require_positive_integer
 from jaxdyn.learn._compiled_environment import compiled_with
 from jaxdyn.learn._environment import AbstractEnvironment, EnvironmentState
 from jaxdyn.learn._episodes import Episodes, starts_where
@@ -179,6 +179,8 @@ class GymnasiumVectorEnvironment(gymnasium.vector.VectorEnv):
 
     def __init__(self, env: AbstractEnvironment, num_envs: int, autoreset_mode: str | AutoresetMode):
         require_positive_integer(num_envs, "num_envs")
+        if not isinstance(autoreset_mode, AutoresetMode):
+            require_choice(autoreset_mode, [x.value for x in AutoresetMode], "autoreset_mode")
         mode = AutoresetMode(autoreset_mode)
         self.num_envs, self._batch = num_envs, _Batch(env, num_envs, mode)
         self.metadata = {"render_modes": [], "autoreset_mode": mode}

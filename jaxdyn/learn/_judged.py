@@ -81,14 +81,19 @@ def judge(
     steps = env.task.episode_length if steps is None else steps
     require_positive_integer(starts, "starts")
     require_positive_integer(steps, "steps")
-    simulation = _Simulation(_mujoco_model(env.world, env.scene if scene is None else scene), starts)
+    m = _mujoco_model(env.world, env.scene if scene is None else scene)
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return _judged(policy, env, _Simulation(m, starts, pool), jax.random.key(seed), steps)
+
+
+def _judged(policy: Any, env: Environment, simulation: _Simulation, key: Array, steps: int) -> PolicyJudgment:
+    starts = len(simulation.data)
     begin, follow = (compiled_with((env, policy), function) for function in (_begin, _follow))
-    now, seen = begin(jax.random.split(jax.random.key(seed), starts))
+    now, seen = begin(jax.random.split(key, starts))
     simulation.put(seen, now.data)
     returns, lengths = np.zeros(starts), np.zeros(starts, int)
     sums = {name: np.zeros(starts) for name in now.metrics if name != "diverged"}
-    ends = np.full(starts, "time limit", object)
-    running = np.ones(starts, bool)
+    ends, running = np.full(starts, "time limit", object), np.ones(starts, bool)
     for _ in range(steps):
         rows, control = np.flatnonzero(running), np.asarray(seen.control)
         simulation.step(control, rows, env.n_substeps - 1)
@@ -167,15 +172,13 @@ def _acting(env: Environment, policy: Any, now: EnvironmentState) -> tuple[Envir
 class _Simulation:
     """Simulations by MuJoCo, side by side."""
 
-    def __init__(self, m: Any, count: int):
+    def __init__(self, m: Any, count: int, pool: ThreadPoolExecutor):
         # A simulation that diverges ends; MuJoCo would start it again.
         m.opt.disableflags |= int(mujoco().mjtDisableBit.mjDSBL_AUTORESET)
-        self.m = m
+        self.m, self.pool = m, pool
         self.data = [mujoco().MjData(m) for _ in range(count)]
         kinds = mujoco().mjtWarning
         self.bad = [int(kinds.mjWARN_BADQPOS), int(kinds.mjWARN_BADQVEL), int(kinds.mjWARN_BADQACC)]
-        # `mj_step` runs without Python's lock.
-        self.pool = ThreadPoolExecutor(os.process_cpu_count())
 
     def put(self, seen: _Seen, state: State) -> None:
         """Set all states."""
@@ -203,7 +206,8 @@ class _Simulation:
                 mujoco().mj_step(self.m, self.data[i], count)
 
         if count:
-            list(self.pool.map(steps, np.array_split(rows, self.pool._max_workers)))
+            # `mj_step` runs without Python's lock.
+            list(self.pool.map(steps, np.array_split(rows, os.cpu_count() or 1)))
 
     def diverged(self, rows: np.ndarray) -> np.ndarray:
         """Return those of the simulations `rows` in which MuJoCo found bad numbers."""
