@@ -78,7 +78,7 @@ def _start(env: AbstractEnvironment, key: Array) -> tuple[Any, Any, Any, Array]:
 def _starts_where(env: AbstractEnvironment, ended: Array, key: Array) -> Any:
     """Return what `_start` does where an episode ended, else zeros; in a batch for as few elements as possible."""
     arrays, static = eqx.partition(env, eqx.is_array)
-    shapes = jax.eval_shape(_start, env, key)
+    shapes = jax.eval_shape(lambda key: _start(env, key), key)
 
     def start(arrays, key):
         return _start(eqx.combine(arrays, static), key)
