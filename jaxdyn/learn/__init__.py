@@ -22,6 +22,8 @@ from jaxdyn.learn._evaluation import play as play
 from jaxdyn.learn._judged import PolicyJudgment as PolicyJudgment
 from jaxdyn.learn._judged import judge as judge
 from jaxdyn.learn._networks import Policy as Policy
+from jaxdyn.learn._randomization import randomized as randomized
+from jaxdyn.learn._randomization import randomly_scaled as randomly_scaled
 from jaxdyn.learn._registry import environment as environment
 from jaxdyn.learn._registry import environments as environments
 from jaxdyn.learn._training import Training as Training

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import abc
 import os
-from typing import Any, Self
+import types
+from typing import TYPE_CHECKING, Any, Self
 
 import equinox as eqx
 import jax
@@ -133,8 +134,13 @@ class AbstractTask(eqx.Module):
 class AbstractEnvironment(eqx.Module):
     """Pure functions `reset` and `step` of one environment, which `jax.vmap` makes those of a batch."""
 
-    # `jax.jit(env.step)` takes functions that have a hash. That of a module is made of its arrays, which have none.
-    __hash__ = object.__hash__
+    if not TYPE_CHECKING:
+
+        def __getattribute__(self, name: str) -> Any:
+            # `jax.jit(env.step)` takes functions that have a hash and can be compared: a method of Python's is known by
+            # its object. That of an equinox module is a tree of arrays, which have no hash.
+            found = super().__getattribute__(name)
+            return types.MethodType(found.__func__, self) if hasattr(found, "__func__") else found
 
     @property
     @abc.abstractmethod

@@ -17,6 +17,8 @@ _ENVIRONMENTS: dict[str, Callable[..., Environment]] = {
     "half_cheetah": tasks.half_cheetah,
     "walker": tasks.walker,
     "ant": tasks.ant,
+    "humanoid": tasks.humanoid,
+    "quadruped": tasks.quadruped,
 }
 
 
