@@ -10,7 +10,7 @@ import numpy as np
 from jaxdyn._errors import ModelError
 from jaxdyn.io.mjcf import Names
 from jaxdyn.model import rotational_about_center
-from jaxdyn.spatial import compose_poses, invert_pose, rotation_to_quaternion
+from jaxdyn.spatial import compose_poses, invert_pose, quaternion_to_rotation, rotation_to_quaternion
 from jaxdyn.worlds._parts import frames_of
 from jaxdyn.worlds._world import World
 from jaxdyn.worlds._world_velocities import world_velocity
@@ -173,10 +173,16 @@ def put_inertias(m, world: World, before: World) -> None:
         parameters, old = (np.asarray(x.model.link_parameters(names.bodies[i]), np.float64) for x in (world, before))
         if (parameters == old).all():
             continue
-        moments, axes = np.linalg.eigh(rotational_about_center(parameters))
-        axes *= np.sign(np.linalg.det(axes))
-        m.body_mass[i], m.body_ipos[i] = parameters[0], parameters[1:4] / parameters[0]
         # MuJoCo has the largest moment first.
-        order = [2, 1, 0]
-        m.body_inertia[i] = moments[order]
-        m.body_iquat[i] = rotation_to_quaternion(axes[:, order] * np.array([1, 1, -1]))
+        moments, axes = (x[..., ::-1] for x in np.linalg.eigh(rotational_about_center(parameters)))
+        m.body_mass[i], m.body_ipos[i] = parameters[0], parameters[1:4] / parameters[0]
+        m.body_inertia[i], m.body_iquat[i] = moments, _quaternion_near(axes, m.body_iquat[i])
+
+
+def _quaternion_near(axes: np.ndarray, old: np.ndarray) -> np.ndarray:
+    """Return the quaternion of principal axes, which have no signs, with the signs that are nearest to an old one."""
+    opposite = np.sum(axes * np.asarray(quaternion_to_rotation(old)), axis=0) < 0
+    axes = np.where(opposite, -axes, axes)
+    axes[:, 2] *= np.sign(np.linalg.det(axes))
+    quaternion = np.asarray(rotation_to_quaternion(axes))
+    return -quaternion if quaternion @ old < 0 else quaternion
