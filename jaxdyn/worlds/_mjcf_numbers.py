@@ -173,16 +173,20 @@ def put_inertias(m, world: World, before: World) -> None:
         parameters, old = (np.asarray(x.model.link_parameters(names.bodies[i]), np.float64) for x in (world, before))
         if (parameters == old).all():
             continue
-        # MuJoCo has the largest moment first.
-        moments, axes = (x[..., ::-1] for x in np.linalg.eigh(rotational_about_center(parameters)))
         m.body_mass[i], m.body_ipos[i] = parameters[0], parameters[1:4] / parameters[0]
-        m.body_inertia[i], m.body_iquat[i] = moments, _quaternion_near(axes, m.body_iquat[i])
+        m.body_inertia[i], m.body_iquat[i] = _principal(rotational_about_center(parameters), m.body_iquat[i])
 
 
-def _quaternion_near(axes: np.ndarray, old: np.ndarray) -> np.ndarray:
-    """Return the quaternion of principal axes, which have no signs, with the signs that are nearest to an old one."""
-    opposite = np.sum(axes * np.asarray(quaternion_to_rotation(old)), axis=0) < 0
-    axes = np.where(opposite, -axes, axes)
-    axes[:, 2] *= np.sign(np.linalg.det(axes))
-    quaternion = np.asarray(rotation_to_quaternion(axes))
-    return -quaternion if quaternion @ old < 0 else quaternion
+def _principal(inertia: np.ndarray, quaternion: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return principal moments, and the quaternion of their axes: the old one where its axes still are principal."""
+    R = np.asarray(quaternion_to_rotation(quaternion))
+    turned = R.T @ inertia @ R
+    moments = np.diagonal(turned)
+    # The rounding of the inertia about the origin, from which that about the center comes.
+    if np.abs(turned - np.diag(moments)).max() < 1e-12 * moments.sum():
+        return moments, quaternion
+    moments, axes = np.linalg.eigh(inertia)
+    axes *= np.sign(np.linalg.det(axes))
+    # MuJoCo has the largest moment first.
+    order = [2, 1, 0]
+    return moments[order], rotation_to_quaternion(axes[:, order] * np.array([1, 1, -1]))
