@@ -4,12 +4,11 @@ import functools
 import importlib
 import warnings
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from learn_environments import rolling
+from learn_environments import Roll, rolling
 
 from jaxdyn import ModelError, ShapeError, learn
 
@@ -183,10 +182,8 @@ def brax(monkeypatch):
 
 def randomized(world, rng):
     """Worlds with other gears of motors, and which axes they have."""
-    gear = lambda world: world.parts.actuators.gear  # noqa: E731
-    axes = eqx.tree_at(gear, jax.tree.map(lambda _: None, world), 0, is_leaf=lambda x: x is None)
-    scale = jax.vmap(lambda key: jax.random.uniform(key, (), jnp.float32, 0.5, 1.5))(rng)
-    return eqx.tree_at(gear, world, jnp.expand_dims(scale, range(1, 1 + gear(world).ndim)) * gear(world)), axes
+    envs, axes = learn.randomized(learn.Environment(world, Roll()), {"parts.actuators.gear": (0.5, 1.5)}, rng)
+    return envs.unwrapped.world, axes.unwrapped.world
 
 
 SMALL = {"num_timesteps": 64, "episode_length": 6, "num_envs": 4, "num_eval_envs": 4, "num_evals": 2, "batch_size": 4}

@@ -20,7 +20,7 @@ from jaxdyn._types import Array, Float
 from jaxdyn.io import to_mjcf
 from jaxdyn.io.mjcf import compile_mjcf, mujoco
 from jaxdyn.learn._compiled_environment import compiled_with
-from jaxdyn.learn._environment import Environment, EnvironmentState, Observation
+from jaxdyn.learn._environment import AbstractEnvironment, Environment, EnvironmentState, Observation
 from jaxdyn.simulate import State
 from jaxdyn.worlds import World, load_world
 
@@ -54,7 +54,7 @@ class PolicyJudgment(NamedTuple):
 @naming_arguments
 def judge(
     policy: Callable[[Observation], Array],
-    env: Environment,
+    env: AbstractEnvironment,
     scene: str | os.PathLike | Any = None,
     *,
     starts: int = 100,
@@ -65,7 +65,8 @@ def judge(
 
     The scene is that of the environment with the numbers that its world has now, starts are drawn by the task, and an
     action is held for as long as in training. Observations, rewards and ends are those of the task, in MuJoCo's states.
-    The policy is called as `policy(obs)` for one environment, and returns the action `[nu]`.
+    The policy is called as `policy(obs)` for one environment, and returns the action `[nu]`. Wrappers of the
+    environment, such as `Episodes`, have no part.
 
     **Arguments**
 
@@ -78,6 +79,7 @@ def judge(
     scene with other parts than the world's; as `to_mjcf` does for a world whose numbers MJCF cannot have; `ImportError`
     without MuJoCo.
     """
+    env = env.unwrapped
     steps = env.task.episode_length if steps is None else steps
     require_positive_integer(starts, "starts")
     require_positive_integer(steps, "steps")
