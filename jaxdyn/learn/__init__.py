@@ -13,3 +13,5 @@ from jaxdyn.learn._gradient_growth import gradient_growth as gradient_growth
 from jaxdyn.learn._networks import Policy as Policy
 from jaxdyn.learn._registry import environment as environment
 from jaxdyn.learn._registry import environments as environments
+from jaxdyn.learn._return_gradient import ReturnGradient as ReturnGradient
+from jaxdyn.learn._return_gradient import return_gradient as return_gradient
