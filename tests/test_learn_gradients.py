@@ -18,7 +18,8 @@ pytest.importorskip("mujoco")
 
 LEG = """<mujoco><option timestep=".01"/>{flags}<default><geom contype="0" conaffinity="0" density="50"/>
 </default><worldbody><geom name="floor" type="plane" size="9 9 1" conaffinity="1"/><body name="torso" pos="0 0 .3">
-<joint name="z" type="slide" axis="0 0 1"/><geom size=".2"/><body pos=".2 0 0"><joint name="hip" axis="0 1 0" limited="true" range="-30 30" armature=".1"/>
+<joint name="z" type="slide" axis="0 0 1"/><geom size=".2"/><body pos=".2 0 0">
+<joint name="hip" axis="0 1 0" limited="true" range="-30 30" armature=".1"/>
 <geom type="capsule" size=".05" fromto="0 0 0 .2 0 0"/><body pos=".2 0 0"><joint name="knee" axis="0 1 0" limited="true"
 range="-5 80" armature=".1"/><geom name="foot" type="capsule" size=".05" fromto="0 0 0 .3 0 -.2" contype="1"/></body>
 </body></body></worldbody><actuator><motor name="hip" joint="hip" gear="20" ctrllimited="true" ctrlrange="-1 1"/>

@@ -299,8 +299,7 @@ def _grown(motion: _Motion, policy: Any, states: Any, steps: int, probes: int, k
     step = jnp.argmax(jnp.where(jnp.isfinite(ratio), ratio, 0), axis=0)
     take = jnp.arange(worlds)
     before = jax.tree.map(lambda x: x[step, take], before)
-    slopes = jnp.cumsum(rewards[n:], axis=1)
-    gradient, noise = (None, None) if motion.base is None else _gradients(slopes)
+    gradient, noise = (None, None) if motion.base is None else _gradients(jnp.cumsum(rewards[n:], axis=1))
     return _Grown(size, gradient, noise, step, before, jnp.swapaxes(old[:, step, take], 0, 1))
 
 
