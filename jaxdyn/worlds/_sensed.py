@@ -13,9 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdyn.algorithms.recursions import Robot, turning_accelerations
-from jaxdyn.spatial import Quaternion, Vec3
+from jaxdyn.spatial import Force, Quaternion, Vec3
 from jaxdyn.tree import take_rows
-from jaxdyn.worlds._bodies import loads_of
+from jaxdyn.worlds._bodies import loads_of, packed_vectors
 from jaxdyn.worlds._constraints import RowKinds
 from jaxdyn.worlds._contact_rows import by_directions, deep_contacts
 from jaxdyn.worlds._equalities import coupling
@@ -31,9 +31,7 @@ def sensor_rows(robot: Robot, world: PartRows, at: Balance, a, pushes, time, wre
     """Return the values of all sensors at the accelerations `a` of a solved state, `[n, *batch]`, with the forces of
     the rows of constraints."""
     now, kinds = at.now, world.constraints.kinds
-    loads, contacts = _contacts(robot, world, now.at, kinds, pushes)
-    if world.constraints.equalities.held is not None:
-        loads += _held(robot, world.constraints.equalities.held, now.at, pushes)
+    loads, contacts = _loads_of_rows(robot, world, at, pushes)
     if wrenches is not None:
         loads += (loads_of(robot, world, now.at, wrenches),)
     if now.tendons is not None:
@@ -52,6 +50,27 @@ def sensor_rows(robot: Robot, world: PartRows, at: Balance, a, pushes, time, wre
         time=robot.broadcast(time[0]),
     )
     return robot.broadcast(sensor_values(robot, world.sensors, now.at, readings))
+
+
+def _loads_of_rows(robot: Robot, world: PartRows, at: Balance, pushes):
+    """Return the forces of contacts, connections and welds on bodies, and the contacts as sensors of touch see them."""
+    loads, contacts = _contacts(robot, world, at.now.at, world.constraints.kinds, pushes)
+    if world.constraints.equalities.held is not None:
+        loads += _held(robot, world.constraints.equalities.held, at.now.at, pushes)
+    return loads, contacts
+
+
+def _body_wrenches(robot: Robot, world: PartRows, at: Balance, pushes):
+    """Return the forces of contacts, connections and welds on bodies and their moments about the centers of mass,
+    rows `[6 nbody]`."""
+    count = len(world.bodies.names)
+    centers = Places.located(world.bodies.centers, at.now.at).pose.translation
+    none = [jnp.zeros((count, *robot.batch), robot.dtype)] * 3
+    total = Force(Vec3(*none), Vec3(*none))
+    for loads in _loads_of_rows(robot, world, at, pushes)[0]:
+        moment = loads.moment + (loads.point - take_rows(centers, loads.bodies)).cross(loads.force)
+        total = total + sums(jax.tree.map(robot.broadcast, Force(moment, loads.force)), loads.bodies, count)
+    return packed_vectors(total.force, total.moment)
 
 
 def _tension(robot: Robot, world: PartRows, now: Acting):
@@ -154,7 +173,8 @@ class Quantities:
 
     `acceleration`, as this library has it; `step`, the configuration, velocity and activations after a step of an
     integrator other than `rk4`; `rates` of the activations; `torque` of the constraints on the degrees of freedom;
-    `sensors`, all values one after the other; and `deep`, the number of contacts as in `SolverReport`.
+    `sensors`, all values one after the other; `deep`, the number of contacts as in `SolverReport`; and those of
+    `World.step_and_read`.
     """
 
     names: tuple[str, ...]
@@ -182,5 +202,7 @@ class Quantities:
             "torque": torque,
             "sensors": lambda: sensor_rows(robot, world, at, a, pushes, **further),
             "deep": lambda: deep_contacts(robot, world, now.at),
+            "actuator_torque": lambda: now.actuators.torque,
+            "body_wrenches": lambda: _body_wrenches(robot, world, at, pushes),
         }
         return {name: jax.tree.map(robot.broadcast, made[name]()) for name in self.names}

@@ -22,13 +22,23 @@ from jaxdyn.simulate import AbstractWorld, Advance, RolloutOptions, State, Traje
 from jaxdyn.simulate.integrators import require_closed
 from jaxdyn.solve import SolverOptions, SolverReport
 from jaxdyn.worlds._appearance import Appearance, VisualFile
+from jaxdyn.worlds._bodies import BodyMotion
 from jaxdyn.worlds._from_model import Attached, parts_of_model
 from jaxdyn.worlds._inertia_constants import with_inertias_of
 from jaxdyn.worlds._model_constraints import Touching
 from jaxdyn.worlds._model_sensors import Sensor
 from jaxdyn.worlds._model_steps import accelerations_as_model
-from jaxdyn.worlds._states import KEY_AXES, BodyWrenches, Controls, Keyframe, given_of, make_state, start_of
-from jaxdyn.worlds._steps import advanced, by_name, report_of, solved, stepped
+from jaxdyn.worlds._states import (
+    KEY_AXES,
+    BodyWrenches,
+    Controls,
+    Keyframe,
+    given_of,
+    make_state,
+    motion_of_bodies,
+    start_of,
+)
+from jaxdyn.worlds._steps import advanced, by_name, report_of, solved, step_and_read, stepped
 from jaxdyn.worlds._world_parts import ENDLESS, WorldParts
 from jaxdyn.worlds._world_velocities import body_velocity, world_velocity
 
@@ -257,6 +267,32 @@ class World(AbstractWorld):
         Arguments and errors as for `accelerations`.
         """
         return stepped(self, state, control, torque, wrenches)
+
+    @compiled("names")
+    def step_and_read(
+        self, state: State, control: Controls | None = None, *, names: tuple[str, ...]
+    ) -> tuple[State, dict[str, Any]]:
+        """The state after one time step, and quantities of the last solution of the constraints in it, by their names:
+        at its start, or with RK4 at its last stage. There MuJoCo's `mjData` has all but the state after `mj_step`.
+
+        `names` are some of
+
+        - `"q"` `[*batch, nq]` and `"v"` `[*batch, nv]`: where that was;
+        - `"sensors"`: the values of the sensors by their names, `[*batch, n]` each;
+        - `"actuator_torque"` `[*batch, nv]`: the forces of the actuators on the degrees of freedom, N m and N;
+        - `"body_wrenches"` `[*batch, nbody, 6]`: the sums of the forces of contacts, connections and welds on each
+          body, N, and of their moments about its center of mass, N m: MuJoCo's `cfrc_ext` about other points.
+
+        Wrenches are along axes of the world. Arguments and errors as for `accelerations`; `UnknownNameError` for other
+        names, and `ModelError` for the last two without MuJoCo's law.
+        """
+        return step_and_read(self, state, control, names)
+
+    @compiled()
+    def body_motion(self, state: State) -> BodyMotion:
+        """The centers of mass, the principal axes and the velocities of the bodies in a state (`BodyMotion`). Errors as
+        for `accelerations`."""
+        return motion_of_bodies(self, state)
 
     @naming_arguments
     def rollout(
