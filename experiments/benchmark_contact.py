@@ -26,6 +26,7 @@ import numpy as np
 from experiments._benchmark_options import names_in, numbers_in
 from experiments._benchmark_report import step_times, write_step_times
 from experiments._main import CONFIGS, experiment
+from experiments._timing import wall_time
 from jaxdyn import (
     ContactLaw,
     Contacts,
@@ -40,7 +41,7 @@ from jaxdyn import (
     step,
     to_mjcf,
 )
-from jaxdyn.programs import ProgramConfig, wall_time
+from jaxdyn.cli import ProgramConfig
 from jaxdyn.simulate import RolloutOptions
 
 DEFAULT_CONFIG = CONFIGS / "benchmark_contact.toml"

@@ -24,9 +24,9 @@ from jaxdyn._compile import flattened, tracing
 from jaxdyn.native.arrays import (
     CHEAP,
     FREE,
+    ArrayConstant,
     ArrayProgram,
     Atom,
-    Constant,
     Operation,
     Variable,
     array_program,
@@ -58,7 +58,7 @@ def _evaluate(closed: Any, args: Sequence) -> list:
     values: dict[Atom, Any] = dict(zip(program.inputs, [*closed.consts, *args], strict=True))
 
     def value(atom: Atom):
-        if isinstance(atom, Constant):
+        if isinstance(atom, ArrayConstant):
             return jnp.asarray(atom.value, atom.dtype)
         if atom not in values:
             # What XLA does without copying is done outside of programs.
@@ -88,7 +88,7 @@ def _steps(program: ArrayProgram) -> list[Operation | ArrayProgram]:
     ruled = {id(o): has_rule(o) for o in waiting}
 
     def ready(operation: Operation) -> bool:
-        return all(isinstance(a, Constant) or a in available for a in operation.inputs)
+        return all(isinstance(a, ArrayConstant) or a in available for a in operation.inputs)
 
     while waiting:
         group, later = [], []
@@ -231,7 +231,7 @@ def _by_xla(*args, program: ArrayProgram) -> list:
     values: dict[Atom, Any] = dict(zip(program.inputs, args, strict=True))
 
     def value(atom: Atom):
-        return jnp.asarray(atom.value, atom.dtype) if isinstance(atom, Constant) else values[atom]
+        return jnp.asarray(atom.value, atom.dtype) if isinstance(atom, ArrayConstant) else values[atom]
 
     for operation in program.operations:
         values.update(zip(operation.outputs, _bound(operation, map(value, operation.inputs)), strict=True))

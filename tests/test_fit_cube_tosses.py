@@ -14,7 +14,7 @@ import jaxdyn
 from experiments import _flights
 from experiments import fit_cube_tosses as experiment
 from jaxdyn import State
-from jaxdyn.programs import read_config
+from jaxdyn.cli import read_config
 
 RECORDINGS = Path(os.environ.get("JAXDYN_DATA", "")) / "cube_tosses"
 TRUE = {"stiffness": 4000.0, "friction": 0.25}

@@ -8,8 +8,8 @@ import pytest
 
 import jaxdyn
 from jaxdyn import DataError, sysid
-from jaxdyn.programs import simulate_recording
-from jaxdyn.programs._simulated_recording import Simulation, _change_parameters, _excitation
+from jaxdyn.cli import simulate_recording
+from jaxdyn.cli._simulated_recording import Simulation, _change_parameters, _excitation
 from jaxdyn.sysid.torques._residual_noise import independent_share, score_factor, without_leverage
 from jaxdyn.sysid.torques._torque_model import EffectShape, Samples
 from jaxdyn.sysid.torques._verdict import verdict

@@ -23,7 +23,7 @@ from jax import lax
 from jaxdyn import _printing as printing
 from jaxdyn._errors import ModelError, ShapeError, require_positive_integer
 from jaxdyn._types import Array, Float
-from jaxdyn.learn._environment import Environment, Episodes
+from jaxdyn.learn._environment import AbstractEnvironment, Environment
 from jaxdyn.learn._networks import RunningNormalization
 from jaxdyn.simulate import State
 from jaxdyn.worlds import World, cause_names, changes_by_cause
@@ -169,13 +169,12 @@ def gradient_growth(
 class _Motion(NamedTuple):
     """What is rolled out, as functions of one world."""
 
-    env: Environment | Episodes | World
+    env: AbstractEnvironment | World
 
     @property
     def base(self) -> Environment | None:
         """The environment, without episodes; None for a world."""
-        env = self.env.env if isinstance(self.env, Episodes) else self.env
-        return None if isinstance(env, World) else env
+        return None if isinstance(self.env, World) else self.env.unwrapped
 
     @property
     def world(self) -> World:
@@ -212,7 +211,7 @@ class _Motion(NamedTuple):
 
 
 def _motion_of(env: Any, policy: Any, steps: int) -> _Motion:
-    if not isinstance(env, Environment | Episodes | World):
+    if not isinstance(env, AbstractEnvironment | World):
         raise ModelError(f"env is a {type(env).__name__}; an Environment, Episodes, or a World is needed")
     motion = _Motion(env)
     if eqx.is_array(policy):

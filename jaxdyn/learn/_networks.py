@@ -7,6 +7,7 @@ from typing import Any, Self
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from jaxdyn._errors import ShapeError
 from jaxdyn._types import Array, Float
@@ -32,8 +33,10 @@ class RunningNormalization(eqx.Module):
         return cls(jnp.zeros(size, dtype), jnp.ones(size, dtype), jnp.zeros((), dtype))
 
     def __call__(self, x: Float[Array, "n"]) -> Float[Array, "n"]:
-        # The offset keeps constant observations finite. It is small beside the variance of anything that moves.
-        scaled = (x - self.mean) / jnp.sqrt(self.variance + 1e-5)
+        # No gradient trains these numbers. The offset keeps constant observations finite, and is small beside the
+        # variance of anything that moves.
+        mean, variance = lax.stop_gradient((self.mean, self.variance))
+        scaled = (x - mean) / jnp.sqrt(variance + 1e-5)
         return jnp.clip(scaled, -_LARGEST, _LARGEST)
 
     def seen(self, mean: Array, variance: Array, count: Any) -> Self:
@@ -116,7 +119,7 @@ class Policy(eqx.Module):
 
     def __call__(self, obs: Observation, key: Array | None = None) -> Float[Array, "nu"]:
         """Return the action. **Raises** `ShapeError` for another number of observations."""
-        seen = obs["state"] if isinstance(obs, dict) else obs
+        seen = policy_sees(obs)
         size = self.normalization.mean.shape[0]
         if jnp.shape(seen) != (size,):
             raise ShapeError(f"obs has shape {jnp.shape(seen)}, but [{size}] is needed; jax.vmap(policy) takes a batch")
@@ -164,3 +167,8 @@ class Critic(eqx.Module):
 def critic_sees(obs: Observation) -> Array:
     """Return what a critic sees of an observation."""
     return obs.get("privileged_state", obs["state"]) if isinstance(obs, dict) else obs
+
+
+def policy_sees(obs: Observation) -> Array:
+    """Return what a policy sees of an observation."""
+    return obs["state"] if isinstance(obs, dict) else obs

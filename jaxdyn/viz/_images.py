@@ -21,7 +21,7 @@ from jaxdyn.viz._clips import clip_of, configuration_of, force_surfaces, forces_
 from jaxdyn.viz._contact_scene import Forces
 from jaxdyn.viz._drawing import Drawing
 from jaxdyn.viz._films import PICTURES, film_path, images_of, write_film, write_image
-from jaxdyn.viz._rays import draw_robots
+from jaxdyn.viz._ray_images import draw_robots
 from jaxdyn.viz._sources import drawing_of
 
 type Renderer = Literal["rays", "browser"]

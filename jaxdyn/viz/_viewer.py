@@ -31,7 +31,7 @@ from jaxdyn.viz._geometry import Visual
 from jaxdyn.viz._legend import legend, with_legend
 from jaxdyn.viz._page import ContactNodes, FramePaths, JointControls, Player, RobotNodes, set_stage
 from jaxdyn.viz._pull import FrameHandle
-from jaxdyn.viz._rays import draw_robots
+from jaxdyn.viz._ray_images import draw_robots
 from jaxdyn.viz._server import add_layer_switches, start_server
 from jaxdyn.viz._sources import drawing_of
 

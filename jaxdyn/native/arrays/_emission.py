@@ -9,12 +9,12 @@ from typing import Any
 
 from jaxdyn.native._interpreter import scan_counts
 from jaxdyn.native._matrix_loops import Number
-from jaxdyn.native.arrays._loops import fill
-from jaxdyn.native.arrays._program import ArrayProgram, Atom, Constant, Operation, Variable, array_program
+from jaxdyn.native.arrays._array_values import Array, Buffer, Chosen, Counted, Gathered, Literal, Mapped, Scalar
+from jaxdyn.native.arrays._element_loops import fill
+from jaxdyn.native.arrays._program import ArrayConstant, ArrayProgram, Atom, Operation, Variable, array_program
+from jaxdyn.native.arrays._reductions import Sums
 from jaxdyn.native.arrays._rules import ELEMENTWISE, IDENTITIES, JOINS, REDUCTIONS, RESHAPES, VIEWS
-from jaxdyn.native.arrays._sums import Sums
 from jaxdyn.native.arrays._text import type_of
-from jaxdyn.native.arrays._values import Array, Buffer, Chosen, Counted, Gathered, Literal, Mapped, Scalar
 from jaxdyn.native.arrays._workspace import keep, release
 
 ONCE = ELEMENTWISE | REDUCTIONS | JOINS | {"scatter", "dynamic_update_slice"}
@@ -40,7 +40,7 @@ class Emission(Sums):
                 keep(arrays[v])
 
         def array(atom: Atom) -> Array:
-            return self.constant(atom) if isinstance(atom, Constant) else arrays[atom]
+            return self.constant(atom) if isinstance(atom, ArrayConstant) else arrays[atom]
 
         for operation in program.operations:
             if any(reads[v] for v in operation.outputs):

@@ -8,7 +8,7 @@ import numpy as np
 from jax import lax
 from jax.core import Tracer
 
-from jaxdyn.native.arrays._program import Constant, Operation, array_program, jaxprs_of
+from jaxdyn.native.arrays._program import ArrayConstant, Operation, array_program, jaxprs_of
 from jaxdyn.native.arrays._text import TYPES
 
 FLOATS_ONLY = {
@@ -44,7 +44,7 @@ def has_rule(operation: Operation) -> bool:
     atoms = (*inputs, *operation.outputs)
     if name not in KNOWN or not all(a.dtype in TYPES for a in atoms):
         return False
-    if any(isinstance(a, Constant) and isinstance(a.value, Tracer) for a in atoms):
+    if any(isinstance(a, ArrayConstant) and isinstance(a.value, Tracer) for a in atoms):
         return False
     if name in CONTROL:
         inside = (o for jaxpr in jaxprs_of(operation) for o in array_program(jaxpr).operations)

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from jaxdyn.native._matrix_loops import Number
-from jaxdyn.native.arrays._loops import fill
+from jaxdyn.native.arrays._array_values import Array, Buffer, Index, Literal, Writer
+from jaxdyn.native.arrays._element_loops import fill
 from jaxdyn.native.arrays._memory import Memory
-from jaxdyn.native.arrays._program import Atom, Constant, Variable
+from jaxdyn.native.arrays._program import ArrayConstant, Atom, Variable
 from jaxdyn.native.arrays._text import ArrayText, in_memory
-from jaxdyn.native.arrays._values import Array, Buffer, Index, Literal, Writer
 
 
 class Workspace:
@@ -36,7 +36,7 @@ class Workspace:
         self._held[-1].append(array)
         return array
 
-    def constant(self, atom: Constant) -> Array:
+    def constant(self, atom: ArrayConstant) -> Array:
         """Return an array that is known."""
         values = np.asarray(atom.value, atom.dtype)
         # By their bits: NaN is like NaN, and zero is not like minus zero.

@@ -61,7 +61,7 @@ from jaxdyn.trajopt.ddp._endings import (
     relative_violation,
     status_after,
 )
-from jaxdyn.trajopt.ddp._expansion import Expansion, Rows, Stationarity, expand, without_fixed_controls
+from jaxdyn.trajopt.ddp._expansion import ConstraintComponents, Expansion, Stationarity, expand, without_fixed_controls
 from jaxdyn.trajopt.ddp._filter import Filter
 from jaxdyn.trajopt.ddp._minimality import leaving_policy
 from jaxdyn.trajopt.ddp._newton_step import newton_policy, take_step
@@ -178,7 +178,9 @@ def _initial_state(problem: Problem, options: DDPOptions, us, xs, multipliers) -
     )
 
 
-def _begin(problem: Problem, s: ConstrainedState, e: Expansion, rows: Rows, warm: bool) -> ConstrainedState:
+def _begin(
+    problem: Problem, s: ConstrainedState, e: Expansion, rows: ConstraintComponents, warm: bool
+) -> ConstrainedState:
     """The state before the first iteration, with the scales, the barrier, `delta`, and the multipliers."""
     station, _ = Stationarity.of(e, e.stage.x, (e.stage.u,), e.terminal.x)
     width = control_width(problem, s.us)
@@ -245,7 +247,16 @@ def _with_barrier(problem: Problem, s: ConstrainedState, barrier, rows, softness
     )
 
 
-def _updated(problem: Problem, options: DDPOptions, s: ConstrainedState, e, rows: Rows, barrier, deviation, equality):
+def _updated(
+    problem: Problem,
+    options: DDPOptions,
+    s: ConstrainedState,
+    e,
+    rows: ConstraintComponents,
+    barrier,
+    deviation,
+    equality,
+):
     """The state with a smaller barrier and new multipliers of the inequalities, where the problem with the present
     barrier is solved to its tolerance."""
     scale = cost_scale(problem, s, e)

@@ -22,7 +22,7 @@ from jaxdyn.trajopt.ddp._ddp_options import DDPOptions
 from jaxdyn.trajopt.ddp._differences import differenced_costs
 from jaxdyn.trajopt.ddp._endings import all_finite, falls_endlessly, status_after
 from jaxdyn.trajopt.ddp._expansion import Expansion, Stationarity, cost_spread, costates, expand, second_order_costs
-from jaxdyn.trajopt.ddp._line_search import Iterate, linear_step, no_step, search
+from jaxdyn.trajopt.ddp._line_search import TrajectoryIterate, linear_step, no_step, search
 from jaxdyn.trajopt.ddp._minimality import ATTEMPTS, curvature_tolerance, free_controls, leaving_policy
 from jaxdyn.trajopt.ddp._riccati import (
     AffinePolicy,
@@ -52,7 +52,7 @@ LEAST_SCALE = 1e-6
 class DDPState(NamedTuple):
     """The state of a solve between two iterations."""
 
-    iterate: Iterate
+    iterate: TrajectoryIterate
     feasible: Array
     """Whether the states are the controls' roll-out."""
     linear_steps: Array
@@ -91,7 +91,7 @@ def _initial_state(problem: Problem, options: DDPOptions, us, xs, near: bool) ->
     gaps = problem.gaps(xs, us)
     zero, infinity = jnp.zeros((), jnp.int32), jnp.asarray(jnp.inf, dtype)
     return DDPState(
-        iterate=Iterate(xs, us, gaps, infinity),
+        iterate=TrajectoryIterate(xs, us, gaps, infinity),
         feasible=_is_rounding(gaps, xs),
         linear_steps=zero,
         regularization=options.regularization,
@@ -212,7 +212,7 @@ class _Verdict(NamedTuple):
 
 
 def _judge(
-    options: DDPOptions, s: DDPState, minimal, ok, promised, stationarity, here: Iterate, trial, scale
+    options: DDPOptions, s: DDPState, minimal, ok, promised, stationarity, here: TrajectoryIterate, trial, scale
 ) -> _Verdict:
     """Return the verdict on the iterate `here`. `minimal` says whether the backward pass has shown that it would be a
     minimum if it were stationary, and `ok` whether the pass has succeeded."""
@@ -237,7 +237,14 @@ def _promised(policy: AffinePolicy) -> Array:
 
 
 def _search(
-    problem: Problem, options: DDPOptions, s: DDPState, e: Expansion, here: Iterate, policy: AffinePolicy, free, size
+    problem: Problem,
+    options: DDPOptions,
+    s: DDPState,
+    e: Expansion,
+    here: TrajectoryIterate,
+    policy: AffinePolicy,
+    free,
+    size,
 ):
     """The search along the policy, or if the iterate is checked away from it, unless it is a minimum, with steps that
     promise a decrease of at most `size`; and the number of steps of the linear model."""
