@@ -3,8 +3,8 @@
 from jaxdyn.learn import tasks as tasks
 from jaxdyn.learn._algorithms import AHAC as AHAC
 from jaxdyn.learn._algorithms import APG as APG
-from jaxdyn.learn._algorithms import AbstractAlgorithm as AbstractAlgorithm
 from jaxdyn.learn._algorithms import SHAC as SHAC
+from jaxdyn.learn._algorithms import AbstractAlgorithm as AbstractAlgorithm
 from jaxdyn.learn._array_files import load_policy as load_policy
 from jaxdyn.learn._array_files import save_policy as save_policy
 from jaxdyn.learn._environment import AbstractEnvironment as AbstractEnvironment
