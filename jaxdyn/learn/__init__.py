@@ -28,6 +28,8 @@ from jaxdyn.learn._randomization import randomized as randomized
 from jaxdyn.learn._randomization import randomly_scaled as randomly_scaled
 from jaxdyn.learn._registry import environment as environment
 from jaxdyn.learn._registry import environments as environments
+from jaxdyn.learn._return_gradient import ReturnGradient as ReturnGradient
+from jaxdyn.learn._return_gradient import return_gradient as return_gradient
 from jaxdyn.learn._training import Training as Training
 from jaxdyn.learn._training import train as train
 from jaxdyn.learn._training_files import plot_training as plot_training

@@ -9,6 +9,7 @@ actor-critic for policy learning in contact-rich differentiable simulation, ICML
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -22,7 +23,8 @@ from jax import lax
 from jaxdyn import _printing as printing
 from jaxdyn._errors import ModelError, ShapeError, require_positive_integer
 from jaxdyn._types import Array, Float
-from jaxdyn.learn._environment import Environment
+from jaxdyn.learn._environment import AbstractEnvironment, Environment
+from jaxdyn.learn._networks import RunningNormalization
 from jaxdyn.simulate import State
 from jaxdyn.worlds import World, cause_names, changes_by_cause
 
@@ -39,13 +41,14 @@ class GradientGrowth(eqx.Module):
     actions; None without rewards."""
     noise: Float[Array, "steps"] | None
     """The standard error of the mean of these gradients over the worlds, over the norm of the mean: where it is above
-    1, the mean over these worlds says little about the direction. None without rewards, and for one world."""
-    steepest: Float[Array, "worlds"]
-    """The largest factor by which a change of the state grows in one time step of the world, in the step in which the
-    changes grow most."""
+    1, the mean over these worlds says little about the direction, and infinite where it tells nothing. None without
+    rewards, and for one world."""
     step: Float[Array, "worlds"]
-    """That step."""
-    through: Float[Array, "worlds causes"]
+    """The step of each world in which the changes grow most, from 1 on."""
+    steepest: Float[Array, "worlds"] | None
+    """The largest factor by which the changes grow in one time step of the world during that step; None if causes are
+    not looked for."""
+    through: Float[Array, "worlds causes"] | None
     """How much of the change of the velocity after that time step passes through each cause, over the size of the
     change of the state before it; the contributions of all causes add up as vectors."""
     causes: tuple[str, ...] = eqx.field(static=True)
@@ -69,7 +72,10 @@ class GradientGrowth(eqx.Module):
 
     def main_causes(self) -> dict[str, int]:
         """Return the names of the causes through which most of the change of the velocity passes in the steepest time
-        step of a world, and the number of worlds in which this is so, the most frequent first."""
+        step of a world, and the number of worlds in which this is so, the most frequent first. **Raises** `ModelError`
+        if causes were not looked for."""
+        if self.through is None:
+            raise ModelError("causes were not looked for; call gradient_growth with causes=True")
         largest = np.argmax(np.nan_to_num(np.asarray(self.through)), axis=-1)
         return dict(Counter(self.causes[k] for k in largest.tolist()).most_common())
 
@@ -90,12 +96,13 @@ class GradientGrowth(eqx.Module):
             facts["gradient, largest"] = _aligned(g[k - 1].max() for k in marks)
         if self.noise is not None:
             facts["noise of mean"] = _aligned(np.asarray(self.noise)[k - 1] for k in marks)
-        world = int(np.argmax(np.nan_to_num(np.asarray(self.steepest))))
-        facts["steepest"] = f"{self.steepest[world]:.3g} times in one time step of step {int(self.step[world])}"
-        for name, count in list(self.main_causes().items())[:3]:
-            k = self.causes.index(name)
-            most = np.asarray(self.through)[:, k].max()
-            facts[f"through {name}"] = f"most of the change in {count} of {worlds} worlds, up to {most:.3g} times"
+        if self.through is not None and self.steepest is not None:
+            world = int(np.argmax(np.nan_to_num(np.asarray(self.steepest))))
+            steepest = f"{float(self.steepest[world]):.3g} times in one time step"
+            facts["steepest"] = f"{steepest} of step {int(self.step[world])} of world {world}"
+            for name, count in list(self.main_causes().items())[:3]:
+                most = np.asarray(self.through)[:, self.causes.index(name)].max()
+                facts[f"through {name}"] = f"most of the change in {count} of {worlds} worlds, up to {most:.3g} times"
         return first, facts
 
     __repr__, __str__, _repr_html_ = printing.one_line, printing.text, printing.table
@@ -117,6 +124,7 @@ def gradient_growth(
     steps: int,
     *,
     probes: int = 8,
+    causes: bool = True,
     key: Array | None = None,
 ) -> GradientGrowth:
     """Return how the gradient of a return grows along roll-outs, where it grows most, and through which contacts,
@@ -135,6 +143,7 @@ def gradient_growth(
     - `states`: where the roll-outs start, with one batch axis: of `jax.vmap(env.reset)(keys)`, or a world's states.
     - `steps`: of the environment, or of the world.
     - `probes`: the number of random directions, of the start and of the policy each.
+    - `causes`: whether to look for causes, a second program to compile, about as long as the first.
     - `key`: of the random directions; the same ones by default.
 
     **Raises** `ShapeError` for states without a batch axis and actions that do not fit, `ModelError` for other
@@ -148,7 +157,10 @@ def gradient_growth(
     if data.q.ndim != 2:
         raise ShapeError(f"states have q of shape {data.q.shape}, but one batch axis is needed: [worlds, nq]")
     key = jax.random.key(0) if key is None else key
-    return _with_causes(motion, policy, _grown(motion, policy, states, steps, probes, key))
+    found = _grown(motion, policy, states, steps, probes, key)
+    steepest, through = _causes(motion, policy, found) if causes else (None, None)
+    names = cause_names(motion.world) if causes else ()
+    return GradientGrowth(found.growth, found.gradient, found.noise, found.step + 1, steepest, through, names)
 
 
 # The motion of one world.
@@ -157,13 +169,12 @@ def gradient_growth(
 class _Motion(NamedTuple):
     """What is rolled out, as functions of one world."""
 
-    env: Any
+    env: AbstractEnvironment | World
 
     @property
     def base(self) -> Environment | None:
         """The environment, without episodes; None for a world."""
-        env = getattr(self.env, "env", self.env)
-        return None if isinstance(env, World) else env
+        return None if isinstance(self.env, World) else self.env.unwrapped
 
     @property
     def world(self) -> World:
@@ -200,9 +211,9 @@ class _Motion(NamedTuple):
 
 
 def _motion_of(env: Any, policy: Any, steps: int) -> _Motion:
-    motion = _Motion(env)
-    if not isinstance(motion.world, World):
+    if not isinstance(env, AbstractEnvironment | World):
         raise ModelError(f"env is a {type(env).__name__}; an Environment, Episodes, or a World is needed")
+    motion = _Motion(env)
     if eqx.is_array(policy):
         if policy.shape != (steps, motion.world.nu):
             raise ShapeError(f"actions have shape {policy.shape}, but [steps, nu] = [{steps}, {motion.world.nu}]")
@@ -255,7 +266,7 @@ class _Grown(NamedTuple):
 @eqx.filter_jit
 def _grown(motion: _Motion, policy: Any, states: Any, steps: int, probes: int, key: Any) -> _Grown:
     world, worlds = motion.world, motion.data(states).q.shape[0]
-    arrays, rest = eqx.partition(policy, eqx.is_inexact_array)
+    arrays, rest = _trained(policy)
     directions = _directions(motion, arrays, probes, key, motion.data(states).q.dtype)
 
     def rolled(change: Any, arrays: Any, state: Any):
@@ -281,24 +292,26 @@ def _grown(motion: _Motion, policy: Any, states: Any, steps: int, probes: int, k
     scale = jnp.sqrt(jnp.mean(directions.start[:n] ** 2))
     size = jnp.sqrt(jnp.mean(changes[:n] ** 2, axis=(0, 3))) / scale
     # The state before each step, with its changes, in the step in which these grow most.
-    old = jnp.concatenate(
-        [jnp.broadcast_to(directions.start[:n, None, None], changes[:n, :1].shape), changes[:n, :-1]], 1
-    )
+    first = jnp.broadcast_to(directions.start[:n, None, None], changes[:n, :1].shape)
+    old = jnp.concatenate([first, changes[:n, :-1]], axis=1)
     ratio = size / jnp.concatenate([jnp.ones_like(size[:1]), size[:-1]])
     step = jnp.argmax(jnp.where(jnp.isfinite(ratio), ratio, 0), axis=0)
     take = jnp.arange(worlds)
     before = jax.tree.map(lambda x: x[step, take], before)
-    slopes = jnp.cumsum(rewards[n:], axis=1)
-    gradient, noise = (None, None) if motion.base is None else _gradients(slopes)
+    gradient, noise = (None, None) if motion.base is None else _gradients(jnp.cumsum(rewards[n:], axis=1))
     return _Grown(size, gradient, noise, step, before, jnp.swapaxes(old[:, step, take], 0, 1))
 
 
 @eqx.filter_jit
-def _with_causes(motion: _Motion, policy: Any, found: _Grown) -> GradientGrowth:
-    each = jax.vmap(_cause, (None, None, 0, 0, 0))
-    steepest, through = each(motion, policy, found.before, found.step, found.changes)
-    names = cause_names(motion.world)
-    return GradientGrowth(found.growth, found.gradient, found.noise, steepest, found.step + 1, through, names)
+def _causes(motion: _Motion, policy: Any, found: _Grown) -> tuple[Any, Any]:
+    each = jax.vmap(functools.partial(_cause, motion, policy))
+    return each(found.before, found.step, found.changes)
+
+
+def _trained(policy: Any) -> tuple[Any, Any]:
+    """Return the arrays of a policy by which its gradient is taken, and all else."""
+    # The normalization of observations follows what was seen; it is not trained.
+    return eqx.partition(policy, eqx.is_inexact_array, is_leaf=lambda x: isinstance(x, RunningNormalization))
 
 
 def _directions(motion: _Motion, arrays: Any, probes: int, key: Any, dtype: Any) -> _Directions:
@@ -325,7 +338,7 @@ def _gradients(slopes: Any) -> tuple[Any, Any]:
     error = jnp.var(slopes, axis=-1, ddof=1).mean(axis=0) / worlds
     # The square of a mean with errors is larger by their variance.
     mean = jnp.mean(jnp.mean(slopes, axis=-1) ** 2, axis=0) - error
-    return norm, jnp.sqrt(error / jnp.maximum(mean, jnp.finfo(mean.dtype).tiny))
+    return norm, jnp.where(mean > 0, jnp.sqrt(error / jnp.where(mean > 0, mean, 1)), jnp.inf)
 
 
 def _cause(motion: _Motion, policy: Any, state: Any, step: Any, changes: Any) -> tuple[Any, Any]:
@@ -339,10 +352,12 @@ def _cause(motion: _Motion, policy: Any, state: Any, step: Any, changes: Any) ->
 
     def stepped(change: Any):
         data, control = begun(change)
-        after = lax.scan(
-            lambda x, _: (world.step(x, control), (x, _coordinates(world, x))), data, length=motion.substeps
-        )
-        return *after[1], _coordinates(world, after[0]), control
+
+        def one(x: State, _: None):
+            return world.step(x, control), (x, _coordinates(world, x))
+
+        end, (before, inside) = lax.scan(one, data, length=motion.substeps)
+        return before, inside, _coordinates(world, end), control
 
     zero = jnp.zeros_like(changes[0])
 
@@ -355,6 +370,6 @@ def _cause(motion: _Motion, policy: Any, state: Any, step: Any, changes: Any) ->
     ratio = size[1:] / size[:-1]
     k = jnp.argmax(jnp.where(jnp.isfinite(ratio), ratio, 0))
     at, d_at = jax.tree.map(lambda x: x[k], data), jax.tree.map(lambda x: x[:, k], d_data)
-    passed = jax.vmap(changes_by_cause, (None, None, None, 0, 0))(world, at, control, d_at, d_control)
+    passed = changes_by_cause(world, at, control, d_at, d_control)
     through = jnp.sqrt(jnp.mean(jnp.sum(passed**2, axis=-1), axis=0)) / (size[k] * jnp.sqrt(zero.shape[0] * 1.0))
     return ratio[k], through

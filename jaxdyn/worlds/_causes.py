@@ -32,46 +32,49 @@ def cause_names(world: World) -> tuple[str, ...]:
 
 
 def changes_by_cause(world: World, state: State, control: Any, change: State, change_of_control: Any) -> Any:
-    """Return the change of the velocity after a time step that each of `cause_names` passes on, `[causes, nv]`, for one
-    state without batch axes and a tangent of it and of its control.
+    """Return the change of the velocity after a time step that each of `cause_names` passes on, `[n, causes, nv]`, for
+    one state and `n` tangents of it and of its control, with an axis in front.
 
     The accelerations balance all forces. At fixed accelerations a change of the state changes the force of each cause,
     and each of these changes acts on the balance like a torque from outside. The last cause has the rest: inertia,
-    gravity, springs, dampers, and the velocity itself. The parts sum to the derivative of the step. With RK4 the forces
-    of the first of its stages count as those of the whole step, and the difference is part of the rest. Without
-    MuJoCo's law contacts are part of the rest, too.
+    gravity, springs, dampers, and the velocity itself. The parts sum to the derivative of the step; of a step of RK4 to
+    that of an explicit Euler step, which solves for accelerations only once. Without MuJoCo's law contacts are part of
+    the rest, too.
     """
 
-    def stepped(state: State, control: Any, torque: Any) -> Any:
+    def after(state: State, control: Any, torque: Any) -> Any:
+        if world.parts.integrator == "rk4":
+            return state.v + world.timestep * world.accelerations(state, control, torque)
         return world.step(state, control, torque).v
 
     none = jnp.zeros_like(state.v)
-    total = jax.jvp(lambda *x: stepped(*x, none), (state, control), (change, change_of_control))[1]
-    forces = _force_changes(world, state, control, change, change_of_control) if world.parts.as_mujoco else None
-    if forces is None:
-        own = jnp.zeros((len(cause_names(world)) - 1, world.model.nv), total.dtype)
+    slope = jax.linearize(after, state, control, none)[1]
+    total = jax.vmap(slope, (0, 0, None))(change, change_of_control, none)
+    if not world.parts.as_mujoco:
+        own = jnp.zeros((len(total), world.nu, *none.shape), total.dtype)
     else:
-        by_torque = jax.linearize(lambda torque: stepped(state, control, torque), none)[1]
-        own = jax.vmap(by_torque)(forces)
-    return jnp.concatenate([own, (total - own.sum(axis=0))[None]])
+        forces = _force_changes(world, state, control, change, change_of_control)
+        still = jax.tree.map(jnp.zeros_like, (state, control))
+        own = jax.vmap(jax.vmap(lambda force: slope(*still, force)))(forces)
+    return jnp.concatenate([own, total[:, None] - own.sum(axis=1, keepdims=True)], axis=1)
 
 
 def _force_changes(world: World, state: State, control: Any, change: State, change_of_control: Any) -> Any:
-    """Return the change of the forces of each cause but the last on the degrees of freedom, `[causes - 1, nv]`."""
+    """Return the change of the forces of each cause but the last on the degrees of freedom, `[n, causes - 1, nv]`."""
     given = given_of(world, state, control, None, None)
     bound, operands = given.bound()
     a, named = solved(given).a, given.arguments.named()
     rows = _constraint_of_row(world)
     numbers = {name: k for k, name in enumerate(dict.fromkeys(rows))}
     function = _Forces(tuple(numbers[name] for name in rows))
-    flat = jax.jvp(
-        lambda q, v, control, activation: bound.call(
-            function, operands, a=a, **{**named, "q": q, "v": v, "control": control, "activation": activation}
-        ),
-        (state.q, state.v, control, state.activation),
-        (change.q, change.v, change_of_control, change.activation),
-    )[1]
-    return flat.reshape(-1, world.model.nv)
+
+    def forces(q: Any, v: Any, control: Any, activation: Any) -> Any:
+        now = {**named, "q": q, "v": v, "control": control, "activation": activation}
+        return bound.call(function, operands, a=a, **now)
+
+    slope = jax.linearize(forces, state.q, state.v, control, state.activation)[1]
+    flat = jax.vmap(slope)(change.q, change.v, change_of_control, change.activation)
+    return flat.reshape(len(flat), -1, world.model.nv)
 
 
 @dataclasses.dataclass(frozen=True)
