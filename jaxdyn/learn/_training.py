@@ -149,12 +149,12 @@ class _Run:
 
     def start(self, key: Any) -> TrainingState:
         """Return the state before the first update."""
-        return _compiled(self.devices)[0](self.episodes, self.algorithm, key)
+        return _compiled(self.devices, _Constant(self.episodes))[0](self.algorithm, key)
 
     def step(self) -> Callable[[TrainingState], tuple[TrainingState, dict[str, Any]]]:
         """Return the compiled update. Numbers of the algorithm are operands, so other ones need no compilation."""
-        compiled, updates = _compiled(self.devices)[1], np.float32(self.updates)
-        return lambda state: compiled(self.episodes, self.algorithm, updates, state)
+        compiled, updates = _compiled(self.devices, _Constant(self.episodes))[1], np.float32(self.updates)
+        return lambda state: compiled(self.algorithm, updates, state)
 
     def go(self, store: TrainingFolder | None, checkpoint_seconds: float, progress: bool) -> Training:
         """Train to the end."""
@@ -206,27 +206,46 @@ class _Run:
             store.write_log(log.records)
 
 
-@functools.cache
-def _compiled(devices: tuple[Any, ...]) -> tuple[Callable, Callable]:
-    """Return the compiled functions that begin a training on some devices, and that update its state."""
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Constant:
+    """Episodes that are a constant of compiled functions. Two are the same if their environment is the same object."""
 
-    def training_update(episodes, algorithm, updates, state):
+    episodes: Episodes
+
+    def __hash__(self) -> int:
+        return hash((id(self.episodes.env), self.episodes.length))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Constant):
+            return False
+        mine, others = self.episodes, other.episodes
+        return mine.env is others.env and mine.length == others.length
+
+
+# Programs are specialized to the numbers of a world that is a constant. The number of worlds that are kept is small,
+# because each keeps its programs.
+@functools.lru_cache(maxsize=8)
+def _compiled(devices: tuple[Any, ...], constant: _Constant) -> tuple[Callable, Callable]:
+    """Return the compiled functions that begin a training on some devices, and that update its state."""
+    episodes = constant.episodes
+
+    def training_update(algorithm, updates, state):
         if len(devices) == 1:
             return update(episodes, algorithm, updates, state)
 
         # Each device has its part of the environments, and all have everything else.
         def part(*operands):
-            return update(*operands, _AXIS)
+            return update(episodes, *operands, _AXIS)
 
         whole, shares = PartitionSpec(), _shares(PartitionSpec(), PartitionSpec(_AXIS))
-        inside, outside = (whole, whole, whole, shares), (shares, whole)
+        inside, outside = (whole, whole, shares), (shares, whole)
         split = jax.shard_map(part, mesh=_mesh(devices), in_specs=inside, out_specs=outside, check_vma=False)
-        return split(episodes, algorithm, updates, state)
+        return split(algorithm, updates, state)
 
-    def training_start(episodes, algorithm, key):
+    def training_start(algorithm, key):
         return initial_state(episodes, algorithm, key)
 
-    return jax.jit(training_start, out_shardings=_placed(devices)), jax.jit(training_update, donate_argnums=3)
+    return jax.jit(training_start, out_shardings=_placed(devices)), jax.jit(training_update, donate_argnums=2)
 
 
 def _mesh(devices: tuple[Any, ...]) -> Mesh:
