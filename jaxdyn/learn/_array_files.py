@@ -22,7 +22,7 @@ _FACTS, _CHECKSUM = "facts", "sha256"
 
 def write_tree(path: Path, tree: Any, facts: dict[str, Any]) -> None:
     """Write the arrays of a pytree, and facts that JSON can hold. Readers see the old file or the new one."""
-    arrays = {name: np.asarray(_plain(x)) for name, x in _named(tree)}
+    arrays: dict[str, Any] = {name: np.asarray(_plain(x)) for name, x in _named(tree)}
     arrays[_FACTS] = np.array(json.dumps(facts))
     arrays[_CHECKSUM] = np.array(digest_of_arrays(arrays))
 

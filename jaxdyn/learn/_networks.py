@@ -68,8 +68,7 @@ class _Perceptron(eqx.Module):
         # Orthogonal weights with a gain of sqrt(2) and zero offsets, as SHAC has them.
         gains = [2**0.5] * (len(sizes) - 2) + [last_gain]
         self.layers = tuple(
-            _orthogonal(*shape, gain, dtype, k)
-            for *shape, gain, k in zip(sizes[:-1], sizes[1:], gains, keys, strict=True)
+            _orthogonal(n, m, gain, dtype, k) for n, m, gain, k in zip(sizes[:-1], sizes[1:], gains, keys, strict=True)
         )
         self.norms = tuple(eqx.nn.LayerNorm(n, dtype=dtype) for n in sizes[1:-1])
 

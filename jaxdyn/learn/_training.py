@@ -234,8 +234,8 @@ def _compiled(devices: tuple[Any, ...], constant: _Constant) -> tuple[Callable, 
             return update(episodes, algorithm, updates, state)
 
         # Each device has its part of the environments, and all have everything else.
-        def part(*operands):
-            return update(episodes, *operands, _AXIS)
+        def part(algorithm, updates, state):
+            return update(episodes, algorithm, updates, state, _AXIS)
 
         whole, shares = PartitionSpec(), _shares(PartitionSpec(), PartitionSpec(_AXIS))
         inside, outside = (whole, whole, shares), (shares, whole)

@@ -30,7 +30,7 @@ class TrainingLog:
 
     def evaluated(self, steps: int, facts: dict[str, float]) -> None:
         """Add the record of an evaluation."""
-        means = {name: x if name in _SUMS else x / self.updates for name, x in self.sums.items()}
+        means: dict[str, Any] = {name: x if name in _SUMS else x / self.updates for name, x in self.sums.items()}
         # JSON has no number for the mean of no episode.
         total, episodes = means.pop("episode_return_sum"), means["episodes"]
         means["training_return"] = total / episodes if episodes else None

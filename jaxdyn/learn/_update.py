@@ -93,10 +93,9 @@ def update(
     norm = optax.tree.norm(gradient)
     fine = jnp.isfinite(norm)
     change, moments = of_policy.update(gradient, state.policy_moments)
-    stepped = optax.apply_updates(state.policy, change), moments
-    policy, moments = jax.tree.map(
-        lambda new, old: jnp.where(fine, new, old), stepped, (state.policy, state.policy_moments)
-    )
+    old: Any = state.policy
+    stepped = optax.apply_updates(old, change), moments
+    policy, moments = jax.tree.map(lambda new, old: jnp.where(fine, new, old), stepped, (old, state.policy_moments))
     steps = found.steps
     normalization = with_seen(state.policy.normalization, policy_sees(steps.obs), means)
     policy = eqx.tree_at(lambda p: p.normalization, policy, normalization)
