@@ -76,8 +76,8 @@ class AbstractAlgorithm(eqx.Module):
 
 class SHAC(AbstractAlgorithm):
     """Short-horizon actor-critic (Xu et al., Accelerated policy learning with parallel differentiable simulation, ICLR
-    2022), with the paper's settings for locomotion but for two. `policy_lambda` is 1 there; with 0.95 or 1 the returns
-    of Gymnasium's half cheetah rose and fell again. `critic_passes` is 16 there; 8 take half the time."""
+    2022), with the paper's settings for locomotion but for two: `policy_lambda` is 1 there, and `critic_passes` 16.
+    With `policy_lambda` of 0.8 or less Gymnasium's half cheetah learned more, and steadily."""
 
 
 class AHAC(AbstractAlgorithm):
