@@ -104,13 +104,17 @@ def library(name: str) -> Any:
 
 
 def is_robot(name: str) -> bool:
-    """Tell whether a name is one of `FILES` or a chain."""
-    return name in FILES or _CHAIN.fullmatch(name) is not None
+    """Tell whether a name is one of `FILES`, a chain, or the path of a URDF file."""
+    return name in FILES or _CHAIN.fullmatch(name) is not None or _is_urdf(name)
+
+
+def _is_urdf(name: str) -> bool:
+    return name.endswith(".urdf") and Path(name).is_file()
 
 
 def load_tree(name: str) -> Tree:
-    """Return the tree of a robot of `FILES`, or of `chainN`, N links in a row."""
-    if name in FILES:
+    """Return the tree of a robot of `FILES`, of `chainN`, N links in a row, or of a URDF file, with a fixed base."""
+    if name in FILES or _is_urdf(name):
         return tree_of(name, model_of(name))
     match = _CHAIN.fullmatch(name)
     if match is None:
@@ -152,9 +156,12 @@ def chain(n: int) -> Tree:
 
 
 def model_of(name: str) -> Any:
-    """Return one of `FILES` as a `jaxdyn.Model`. **Raises** `RobotError` where the file is not there."""
+    """Return one of `FILES`, or a URDF file, as a `jaxdyn.Model`. **Raises** `RobotError` where the file is not
+    there."""
     import jaxdyn
 
+    if _is_urdf(name):
+        return jaxdyn.load_urdf(name)
     file, free, fixed = FILES[name]
     try:
         distribution = importlib.metadata.distribution("example-robot-data")

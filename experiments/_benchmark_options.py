@@ -35,7 +35,9 @@ def robots_in(text: str) -> list[str]:
     """Return the robots between commas in `text`. **Raises** `DataError` for unknown ones."""
     for name in (robots := _split(text)):
         if not models.is_robot(name):
-            raise DataError(f"robots has {name!r}; known: {', '.join(models.FILES)}, and chainN with N joints")
+            raise DataError(
+                f"robots has {name!r}; known: {', '.join(models.FILES)}, chainN with N joints, and paths of URDF files"
+            )
     return robots
 
 

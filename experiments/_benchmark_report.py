@@ -14,7 +14,7 @@ import jax
 
 from experiments._benchmark_verdicts import OURS, Judged, Key, summary
 from experiments._main import version_of
-from jaxdyn.programs import pyplot, save_figure
+from jaxdyn.cli import pyplot, save_figure
 
 PACKAGES = ("jaxdyn", "jax", "jaxlib", "numpy", "pin", "mujoco", "mujoco-mjx", "brax", "frax", "jaxsim")
 _UNITS = {"time": "us", "compilation": "s", "error": ""}
@@ -231,8 +231,8 @@ def draw(folder: Path, measured: Mapping[Key, dict]) -> None:
             for o in operations
         }
         title = f"{robot}: CPU time of an evaluation, one core"
-        _plot(folder / f"batch_{robot}.png", curves, "states in the batch", title)
-    chains = {k: x for k, x in ok.items() if k.robot.startswith("chain")}
+        _plot(folder / f"batch_{Path(robot).stem}.png", curves, "states in the batch", title)
+    chains = {k: x for k, x in ok.items() if k.robot.startswith("chain") and k.robot[5:].isdigit()}
     batches = sorted({k.batch for k in chains})
     for batch in batches:
         part = {k: x for k, x in chains.items() if k.batch == batch}

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxdyn
+from experiments._motion_tasks import HOME, quadratic_problem
 from jaxdyn import Model, frame_pose, generalized_gravity
-from jaxdyn.programs import HOME, StickFigure, motion_task, quadratic_problem
 from jaxdyn.trajopt import (
     ControlResidual,
     FramePositionResidual,
@@ -32,7 +32,6 @@ class ControlTask(NamedTuple):
     problem: Problem
     actuation: np.ndarray | None
     """`B` of `tau = B u`."""
-    figure: StickFigure
     start: Callable[[np.random.Generator], tuple[np.ndarray, Problem, Any]]
     """Draws a start: the state, the problem from there, and a guess of the controls."""
     at_time: Callable[[Problem, Any], Problem] | None
@@ -73,8 +72,7 @@ def cartpole(model: Model, dt: float, horizon: int) -> ControlTask:
     def error(problem, xs, t):
         return np.hypot(xs[:, 0], (xs[:, 1] + np.pi) % (2 * np.pi) - np.pi)
 
-    figure = motion_task("cartpole", 1).figure
-    return ControlTask(problem, actuation, figure, start, None, error, 0.1, "rad and m")
+    return ControlTask(problem, actuation, start, None, error, 0.1, "rad and m")
 
 
 def _arm_problem(model: Model, dt: float, horizon: int) -> Problem:
@@ -114,7 +112,7 @@ def arm(model: Model, dt: float, horizon: int) -> ControlTask:
     def error(problem, xs, t):
         return _off_flange(problem, xs, np.asarray(problem.stage_costs[0].residual.target))
 
-    return ControlTask(problem, None, _arm_figure(), start, None, error, 0.01, "m")
+    return ControlTask(problem, None, start, None, error, 0.01, "m")
 
 
 def curve(t):
@@ -160,11 +158,7 @@ def follow(model: Model, dt: float, horizon: int) -> ControlTask:
     def error(problem, xs, t):
         return _off_flange(problem, xs, np.asarray(curve(t)))
 
-    return ControlTask(problem, None, _arm_figure(), start, on_curve, error, 0.02, "m")
-
-
-def _arm_figure() -> StickFigure:
-    return motion_task("arm", 1).figure._replace(spheres=())
+    return ControlTask(problem, None, start, on_curve, error, 0.02, "m")
 
 
 def _hold(model: Model, q: np.ndarray) -> np.ndarray:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments._flights import Flight, flights
-from jaxdyn import DataError, State, programs, samples
+from jaxdyn import DataError, State, cli, samples
 from jaxdyn.spatial import quaternion_to_rotation
 
 
@@ -29,13 +29,13 @@ class Tosses(NamedTuple):
 
 def load(config: Any) -> tuple[Tosses, Tosses]:
     """Return the training and the test tosses of a `Config` of the experiment, drawn without repetition."""
-    path = programs.data_path(config.recordings)
+    path = cli.data_path(config.recordings)
     names = ("position", "quaternion", "linear_velocity", "angular_velocity")
 
     def read(arrays: dict[str, np.ndarray]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         return arrays["samples"], {name: arrays[name].astype(np.float64) for name in names}
 
-    counts, columns = programs.read_npz(path, read)
+    counts, columns = cli.read_npz(path, read)
     needed = config.training + config.testing
     if needed > len(counts):
         raise DataError(f"{path} has {len(counts)} tosses, but training and testing are {needed} together")

@@ -10,7 +10,7 @@ from typing import Any
 
 import tyro
 
-from jaxdyn.programs import double_precision, exit_code, read_config, require_finite_options, split_file
+from jaxdyn.cli import double_precision, exit_code, read_config, require_finite_options, split_file
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 

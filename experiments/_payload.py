@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
+from experiments._motion_tasks import HOME
 from experiments._plants import plant_of
 from jaxdyn import BodyInertia, Model, crba, generalized_gravity, rnea, torque_regressor, with_payload
-from jaxdyn.programs import HOME
 from jaxdyn.sysid import Recording, nearest_physical
 
 FRAME = "link7"

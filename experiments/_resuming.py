@@ -16,7 +16,7 @@ import jax
 import numpy as np
 from jax._src import distributed
 
-from jaxdyn import DataError, programs
+from jaxdyn import DataError, cli
 from jaxdyn._errors import warn
 
 
@@ -129,22 +129,22 @@ class Pieces:
     ) -> None:
         """Make the missing pieces, archives of `make(i)`, and return when all are there. `facts` shows a piece."""
         made = 0
-        with programs.ProgressBar(total=len(missing), unit=f" {self.unit}", mininterval=0.1) as bar:
+        with cli.ProgressBar(total=len(missing), unit=f" {self.unit}", mininterval=0.1) as bar:
             # First what nobody has begun. Then what others had begun, if they ended before it was there.
             for wait in (0.0, -1.0):
                 left = []
                 for i in missing:
                     path = self.folder / self.names[i]
-                    with programs.holding(path, wait=wait, forget=True) as held:
+                    with cli.holding(path, wait=wait, forget=True) as held:
                         if not held:
                             left.append(i)
                             continue
                         if i in self._damaged or path.name not in self._read():
                             arrays = make(i)
                             # Something else under this name, as of a job whose manifest was lost, is kept.
-                            programs.write_npz(path, arrays, keep_other=True)
+                            cli.write_npz(path, arrays, keep_other=True)
                             # The manifest is written after the piece: a piece that is not listed is made again.
-                            self._listed = self._update({path.name: programs.digest_of_file(path)}, {})
+                            self._listed = self._update({path.name: cli.digest_of_file(path)}, {})
                             self._damaged.discard(i)
                             made += 1
                             bar.set_postfix_str(facts(arrays))
@@ -160,24 +160,24 @@ class Pieces:
         if name not in self._listed:
             return False
         path = self.folder / name
-        if path.is_file() and programs.digest_of_file(path) == self._listed[name]:
+        if path.is_file() and cli.digest_of_file(path) == self._listed[name]:
             return False
         what = "is damaged" if os.path.lexists(path) else "is missing"
         warn(f"{path} {what} and is made again", UserWarning)
         return True
 
     def _read(self) -> dict[str, str]:
-        return programs.read_json(self._manifest, self._digests) if self._manifest.exists() else {}
+        return cli.read_json(self._manifest, self._digests) if self._manifest.exists() else {}
 
     def _update(self, new: dict[str, str], notes: Mapping[str, Any]) -> dict[str, str]:
         """Add pieces and further entries to the manifest, and return all pieces that it lists."""
-        with programs.holding(self._manifest, wait=60.0) as held:
+        with cli.holding(self._manifest, wait=60.0) as held:
             if not held:
                 raise DataError(f"{self._manifest}: another process has held it for a minute; end that process")
-            begun = programs.begin(self._manifest, self._content, self._why)
+            begun = cli.begin(self._manifest, self._content, self._why)
             listed = dict(sorted((self._digests(begun) | new).items()))
             if new or any(begun.get(key) != value for key, value in notes.items()):
-                programs.write_json(self._manifest, {**begun, **notes, self.unit: listed})
+                cli.write_json(self._manifest, {**begun, **notes, self.unit: listed})
         return listed
 
     def _digests(self, manifest: Any) -> dict[str, str]:

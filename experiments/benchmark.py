@@ -28,7 +28,7 @@ from experiments._benchmark_pool import ROOT, Worker, WorkerGoneError
 from experiments._benchmark_report import conditions, draw, print_verdicts, write_report
 from experiments._benchmark_verdicts import BASELINE, JAX_PEERS, OURS, QUANTITIES, Key, judge, needed
 from experiments._main import CONFIGS, experiment
-from jaxdyn.programs import ProgramConfig, ProgressBar
+from jaxdyn.cli import ProgramConfig, ProgressBar
 
 DEFAULT_CONFIG = CONFIGS / "benchmark.toml"
 NATIVE_PEERS = ("pinocchio", "pinocchio_parallel", "mujoco")
@@ -62,7 +62,8 @@ class Config(ProgramConfig):
     """Folder of another checkout of this library: both are measured in turns and shown side by side, without other
     libraries and claims. The results go into the folder NAME_against."""
     robots: str = "panda,solo12,talos_reduced,chain8,chain32,chain128,chain512"
-    """panda, solo12, talos_reduced, and chainN of N revolute joints."""
+    """panda, solo12, talos_reduced, chainN of N revolute joints, and paths of URDF files, whose bases are fixed. Only
+    with the scope `all` are files measured."""
     operations: str = "all"
     batches: str = "1,64,256,1024,8192"
     rollout_batches: str = "1,64,256"

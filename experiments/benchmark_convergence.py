@@ -27,7 +27,8 @@ from experiments._main import CONFIGS, experiment
 from experiments._optimal_control import PROBLEMS, Benchmark
 from experiments._optimal_control._optimality import stationarity
 from experiments._resuming import arrays_by_path, require_seed
-from jaxdyn import DataError, programs
+from experiments._timing import time_compilation
+from jaxdyn import DataError, cli
 from jaxdyn.trajopt import Problem, Status, ddp
 from jaxdyn.trajopt.problem import bound_excess
 
@@ -39,7 +40,7 @@ FEASIBLE = 1e-5
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(programs.ProgramConfig):
+class Config(cli.ProgramConfig):
     """Keys of the configuration file."""
 
     problems: str = "all"
@@ -60,7 +61,7 @@ class Config(programs.ProgramConfig):
 def run(config: Config) -> dict[str, Any]:
     """Solve, print, and write `<results>/<name>/summary.json`; returns its content."""
     require_seed(config.seed)
-    programs.require_positive_keys(config, "ipopt_iterations")
+    cli.require_positive_keys(config, "ipopt_iterations")
     if config.ipopt_guesses < -1:
         raise DataError(f"ipopt_guesses is {config.ipopt_guesses}; a number from -1 is needed")
     if config.guesses < 0:
@@ -71,16 +72,16 @@ def run(config: Config) -> dict[str, Any]:
         raise DataError(f"problems has {', '.join(unknown)}; there are {', '.join(PROBLEMS)}")
     folder = config.make_folder()
     out: dict[str, Any] = {"config": dataclasses.asdict(config), **conditions(-1), "problems": {}}
-    with programs.alone_in(folder):
+    with cli.alone_in(folder):
         store = Store(Path(config.ipopt)) if config.ipopt else Store(folder / "ipopt.json", own=True)
         for name in names:
             out["problems"][name] = entry = solve(config, name, store)
             print(summary(name, entry), flush=True)
-            programs.write_json(folder / "summary.json", out)
+            cli.write_json(folder / "summary.json", out)
         print("\n".join(table(HEADER, [row(name, entry) for name, entry in out["problems"].items()])))
         out["totals"] = totals(list(out["problems"].values()))
         print(", ".join(f"{label}: {value}" for label, value in out["totals"].items()))
-        programs.write_json(folder / "summary.json", out)
+        cli.write_json(folder / "summary.json", out)
     print(f"wrote {folder / 'summary.json'}")
     return out
 
@@ -95,11 +96,11 @@ class Store:
         self.path, self.content = path, {}
         if path.exists():
             try:
-                self.content = programs.read_json(path, _results, "give another file as ipopt")
+                self.content = cli.read_json(path, _results, "give another file as ipopt")
             except DataError as error:
                 if not own:
                     raise
-                programs.set_aside(path, str(error).removeprefix(f"{path}: "))
+                cli.set_aside(path, str(error).removeprefix(f"{path}: "))
 
     def runs(self, config: Config, name: str, problem: Problem, guesses: list) -> list[dict[str, Any]] | None:
         """Return a result for each guess, or None where there are none: without guesses, or where CasADi is not
@@ -115,7 +116,7 @@ class Store:
             from experiments._optimal_control._ipopt import Ipopt
 
             solver = Ipopt(problem, max_iter=config.ipopt_iterations)
-            for i in programs.ProgressBar(missing, desc=f"{name}: IPOPT"):
+            for i in cli.ProgressBar(missing, desc=f"{name}: IPOPT"):
                 found = solver(*guesses[i])
                 known[keys[i]] = {
                     **outcome(problem, found, found.success),
@@ -123,7 +124,7 @@ class Store:
                     "iterations": found.iterations,
                     "seconds": found.seconds,
                 }
-                programs.write_json(self.path, self.content)
+                cli.write_json(self.path, self.content)
         return [known[key] for key in keys]
 
 
@@ -137,7 +138,7 @@ def _results(content: Any) -> dict[str, dict[str, dict[str, Any]]]:
 
 def digest(tree: Any) -> str:
     """Return a short digest of the arrays of a pytree."""
-    return programs.digest_of_arrays(arrays_by_path(tree))[:16]
+    return cli.digest_of_arrays(arrays_by_path(tree))[:16]
 
 
 def outcome(problem: Problem, found, converged: bool) -> dict[str, Any]:
@@ -182,9 +183,9 @@ def solve(config: Config, name: str, store: Store) -> dict[str, Any]:
     benchmark = PROBLEMS[name]
     problem = benchmark.make()
     guesses = all_guesses(benchmark, problem, config)
-    compiled = programs.time_compilation(lambda p, us, xs: ddp(p, us, xs), (problem, *guesses[0]), time.process_time)
+    compiled = time_compilation(lambda p, us, xs: ddp(p, us, xs), (problem, *guesses[0]), time.process_time)
     runs = []
-    for guess in programs.ProgressBar(guesses, desc=f"{name}: ddp"):
+    for guess in cli.ProgressBar(guesses, desc=f"{name}: ddp"):
         began = time.process_time()
         found = jax.block_until_ready(compiled.call(problem, *guess))
         seconds = time.process_time() - began

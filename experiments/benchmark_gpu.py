@@ -31,8 +31,9 @@ from experiments._benchmark_options import names_in, numbers_in, robots_in
 from experiments._benchmark_report import conditions, number, table
 from experiments._benchmark_verdicts import JAX_PEERS
 from experiments._main import CONFIGS, experiment
+from experiments._timing import time_compilation, wall_time
 from jaxdyn import DataError, native
-from jaxdyn.programs import ProgramConfig, time_compilation, wall_time
+from jaxdyn.cli import ProgramConfig
 
 DEFAULT_CONFIG = CONFIGS / "benchmark_gpu.toml"
 OPERATIONS = ("aba", "rnea", "crba", "aba_derivatives", "rnea_derivatives", "gradient", "parameter_gradient")

@@ -23,8 +23,9 @@ import numpy as np
 from experiments._benchmark_options import names_in
 from experiments._benchmark_report import conditions, number, table
 from experiments._main import CONFIGS, experiment
+from experiments._timing import time_compilation
 from jaxdyn import Model, aba, frame_pose, samples
-from jaxdyn.programs import ProgramConfig, time_compilation
+from jaxdyn.cli import ProgramConfig
 
 DEFAULT_CONFIG = CONFIGS / "benchmark_loops.toml"
 

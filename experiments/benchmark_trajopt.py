@@ -30,7 +30,8 @@ from experiments._benchmark_models import RobotError, model_of
 from experiments._benchmark_options import processor_core
 from experiments._benchmark_report import conditions, table
 from experiments._main import CONFIGS, experiment
-from jaxdyn import DataError, Model, frame_pose, load_urdf, programs, to_urdf
+from experiments._timing import time_compilation
+from jaxdyn import DataError, Model, cli, frame_pose, load_urdf, to_urdf
 from jaxdyn.spatial import SE3
 from jaxdyn.trajopt import (
     ControlResidual,
@@ -48,7 +49,7 @@ _POSE, _STATE, _CONTROL, _END = 1.0, 0.1, 0.1, 1e3
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(programs.ProgramConfig):
+class Config(cli.ProgramConfig):
     """Keys of the configuration file."""
 
     robot: str = "panda"
@@ -78,7 +79,7 @@ class Config(programs.ProgramConfig):
 
 def run(config: Config) -> dict[str, Any]:
     """Measure, print, and write `<results>/<name>/summary.json`; returns its content."""
-    programs.require_positive_keys(config, "horizon", "dt", "batch", "iterations", "rounds")
+    cli.require_positive_keys(config, "horizon", "dt", "batch", "iterations", "rounds")
     core, allowed = processor_core(config.core), os.sched_getaffinity(0)
     model = robot(config)
     rng = np.random.default_rng(config.seed)
@@ -92,14 +93,14 @@ def run(config: Config) -> dict[str, Any]:
     finally:
         os.sched_setaffinity(0, allowed)
     folder = config.make_folder()
-    with programs.alone_in(folder):
-        programs.write_json(folder / "summary.json", out, announce=True)
+    with cli.alone_in(folder):
+        cli.write_json(folder / "summary.json", out, announce=True)
     return out
 
 
 def robot(config: Config) -> Model:
     """Load the robot. **Raises** `DataError` for a robot with ball joints, or free ones behind the base."""
-    model = model_of(config.robot) if config.robot in ROBOTS else load_urdf(programs.data_path(config.robot))
+    model = model_of(config.robot) if config.robot in ROBOTS else load_urdf(cli.data_path(config.robot))
     if model.nq != model.nv + has_free_base(model):
         raise DataError(
             f"{config.robot} has nq = {model.nq} and nv = {model.nv}; a robot is needed whose joints have one degree "
@@ -161,9 +162,7 @@ class Ours:
             len(starts): (problem, jnp.asarray(starts, dtype)),
         }
         self.compiled = {
-            n: programs.time_compilation(
-                solve if x0.ndim == 1 else jax.vmap(solve, (None, 0)), (p, x0), time.process_time
-            )
+            n: time_compilation(solve if x0.ndim == 1 else jax.vmap(solve, (None, 0)), (p, x0), time.process_time)
             for n, (p, x0) in self.arguments.items()
         }
         self.seconds = {n: {"trace_and_lower_s": x.trace_s, "compile_s": x.compile_s} for n, x in self.compiled.items()}
@@ -253,7 +252,7 @@ def measure(config: Config, model: Model, starts: np.ndarray, core: int) -> dict
         results: dict[str, dict] = {}
         # The first turn of each is not counted.
         turns = [(i, name, solve) for i in range(config.rounds + 1) for name, solve in solvers.items()]
-        with programs.ProgressBar(turns, desc=f"{n} problem{'s' if n > 1 else ''}") as bar:
+        with cli.ProgressBar(turns, desc=f"{n} problem{'s' if n > 1 else ''}") as bar:
             for i, name, solve in bar:
                 bar.set_postfix_str(name)
                 began = time.process_time()

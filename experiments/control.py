@@ -21,15 +21,17 @@ import numpy as np
 
 from experiments._control_tasks import CONTROL_TASKS, ControlTask
 from experiments._main import CONFIGS, experiment
+from experiments._motion_pictures import draw_motion, film_motion
+from experiments._motion_tasks import solver_options
 from experiments._payload import identify_payload, with_cube
 from experiments._plants import drive, plant_of, wrong_masses
-from jaxdyn import DataError, Model, programs, trajopt
+from jaxdyn import DataError, Model, cli, trajopt
 
 DEFAULT_CONFIG = CONFIGS / "control_cartpole.toml"
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(programs.ProgramConfig):
+class Config(cli.ProgramConfig):
     """Keys of the configuration file."""
 
     task: Literal["cartpole", "arm", "follow"]
@@ -71,7 +73,7 @@ class Loops:
         self.task: ControlTask = task_of_model(believed, config.timestep, config.horizon)
         mpc = trajopt.MPC(
             self.task.problem,
-            programs.solver_options(config.solver, config.iterations, config.samples, min(10, config.horizon)),
+            solver_options(config.solver, config.iterations, config.samples, min(10, config.horizon)),
             at_time=self.task.at_time,
             disturbance_gain=config.disturbance_gain or None,
         )
@@ -79,7 +81,7 @@ class Loops:
         steps = round(config.duration / config.timestep)
         last = round(min(1.0, config.duration) / config.timestep)
         seeds = range(config.seed, config.seed + config.seeds)
-        for seed in programs.ProgressBar(seeds, desc=name, unit=" loops", mininterval=0.1):
+        for seed in cli.ProgressBar(seeds, desc=name, unit=" loops", mininterval=0.1):
             rng = np.random.default_rng(seed)
             x0, problem, us = self.task.start(rng)
             robot = wrong_masses(nominal, config.mass_error, rng) if config.mass_error else nominal
@@ -115,14 +117,14 @@ class Loops:
 
 def run(config: Config) -> dict[str, Any]:
     """Run the loops, print, and write `<results>/<name>/`; returns the content of `summary.json`."""
-    programs.require_positive_keys(config, "duration", "timestep", "horizon", "iterations", "seeds")
+    cli.require_positive_keys(config, "duration", "timestep", "horizon", "iterations", "seeds")
     if config.payload and config.task == "cartpole":
         raise DataError("a payload is for the arm: take task arm or follow")
     nominal = CONTROL_TASKS[config.task][1]()
     out: dict[str, Any] = {"config": dataclasses.asdict(config)}
     if config.payload:
         robot = with_cube(nominal, config.payload)
-        programs.announce("recording motions with and without the payload, and identifying it")
+        cli.announce("recording motions with and without the payload, and identifying it")
         payload = identify_payload(nominal, robot, config.engine, config.seed)
         print(payload.report)
         out["payload"] = payload.numbers
@@ -131,7 +133,7 @@ def run(config: Config) -> dict[str, Any]:
         robot, models = nominal, {"nominal": nominal}
     every = [Loops(config, name, model, robot) for name, model in models.items()]
     for loops in every:
-        programs.announce(f"{loops.name}: compiling, and closing the loop from {config.seeds} starts")
+        cli.announce(f"{loops.name}: compiling, and closing the loop from {config.seeds} starts")
         s = out[loops.name] = loops.summary()
         unit = loops.task.unit
         print(
@@ -141,26 +143,25 @@ def run(config: Config) -> dict[str, Any]:
             f"p99 {1e3 * s['latency_p99']:.2f} ms; {s['compilations']} compilations after the first step"
         )
     folder = config.make_folder()
-    programs.write_json(folder / "summary.json", out, announce=True)
+    cli.write_json(folder / "summary.json", out, announce=True)
     shown = every[min(1, len(every) - 1)]
     first: trajopt.ClosedLoop = shown.runs[0]
     arrays = {"t": config.timestep * np.arange(len(first.xs)), "xs": first.xs, "us": first.us}
-    programs.write_npz(folder / "trajectory.npz", arrays)
+    cli.write_npz(folder / "trajectory.npz", arrays)
     dynamics = shown.task.problem.dynamics
     assert isinstance(dynamics, trajopt.ModelDynamics)
-    model, figure, dt = dynamics.model, shown.task.figure, config.timestep
     if config.plot:
         title = f"{config.name}: the first of {config.seeds} loops, {shown.name}"
-        programs.draw_trajectory(folder / "motion.png", title, model, figure, dt, first.xs, first.us)
+        draw_motion(folder / "motion.png", title, dynamics, first.xs, first.us)
         draw_loops(folder / "loops.png", config, every)
     if config.animation:
-        programs.animate(folder / "motion.gif", model, figure, dt, first.xs)
+        film_motion(folder / "motion.gif", dynamics, first.xs)
     return out
 
 
 def draw_loops(path: Path, config: Config, every: Sequence[Loops]) -> None:
     """Draw the errors of all seeds in the last second, and the latencies of all steps."""
-    plt = programs.pyplot()
+    plt = cli.pyplot()
     if plt is None:
         return
     fig, axes = plt.subplots(1, 2, figsize=(11, 4))
@@ -175,7 +176,7 @@ def draw_loops(path: Path, config: Config, every: Sequence[Loops]) -> None:
     axes[0].legend(fontsize=8)
     fig.suptitle(config.name)
     fig.tight_layout()
-    programs.save_figure(path, fig)
+    cli.save_figure(path, fig)
 
 
 main = experiment("control", Config, run, DEFAULT_CONFIG, __doc__)

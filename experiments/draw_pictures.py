@@ -25,7 +25,7 @@ from PIL import Image
 
 import jaxdyn
 from experiments._page import page
-from jaxdyn import BodyInertia, Model, State, load_urdf, programs, rnea, rollout
+from jaxdyn import BodyInertia, Model, State, cli, load_urdf, rnea, rollout
 from jaxdyn.viz import Viewer, client_of, plot_trajectory, save_png, settle
 
 PANDA, TALOS = "panda_description/urdf/panda.urdf", "talos_data/robots/talos_reduced.urdf"
@@ -175,7 +175,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.folder.mkdir(parents=True, exist_ok=True)
     for name in options.names or PICTURES:
         path = options.folder / f"{name}.png"
-        programs.announce(f"drawing {path}")
+        cli.announce(f"drawing {path}")
         PICTURES[name](path)
         print(f"wrote {path if path.exists() else f'the pictures of {name} in {options.folder}'}")
     return 0

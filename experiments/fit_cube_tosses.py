@@ -49,7 +49,7 @@ from experiments._cube_tosses import Tosses, first, load
 from experiments._flights import free_fall, state
 from experiments._main import CONFIGS, experiment
 from experiments._resuming import require_seed
-from jaxdyn import ContactLaw, Contacts, ContactShape, DataError, Model, State, programs, rollout, samples, sysid
+from jaxdyn import ContactLaw, ContactShape, DataError, State, World, cli, samples, sysid
 from jaxdyn.geometry import Plane, Sphere
 from jaxdyn.spatial import quaternion_to_rotation, transform_inertial_parameters
 
@@ -76,7 +76,7 @@ FLIGHT = ", from the flight"
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(programs.ProgramConfig):
+class Config(cli.ProgramConfig):
     """Keys of the configuration file."""
 
     recordings: str
@@ -157,7 +157,7 @@ def run(config: Config) -> dict[str, Any]:
         flights = {"center": fall[:3].tolist(), "gravity": float(fall[3]), "standard_errors": errors}
         config = dataclasses.replace(config, gravity=float(fall[3]))
     folder = config.make_folder()
-    with programs.alone_in(folder):
+    with cli.alone_in(folder):
         began = time.process_time()
         x, history, ends = fit(config, training)
         seconds = time.process_time() - began
@@ -178,7 +178,7 @@ def run(config: Config) -> dict[str, Any]:
             tested |= mujoco_errors(config, x, training, testing)
         out["test_errors"] = {name: summary(config, errors) for name, errors in tested.items()}
         show(config, out)
-        programs.write_json(folder / "summary.json", out, announce=True)
+        cli.write_json(folder / "summary.json", out, announce=True)
         if config.plot:
             draw(folder / "errors.png", tested)
     return out
@@ -186,11 +186,9 @@ def run(config: Config) -> dict[str, Any]:
 
 def check(config: Config) -> None:
     """Raise `DataError` for settings without a meaning."""
-    programs.require_positive_keys(
-        config, "rate", "training", "testing", "substeps", "iterations", "learning_rate", "batch"
-    )
+    cli.require_positive_keys(config, "rate", "training", "testing", "substeps", "iterations", "learning_rate", "batch")
     positive = set(LOGARITHMIC) - ({"gravity"} if config.gravity == 0 else set())
-    programs.require_positive_keys(config, "position_scale", "rotation_scale", "bootstrap", *sorted(positive))
+    cli.require_positive_keys(config, "position_scale", "rotation_scale", "bootstrap", *sorted(positive))
     if config.batch > config.training:
         raise DataError(f"batch is {config.batch}, more than the {config.training} training tosses")
     require_seed(config.seed)
@@ -203,8 +201,8 @@ def check(config: Config) -> None:
             raise DataError(f"{name} is {list(counts)}; numbers of samples from 2 on are needed, or 0 for all")
 
 
-def scene(x: dict[str, Any]) -> tuple[Model, Contacts]:
-    """Return the cube and the contacts of its rounded corners with these numbers."""
+def scene(config: Config, x: dict[str, Any]) -> World:
+    """Return the cube, whose rounded corners touch the table, with these numbers."""
     model = samples.cube()
     about_center = MASS * jnp.eye(10)[0] + x["inertia"] * jnp.zeros(10).at[jnp.array([4, 6, 9])].set(1.0)
     inertia = transform_inertial_parameters(about_center, jnp.concatenate([x["center"], jnp.array([1.0, 0, 0, 0])]))
@@ -217,7 +215,8 @@ def scene(x: dict[str, Any]) -> tuple[Model, Contacts]:
     for names, size in ((LAW, radius), (PRESSED, radius - x["pressed_depth"])):
         law = ContactLaw(*(x[name] for name in names))
         shapes += [ContactShape("cube", Sphere(size), place, law) for place in places]
-    return model, Contacts(model, shapes, Plane((0.0, 0.0, 1.0), x["height"]))
+    table = Plane((0.0, 0.0, 1.0), x["height"])
+    return World(model, shapes, table, timestep=1 / (config.rate * config.substeps))
 
 
 def flown(x: dict[str, Any], tosses: Tosses) -> State:
@@ -227,10 +226,7 @@ def flown(x: dict[str, Any], tosses: Tosses) -> State:
 
 def tossed(config: Config, x: dict[str, Any], tosses: Tosses, start: State) -> tuple[Any, Any]:
     """Return the errors of position, in widths, and of rotation, degrees, at all samples, `[n, samples]` each."""
-    model, contacts = scene(x)
-    steps = tosses.position.shape[1] - 1
-    zero = jnp.zeros((steps, model.nv), model.dtype)
-    motion = rollout(model, start, zero, 1 / config.rate, substeps=config.substeps, contacts=contacts)
+    motion = scene(config, x).rollout(start, steps=tosses.position.shape[1] - 1, substeps=config.substeps)
     tiny = 1e-12  # so that the errors of the first sample, which are zero, have derivatives
     apart = jnp.sqrt(((motion.q[..., :3] - tosses.position) ** 2).sum(-1) + tiny)
     # The chord between the quaternions, of which one may be the negative of the other.
@@ -291,7 +287,7 @@ def fit(config: Config, tosses: Tosses) -> tuple[dict[str, Any], list[dict[str, 
     steps: Any = {name: jnp.zeros_like(value) for name, value in numbers(config, {}).items() if name in config.free}
     tosses = first(tosses, 0 if 0 in config.stages else max(config.stages))
     rng, n, history = np.random.default_rng(config.seed), len(tosses.position), []
-    with programs.ProgressBar(desc="fit", unit=" steps", total=len(config.stages) * config.iterations) as bar:
+    with cli.ProgressBar(desc="fit", unit=" steps", total=len(config.stages) * config.iterations) as bar:
         for number, samples in enumerate(config.stages):
             # Samples that do not count, instead of fewer, so that all stages share one program.
             counts = tosses.counts * (np.arange(tosses.counts.shape[1]) < (samples or np.inf))
@@ -472,7 +468,7 @@ def _shown(x: dict[str, Any], unit: str, digits: int) -> str:
 
 def draw(path, tested: dict[str, np.ndarray]) -> None:
     """Draw how the errors over the last of `config.judged` are distributed over the test tosses."""
-    plt = programs.pyplot()
+    plt = cli.pyplot()
     if plt is None:
         return
     fig, axes = plt.subplots(2, 2, figsize=(11, 9), sharex="col")
@@ -484,7 +480,7 @@ def draw(path, tested: dict[str, np.ndarray]) -> None:
             axis.set(xlabel=unit, ylabel=f"part of the test tosses, start {start}", xscale="log")
         row[1].legend(fontsize=7, loc="lower right")
     fig.tight_layout()
-    programs.save_figure(path, fig, dpi=110)
+    cli.save_figure(path, fig, dpi=110)
 
 
 main = experiment("fit_cube_tosses", Config, run, DEFAULT_CONFIG, __doc__, x64=False)

@@ -23,7 +23,7 @@ import numpy as np
 from experiments._main import CONFIGS, experiment
 from experiments._population import Controls, Population, draw_models, draw_motion, effort_limits
 from experiments._resuming import Pieces, Processes, arrays_by_path, require_seed
-from jaxdyn import DataError, Model, programs, rollout
+from jaxdyn import DataError, Model, cli, rollout
 
 DEFAULT_CONFIG = CONFIGS / "generate_dataset.toml"
 FORMAT = 1
@@ -44,7 +44,7 @@ SHARD = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(programs.ProgramConfig):
+class Config(cli.ProgramConfig):
     """Keys of the configuration file."""
 
     robot: str
@@ -75,7 +75,7 @@ def run(config: Config) -> Path:
     """Write the missing shards of the data set; returns its folder."""
     steps = check(config)
     share = config.processes.begin()
-    model = programs.load_robot(config.robot).astype(config.precision)
+    model = cli.load_robot(config.robot).astype(config.precision)
     effort = effort_limits(model, config.controls)
     if config.controls.kind == "servo" and model.nq != model.nv:
         raise DataError(f"controls.kind is 'servo', but {config.robot} has ball or free joints; use 'sines' or 'noise'")
@@ -88,7 +88,7 @@ def run(config: Config) -> Path:
     if len(missing) < config.shards:
         print(f"{config.shards - len(missing)} of {config.shards} shards are there already")
     if missing:
-        programs.announce(f"compiling, and writing {len(missing)} shards")
+        cli.announce(f"compiling, and writing {len(missing)} shards")
         write_shards(config, model, effort, steps, shards, missing)
     print(f"{folder}: {config.shards} shards of {config.rollouts} roll-outs of {steps} steps")
     if config.plot and share[0] == 0:
@@ -98,7 +98,7 @@ def run(config: Config) -> Path:
 
 def check(config: Config) -> int:
     """Return the number of steps. **Raises** `DataError` for settings without a meaning."""
-    programs.require_positive_keys(config, "shards", "rollouts", "duration", "rate", "substeps")
+    cli.require_positive_keys(config, "shards", "rollouts", "duration", "rate", "substeps")
     require_seed(config.seed)
     steps = round(config.duration * config.rate)
     if steps < 1:
@@ -116,7 +116,7 @@ def manifest(config: Config, model: Model) -> dict[str, Any]:
         "jax": jax.__version__,
         "numpy": np.__version__,
         "platform": jax.default_backend(),
-        "robot": programs.digest_of_arrays(arrays_by_path(model)),
+        "robot": cli.digest_of_arrays(arrays_by_path(model)),
     }
     content = {k: v for k, v in dataclasses.asdict(config).items() if k not in free}
     return {"format": FORMAT, "config": content, "made_with": made_with}
@@ -183,7 +183,7 @@ def shard_name(i: int) -> str:
 
 def draw(folder: Path, config: Config, model: Model) -> None:
     """Draw some roll-outs of the first shard."""
-    plt = programs.pyplot()
+    plt = cli.pyplot()
     if plt is None:
         return
     with np.load(folder / shard_name(0)) as file:
@@ -204,7 +204,7 @@ def draw(folder: Path, config: Config, model: Model) -> None:
         axis.set_xlabel("time, s")
     axes[0, 0].legend(fontsize=7, ncol=4, loc="lower left", bbox_to_anchor=(0.0, 1.0), frameon=False)
     fig.tight_layout()
-    programs.save_figure(folder / "roll-outs.png", fig)
+    cli.save_figure(folder / "roll-outs.png", fig)
 
 
 main = experiment("generate_dataset", Config, run, DEFAULT_CONFIG, __doc__)

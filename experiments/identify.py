@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 
 from experiments._main import CONFIGS, experiment
-from jaxdyn.programs import IdentifyConfig, identify
+from jaxdyn.cli import IdentifyConfig, identify
 
 DEFAULT_CONFIG = CONFIGS / "identify_embedded.toml"
 main = experiment("identify", IdentifyConfig, identify, DEFAULT_CONFIG, __doc__)

@@ -33,7 +33,7 @@ from typing import Any, Literal
 import numpy as np
 
 from experiments._main import CONFIGS, experiment
-from jaxdyn import DataError, Joint, Model, ModelBuilder, programs, sysid
+from jaxdyn import DataError, Joint, Model, ModelBuilder, cli, sysid
 
 DEFAULT_CONFIG = CONFIGS / "identify_double_pendulum.toml"
 INTEGRATOR: Any = "semi_implicit_euler"
@@ -63,7 +63,7 @@ FRICTION_VELOCITY = math.pi / 200
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(programs.ProgramConfig):
+class Config(cli.ProgramConfig):
     """Keys of the configuration file."""
 
     recordings: str
@@ -117,7 +117,7 @@ class Config(programs.ProgramConfig):
 def run(config: Config) -> dict[str, Any]:
     """Fit, test, print, and write `<results>/<name>/`; returns the content of `summary.json`."""
     check(config)
-    programs.announce("loading and resampling the recordings")
+    cli.announce("loading and resampling the recordings")
     runs = load_runs(config)
     held_out = list(runs) if config.held_out == "each" else [config.held_out]
     if held_out[0] not in runs:
@@ -125,7 +125,7 @@ def run(config: Config) -> dict[str, Any]:
     if len(runs) < 2:
         raise DataError(f"{config.recordings} has one run only, and one is held out: give two at least")
     folder = config.make_folder()
-    with programs.alone_in(folder):
+    with cli.alone_in(folder):
         job = begin_fits(folder, config, runs)
         out: dict[str, Any] = {"config": dataclasses.asdict(config), "runs": {}}
         tested: dict[str, Errors] = {}
@@ -134,13 +134,13 @@ def run(config: Config) -> dict[str, Any]:
             out["runs"][name], tested[name] = test(config, fit, seconds, runs[name])
             show(config, name, out["runs"][name])
             if config.report:
-                programs.announce("resampling the recordings, and writing the report")
+                cli.announce("resampling the recordings, and writing the report")
                 write_page(folder / f"report-{name}.html", config, fit, f"{name}, held out", tested[name])
         if len(held_out) > 1:
             out["all_runs"] = {"median_rmse": medians(config, list(tested.values()))}
             print("\nall runs, each held out in turn")
             show_errors(config, out["all_runs"]["median_rmse"])
-        programs.write_json(folder / "summary.json", out, announce=True)
+        cli.write_json(folder / "summary.json", out, announce=True)
         if config.plot:
             draw(folder / "roll-outs.png", config, held_out[0], runs[held_out[0]], tested[held_out[0]])
     return out
@@ -148,7 +148,7 @@ def run(config: Config) -> dict[str, Any]:
 
 def check(config: Config) -> None:
     """Raise `DataError` for settings without a meaning."""
-    programs.require_positive_keys(config, "rate", "segment", "horizon", "start_every", "max_iterations", "tolerance")
+    cli.require_positive_keys(config, "rate", "segment", "horizon", "start_every", "max_iterations", "tolerance")
     if not 0 <= config.wrong < 1:
         raise DataError(f"wrong is {config.wrong:g}, but it must be in 0 ... 1")
     for name in ("zero_deviation", "calibrate", "history"):
@@ -165,7 +165,7 @@ def test(
     config: Config, fit: sysid.RolloutFit, seconds: float, recording: sysid.Recording
 ) -> tuple[dict[str, Any], Errors]:
     """Return the entry of a held-out run in `summary.json`, and the errors of roll-outs by column."""
-    programs.announce(f"rolling out three robots along {recording.name}")
+    cli.announce(f"rolling out three robots along {recording.name}")
     robots = {"published": robot(0.0, FRICTION_VELOCITY), "start": fit.before, "identified": fit.robot}
     judged = {key: judge(config, value, recording) for key, value in robots.items()}
     tested = {f"{key}{AS_READ}": value.errors_as_read for key, value in judged.items()}
@@ -205,7 +205,7 @@ def judge(config: Config, robot: Model, recording: sysid.Recording) -> sysid.Rol
 
 def load_runs(config: Config) -> dict[str, sysid.Recording]:
     """Return the runs of the folder, resampled, by name."""
-    folder = programs.data_path(config.recordings)
+    folder = cli.data_path(config.recordings)
     files = sorted(folder.glob("run_*.npz"))
     if not files:
         raise DataError(f"{folder}: no files run_*.npz")
@@ -272,8 +272,8 @@ def fit_others(
     state, before = load_state(path, job)
     if state is not None:
         print(f"{held_out}: continues after step {int(state.iteration)}")
-    programs.announce(f"compiling, and fitting all runs but {held_out}")
-    with programs.ProgressBar(
+    cli.announce(f"compiling, and fitting all runs but {held_out}")
+    with cli.ProgressBar(
         desc=f"fit without {held_out}", unit=" steps", initial=0 if state is None else int(state.iteration)
     ) as bar:
 
@@ -281,7 +281,7 @@ def fit_others(
             bar.update()
             bar.set_postfix(cost=f"{step.cost:.6g}", expected_decrease=f"{step.expected_decrease:.1e}")
             content = {**step.state.arrays(), "seconds": np.float64(before + time.perf_counter() - began)}
-            programs.write_checkpoint(path, content, job)
+            cli.write_checkpoint(path, content, job)
 
         out = sysid.fit_rollouts(
             p,
@@ -302,7 +302,7 @@ def load_state(path: Path, job: str) -> tuple[sysid.ShootingState | None, float]
     def restored(arrays: dict[str, np.ndarray]) -> tuple[sysid.ShootingState, float]:
         return sysid.ShootingState.from_arrays(arrays), float(arrays["seconds"])
 
-    return programs.read_checkpoint(path, job, restored) or (None, 0.0)
+    return cli.read_checkpoint(path, job, restored) or (None, 0.0)
 
 
 def begin_fits(folder: Path, config: Config, runs: dict[str, sysid.Recording]) -> str:
@@ -312,10 +312,10 @@ def begin_fits(folder: Path, config: Config, runs: dict[str, sysid.Recording]) -
     free = {"name", "results", "plot", "report", "bootstrap", "held_out", "horizon", "start_every"}
     free |= {"max_iterations", "calibrate", "history"}
     manifest = {"config": {k: v for k, v in dataclasses.asdict(config).items() if k not in free}}
-    programs.begin(folder / "manifest.json", manifest, "a fit that continues would be a mixture of both")
+    cli.begin(folder / "manifest.json", manifest, "a fit that continues would be a mixture of both")
     named = {f"{name}.{x}": getattr(run, x) for name, run in runs.items() for x in ("t", "q", "v", "tau")}
-    data = programs.digest_of_arrays({name: x for name, x in named.items() if x is not None})
-    return programs.digest_of_json([manifest, data])
+    data = cli.digest_of_arrays({name: x for name, x in named.items() if x is not None})
+    return cli.digest_of_json([manifest, data])
 
 
 def horizons(config: Config) -> tuple[float, float]:
@@ -358,7 +358,7 @@ def write_page(path: Path, config: Config, fit: sysid.RolloutFit, data: str, tes
     draws = fit.bootstrap(draws=config.bootstrap) if config.bootstrap else None
     options: dict[str, Any] = {"quantities": combinations(), "bootstrap": draws, "title": f"Double pendulum: {data}"}
     report = functools.partial(sysid.write_rollout_report, fit=fit, errors={data: tested}, **options)
-    programs.write_durably(path, report, announce=True)
+    cli.write_durably(path, report, announce=True)
 
 
 def show(config: Config, name: str, out: dict[str, Any]) -> None:
@@ -395,7 +395,7 @@ def show_errors(config: Config, median_rmse: dict[str, list[float]]) -> None:
 
 def draw(path: Path, config: Config, name: str, recording: sysid.Recording, tested: Errors) -> None:
     """Draw the roll-outs over the measured motion, and their errors over the horizon."""
-    plt = programs.pyplot()
+    plt = cli.pyplot()
     if plt is None:
         return
     # Without estimated zeros, the other columns are all there is.
@@ -427,7 +427,7 @@ def draw(path: Path, config: Config, name: str, recording: sysid.Recording, test
     axes[2].legend(fontsize=8)
     fig.suptitle(f"{name}, held out: roll-outs of {config.horizon:g} s from {start_states(config)}")
     fig.tight_layout()
-    programs.save_figure(path, fig, dpi=110)
+    cli.save_figure(path, fig, dpi=110)
 
 
 main = experiment("identify_double_pendulum", Config, run, DEFAULT_CONFIG, __doc__)

@@ -27,7 +27,7 @@ from experiments._main import CONFIGS, experiment
 from experiments._resuming import Pieces, Processes, arrays_by_path, require_seed
 from jaxdyn import DataError, Model, State, Status, rollout
 from jaxdyn._errors import require_choice
-from jaxdyn.programs import (
+from jaxdyn.cli import (
     SAMPLES,
     ProgramConfig,
     ProgressBar,

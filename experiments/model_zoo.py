@@ -24,9 +24,10 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 
 from experiments._main import CONFIGS, experiment, version_of
-from jaxdyn import DataError, JaxdynError, load_world, programs
+from jaxdyn import DataError, JaxdynError, Model, aba, cli, load_world
 from jaxdyn.io import is_mjcf, load_urdf
 
 DEFAULT_CONFIG = CONFIGS / "model_zoo.toml"
@@ -41,7 +42,7 @@ GRADIENTS = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(programs.ProgramConfig):
+class Config(cli.ProgramConfig):
     """Keys of the configuration file."""
 
     urdf: str
@@ -104,17 +105,17 @@ class Outcome:
 
 def run(config: Config) -> list[Outcome]:
     """Compare, print, and write the page and `<results>/<name>/outcomes.json`."""
-    programs.require_positive_keys(config, "processes", "states")
+    cli.require_positive_keys(config, "processes", "states")
     cases, missing = all_cases(config)
     for package in missing:
         print(f"{package} is not installed: its files are left out")
     if not cases:
         raise DataError(f"no files to compare below {config.urdf}, {config.mjcf} with {config.only!r} in their paths")
-    outcomes = list(programs.ProgressBar(results_of(cases, config), total=len(cases), desc="models", mininterval=1.0))
+    outcomes = list(cli.ProgressBar(results_of(cases, config), total=len(cases), desc="models", mininterval=1.0))
     lines = page(outcomes, config, missing)
     print("\n".join(lines))
     folder = config.make_folder()
-    programs.write_json(folder / "outcomes.json", [dataclasses.asdict(x) for x in outcomes], announce=True)
+    cli.write_json(folder / "outcomes.json", [dataclasses.asdict(x) for x in outcomes], announce=True)
     if config.report and not config.only:
         Path(config.report).write_text("\n".join(lines) + "\n", encoding="utf-8")
         print(f"wrote {config.report}")
@@ -211,32 +212,55 @@ def compare_robot(case: Case, config: Config) -> Outcome:
         return Outcome(case, "refused", without_folder(str(error), case))
     seconds = time.process_time() - began
     facts: dict[str, Any] = {"nv": model.nv, "followers": len(model.topology.mimics), "load_seconds": seconds}
-    states = programs.random_states(model, config.states, config.seed)
+    states = cli.random_states(model, config.states, config.seed)
     try:
-        expected = programs.pinocchio_answers(model, programs.pinocchio_model(path, case.free_base), path, states)
+        expected = cli.pinocchio_answers(model, cli.pinocchio_model(path, case.free_base), path, states)
     except (ImportError, ValueError, RuntimeError) as error:
         return Outcome(case, "not compared", without_folder(f"{type(error).__name__}: {error}", case), **facts)
-    errors = programs.largest_errors(programs.dynamics(model, states), expected)
+    errors = cli.largest_errors(cli.dynamics(model, states), expected)
     if config.gradients:
-        errors["gradient"] = 0.0 if programs.gradient_is_finite(model, states) else float("inf")
-    allowed = programs.allowed_errors(errors, expected["mass matrix"], config.tolerance)
+        errors["gradient"] = 0.0 if gradient_is_finite(model, states) else float("inf")
+    allowed = cli.allowed_errors(errors, expected["mass matrix"], config.tolerance)
     equal = all(error <= allowed[name] for name, error in errors.items())
-    facts["condition"] = programs.largest_condition(expected["mass matrix"])
+    facts["condition"] = cli.largest_condition(expected["mass matrix"])
     return Outcome(case, "equal" if equal else "DIFFERENT", errors=errors, **facts)
+
+
+def gradient_is_finite(model: Model, states: cli.States) -> bool:
+    """Tell whether the derivatives of forward dynamics with respect to `q`, `v`, `tau` and every array of the model are
+    finite, joint friction included."""
+    gradient = cli.evaluate_once(jax.grad(lambda arguments: aba(*arguments).sum()), (model, *states))
+    return all(np.isfinite(x).all() for x in jax.tree.leaves(gradient))
+
+
+def why_refused(error: Exception) -> list[str]:
+    """Return the reasons in the message of a refused world; all of it where it has none."""
+    lines = [line.removeprefix("- ") for line in str(error).splitlines() if line.startswith("- ")]
+    return lines or [" ".join(str(error).split())]
+
+
+def why_no_world(path: str) -> str | None:
+    """Return why an MJCF file is no world, in MuJoCo's words, or because nothing in it moves; None if it is one."""
+    mujoco = importlib.import_module("mujoco")
+    try:
+        m = mujoco.MjModel.from_xml_path(path)
+    except ValueError as error:
+        return " ".join(str(error).split())
+    return None if m.nv else "nothing moves"
 
 
 def compare_world(case: Case, config: Config) -> Outcome:
     """Compare an MJCF file with MuJoCo."""
-    reason = programs.why_no_world(case.path)
+    reason = why_no_world(case.path)
     if reason:
         return Outcome(case, "not compared", without_folder(reason, case))
     began = time.process_time()
     try:
         scene = load_world(case.path)
     except JaxdynError as error:
-        return Outcome(case, "refused", without_folder("; ".join(programs.why_refused(error)), case))
+        return Outcome(case, "refused", without_folder("; ".join(why_refused(error)), case))
     facts: dict[str, Any] = {"nv": scene.model.nv, "load_seconds": time.process_time() - began}
-    found = programs.compare_world(
+    found = cli.compare_world(
         case.path,
         scene,
         states=config.states,

@@ -246,7 +246,7 @@ def require_kind(
     kinds = kind if isinstance(kind, tuple) else (kind,)
     if not isinstance(value, kinds):
         words = ["None" if x is type(None) else _with_article(x.__name__) for x in kinds]
-        inside = [x for x in ("model", "contacts", "actuation") if isinstance(getattr(value, x, None), kinds[0])]
+        inside = [x for x in ("model", "actuation") if isinstance(getattr(value, x, None), kinds[0])]
         advice = f"it has one: give its `{inside[0]}`" if inside else advice
         end = f"; {advice}" if advice else ""
         raise error(f"{what} is {_shown(value)}; {' or '.join([*words, *others])} is needed{end}")

@@ -11,15 +11,25 @@ import types
 from importlib.metadata import version
 from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
 from urdf_texts import joint, link, robot
 
 import jaxdyn
-from jaxdyn import BodyInertia, Joint, ModelBuilder, programs, samples, to_urdf
-from jaxdyn.cli import _benchmark, _check, _identify, _info, _main, _optimize, _view, main
-from jaxdyn.programs import Columns, IdentifyConfig, OptimizeConfig, ProgressBar, load_from_zero, parse_command
+from jaxdyn import BodyInertia, Joint, ModelBuilder, cli, samples, to_urdf
+from jaxdyn.cli import (
+    CsvColumns,
+    IdentifyConfig,
+    ProgressBar,
+    _check_command,
+    _identify_command,
+    _info_command,
+    _main,
+    _view_command,
+    load_from_zero,
+    main,
+    parse_command,
+)
 
 IDENTIFY = ("--name", "x", "--robot", "arm.urdf", "--fit-start", "0", "--fit-stop", "1", "--test-stop", "2")
 BALL = BodyInertia.box(1.0, (0.1, 0.2, 0.3))
@@ -57,7 +67,7 @@ def test_help_names_the_commands(capsys):
     assert main(["--help"]) == 0
     printed = capsys.readouterr()
     assert printed.err == ""
-    for command in ("info", "view", "check", "identify", "optimize", "benchmark"):
+    for command in ("info", "view", "check", "identify"):
         assert re.search(rf"^  {command} +\w", printed.out, re.MULTILINE)
     assert main([]) == 2
     printed = capsys.readouterr()
@@ -66,7 +76,7 @@ def test_help_names_the_commands(capsys):
     assert capsys.readouterr().out == f"jaxdyn {version('jaxdyn')}\n"
 
 
-@pytest.mark.parametrize("command", ["info", "view", "check", "identify", "optimize", "benchmark"])
+@pytest.mark.parametrize("command", ["info", "view", "check", "identify"])
 def test_the_help_of_each_command_has_examples(command, capsys):
     with pytest.raises(SystemExit) as stopped:
         main([command, "--help"])
@@ -84,10 +94,7 @@ def test_the_help_of_each_command_has_examples(command, capsys):
         (["info", "nowhere.urdf"], "cannot read the robot's file 'nowhere.urdf'"),
         (["info", "swing.xml", "--free-base"], "swing.xml: --free-base is for URDF files"),
         (["check", "arm.urdf", "--states", "0"], "states is 0; a positive, finite number is needed"),
-        (["benchmark", "arm.urdf", "--batches", "8", "0"], "batches is (8, 0); a positive, finite number is needed"),
-        (["benchmark", "--seconds", "0"], "seconds is 0"),
         (["identify", "nowhere.toml"], "nowhere.toml: no such file"),
-        (["optimize", "--name", "x", "--task", "walker"], "task is 'walker'; it must be one of 'pendulum'"),
         (["view", "arm.urdf", "--compare", "run.npz"], "--compare is shown beside --motion"),
         (["view", "arm.urdf", "--png", "x.png", "--html", "x.html"], "--html and --png are different results"),
         (["view", "arm.urdf", "--png", "x.png", "--time", "1"], "--time is the moment of a --motion"),
@@ -126,7 +133,7 @@ def test_an_interruption_is_130(monkeypatch, capsys):
     def interrupted(_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(_info, "main", interrupted)
+    monkeypatch.setattr(_info_command, "main", interrupted)
     assert main(["info", "arm.urdf"]) == 130
     assert capsys.readouterr().err == "interrupted\n"
 
@@ -308,8 +315,8 @@ def test_check_of_a_urdf_file(folder, capsys, monkeypatch):
         values = real(model, states)
         return values | {"bias": values["bias"] * (1 + 1e-6)}
 
-    real = programs.dynamics
-    monkeypatch.setattr(programs, "dynamics", off)
+    real = _check_command.dynamics
+    monkeypatch.setattr(_check_command, "dynamics", off)
     assert main([*arguments, "--json"]) == 1
     out = json.loads(capsys.readouterr().out)
     assert set(out["errors"]) == {"mass matrix", "bias", "acceleration", "inverse dynamics"}
@@ -334,55 +341,6 @@ def test_check_of_an_mjcf_file(folder, capsys):
 
 
 @pytest.mark.slow
-def test_a_benchmark_sets_compilation_apart(folder, capsys, monkeypatch):
-    monkeypatch.setattr(programs, "without_compilation_cache", lambda: None)
-    quick = ["--seconds", "1e-3", "--steps", "3"]
-    assert main(["benchmark", "arm.urdf", *quick, "--batches", "1", "--operations", "rollout", "--json"]) == 0
-    printed = capsys.readouterr()
-    out = json.loads(printed.out)
-    (row,) = out["rows"]
-    assert (row["operation"], row["batch"]) == ("rollout", 1)
-    assert row["us"] * row["evaluations_per_s"] == pytest.approx(1e6)
-    assert min(row["us"], row["trace_s"], row["compile_s"], row["memory_bytes"]) > 0
-    assert (out["dtype"], out["nv"], out["rollout_steps"]) == ("float32", 2, 3)
-    # With JSON on standard output, the table for people goes to standard error.
-    assert "evaluations/s" in printed.err
-
-    def out_of_memory(*_):
-        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: of memory\nat length")
-
-    monkeypatch.setattr(programs, "time_compilation", out_of_memory)
-    assert main(["benchmark", "arm.urdf", *quick, "--batches", "1", "4", "--operations", "aba"]) == 0
-    printed = capsys.readouterr().out
-    for batch in (1, 4):
-        assert re.search(rf"^aba +{batch}  RESOURCE_EXHAUSTED: of memory$", printed, re.MULTILINE)
-
-
-def test_what_is_timed_is_what_it_is_called(monkeypatch):
-    """Each operation calls the algorithm of its name with the right arguments: mocks in their place return both."""
-    monkeypatch.setattr(_benchmark, "rnea", lambda model, q, v, a: ("rnea", model, q, v, a))
-    monkeypatch.setattr(_benchmark, "aba", lambda model, q, v, tau: q + 2 * v + 3 * tau)
-    monkeypatch.setattr(_benchmark, "crba", lambda model, q: ("crba", model, q))
-    arguments = ("model", *(np.array([1.0, x]) for x in (2, 3, 4)))
-    model, q, v, tau = arguments
-    assert _benchmark.operation("rnea", 1)(*arguments) == ("rnea", *arguments)
-    assert _benchmark.operation("crba", 1)(*arguments) == ("crba", model, q)
-    a = q + 2 * v + 3 * tau
-    np.testing.assert_array_equal(_benchmark.operation("aba", 1)(*arguments), a)
-    # The gradient is that of the sum of squares of the accelerations.
-    np.testing.assert_allclose(_benchmark.operation("gradient", 1)(*arguments), [2 * a, 4 * a, 6 * a])
-
-
-def test_pinocchio_is_timed_beside_it(folder):
-    pytest.importorskip("pinocchio")
-    options = _benchmark.Options(file="arm.urdf")
-    entry = _benchmark.pinocchio_entry(options.load(), options)
-    assert isinstance(entry, dict)
-    assert set(entry["us"]) == {"rnea", "aba", "crba"}
-    assert _benchmark.pinocchio_entry(jaxdyn.samples.arm(), _benchmark.Options()) == "it is measured for URDF files"
-
-
-@pytest.mark.slow
 def test_identify_from_files_of_the_working_directory(folder, capsys):
     model = jaxdyn.samples.chain(2).with_joint_friction(damping=0.2, friction=0.1, friction_velocity=0.05)
     own = '<!-- calibrated by hand --><gazebo reference="link0"><mu1>0.3</mu1></gazebo>'
@@ -393,7 +351,7 @@ def test_identify_from_files_of_the_working_directory(folder, capsys):
     q, v, a = (x.sum(axis=0) for x in (np.sin(angle), w * np.cos(angle), -(w**2) * np.sin(angle)))
     tau = np.asarray(jaxdyn.rnea(model, q, v, a))
     np.savetxt("run.csv", np.c_[t, q, tau], delimiter=",", header="t,q1,q2,tau1,tau2", comments="")
-    recording = load_from_zero("run.csv", Columns(q="q2,q1"))
+    recording = load_from_zero("run.csv", CsvColumns(q="q2,q1"))
     np.testing.assert_allclose(recording.q, q[:, ::-1])
     np.testing.assert_allclose(recording.tau, tau)
     (folder / "chain.toml").write_text(
@@ -415,25 +373,14 @@ def test_identify_from_files_of_the_working_directory(folder, capsys):
     np.testing.assert_allclose(model.inertial_parameters, fitted["inertial_parameters"], rtol=1e-9, atol=1e-12)
 
 
-def test_optimize_as_json(folder, capsys):
-    arguments = ["--horizon", "40", "--solver", "predictive_sampling", "--samples", "32", "--iterations", "60"]
-    command = ["optimize", "--name", "up", "--task", "pendulum", *arguments, "--no-plot", "--no-animation", "--json"]
-    assert main(command) == 0
-    out = json.loads(capsys.readouterr().out)
-    assert out["folder"] == "results/up"
-    written = json.loads((folder / "results" / "up" / "summary.json").read_text())
-    assert out["cost"] == written["cost"]
-    assert out["config"]["horizon"] == 40
-
-
 @pytest.mark.slow
 def test_view_writes_a_page_or_serves_one(folder, capsys, monkeypatch):
     pytest.importorskip("viser")
     pytest.importorskip("embreex")
-    from jaxdyn.viz import Viewer, _rays
+    from jaxdyn.viz import Viewer, _ray_images
 
     # Few pixels with one ray each: how smooth the pictures are does not matter here.
-    monkeypatch.setattr(_rays, "_SAMPLES", 1)
+    monkeypatch.setattr(_ray_images, "_SAMPLES", 1)
     for name in ("save_png", "save_video"):
         small = functools.partialmethod(getattr(Viewer, name), width=240, height=180)
         monkeypatch.setattr(Viewer, name, small)
@@ -490,9 +437,16 @@ def test_the_installed_program_and_a_reader_that_leaves():
 def examples() -> list[str]:
     """The commands in the help texts and on the documentation's page."""
     page = (Path(__file__).parents[1] / "docs" / "command-line.md").read_text()
-    texts = [x.EXAMPLES for x in (_info, _view, _check, _identify, _optimize, _benchmark)]
+    texts = [x.EXAMPLES for x in (_info_command, _view_command, _check_command, _identify_command)]
     texts += [_main.HELP.partition("examples:")[2], *re.findall(r"```sh\n(.*?)```", page, re.DOTALL)]
     return re.findall(r"^ *jaxdyn ([a-z].*)$", "\n".join(texts), re.MULTILINE)
+
+
+OPTIONS = {
+    "info": _info_command.ModelOptions,
+    "view": _view_command.ViewOptions,
+    "check": _check_command.CheckOptions,
+}
 
 
 def test_the_examples_are_understood(folder):
@@ -504,11 +458,10 @@ def test_the_examples_are_understood(folder):
     assert len(commands) > 30
     for line in commands:
         command, *options = shlex.split(line.partition(" > ")[0])
-        module = sys.modules[f"jaxdyn.cli._{command}"]
-        if command in ("identify", "optimize"):
-            parse_command({"identify": IdentifyConfig, "optimize": OptimizeConfig}[command], options, command, "", "")
+        if command == "identify":
+            parse_command(IdentifyConfig, options, command, "", "")
         else:
-            programs.parse_options(module.Options, options, f"jaxdyn {command}", "", "")
+            cli.parse_options(OPTIONS[command], options, f"jaxdyn {command}", "", "")
 
 
 @pytest.mark.parametrize(
@@ -525,7 +478,6 @@ def test_the_examples_are_understood(folder):
         (["view", "arm.urdf", "--motion", "run.csv"], r"it begins like a text.*\n.*--motion takes a NumPy archive"),
         (["identify", *IDENTIFY, "--recording", "."], r"is a folder; give the file of a recording\. \. has .*run\.csv"),
         (["identify", *IDENTIFY, "--recording", "run.csv"], r"no column 't' for t .*\n.*--csv\.q 1-7"),
-        (["optimize", "--name", "x", "--task", "pendulum", "--horizon", "-3"], "horizon is -3; a positive"),
     ],
 )
 def test_wrong_files_and_endings_are_named_before_any_work(tmp_path, monkeypatch, arguments, message, capsys):
@@ -571,7 +523,7 @@ def test_info_lists_what_is_left_out_and_takes_robots_without_inertias(folder, c
 
 def test_progress_is_plain_lines_where_there_is_no_terminal(capsys, monkeypatch):
     now = [0.0]
-    monkeypatch.setattr("jaxdyn.programs._progress.time", types.SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("jaxdyn.cli._progress.time", types.SimpleNamespace(monotonic=lambda: now[0]))
     with ProgressBar(total=100, unit=" robots", desc="fit") as bar:
         for k in range(100):
             now[0] += 1.0

@@ -10,9 +10,9 @@ import pytest
 import jaxdyn
 from experiments import control
 from experiments._main import parse_arguments
+from experiments._motion_tasks import HOME
 from experiments._payload import identify_payload, with_cube
 from experiments._plants import jaxdyn_plant, mujoco_plant, wrong_masses
-from jaxdyn.programs import HOME
 
 CONFIGS = control.DEFAULT_CONFIG.parent
 SMALL = ("--solver", "predictive_sampling", "--samples", "16", "--iterations", "2", "--horizon", "15")

@@ -19,9 +19,9 @@ from robots import robot_path
 from test_urdf_fuzz import FULL
 
 from jaxdyn import DataError, JaxdynError, Model, PhysicalityWarning
+from jaxdyn.cli import IdentifyConfig, read_config
 from jaxdyn.io import RobotFileWarning, left_out, load_mjcf, load_mjcf_actuators, load_urdf
 from jaxdyn.model import LEAVES
-from jaxdyn.programs import IdentifyConfig, read_config
 from jaxdyn.sysid import Recording, load_csv, load_npz
 
 SLOWEST = 2.0

@@ -19,8 +19,8 @@ import pytest
 import jaxdyn
 from experiments import generate_dataset
 from experiments._population import Controls, draw_models, draw_motion
-from jaxdyn import DataError, Model, programs, rnea
-from jaxdyn.programs import read_config, write_npz
+from jaxdyn import DataError, Model, cli, rnea
+from jaxdyn.cli import read_config, write_npz
 from jaxdyn.sysid import is_physical
 
 SMALL = (
@@ -110,7 +110,7 @@ def test_what_stopped_between_shards_goes_on_to_the_same_bytes(whole, tmp_path, 
             raise KeyboardInterrupt
         write_npz(path, arrays, **options)
 
-    monkeypatch.setattr(programs, "write_npz", stop_at_the_second)
+    monkeypatch.setattr(cli, "write_npz", stop_at_the_second)
     assert generate(tmp_path) == 130
     assert ".shard-000001.123-0abc.partial.npz" in content(tmp_path)
     monkeypatch.undo()
@@ -211,8 +211,8 @@ def test_processes_share_the_shards(whole, tmp_path, capsys):
         write_npz(path, arrays, **options)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(programs, "write_npz", slow)
-        with programs.holding(tmp_path / "dataset" / "shard-000002.npz") as held:
+        patch.setattr(cli, "write_npz", slow)
+        with cli.holding(tmp_path / "dataset" / "shard-000002.npz") as held:
             assert held
             other = threading.Thread(
                 target=generate, args=(tmp_path, "--processes.count", "2", "--processes.id", "1"), daemon=True
@@ -275,9 +275,9 @@ def test_mistakes_are_named(tmp_path, capsys, arguments, message):
 
 
 def test_a_motion_that_diverges_is_not_written(tmp_path, monkeypatch, capsys):
-    model = programs.load_robot("double_pendulum")
+    model = cli.load_robot("double_pendulum")
     broken = dataclasses.replace(model, armature=jnp.array([jnp.nan, 0.0]))
-    monkeypatch.setattr(programs, "load_robot", lambda name: broken)
+    monkeypatch.setattr(cli, "load_robot", lambda name: broken)
     assert generate(tmp_path) == 2
     assert "shard 0: roll-outs [0, 1, 2, 3] diverged; take more substeps" in capsys.readouterr().err
     assert not list(tmp_path.glob("dataset/*.npz"))

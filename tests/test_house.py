@@ -139,18 +139,9 @@ def test_algorithms_keep_no_books():
     assert not bad, "\n".join(bad)
 
 
-SHARED_CLASSES = {
-    "ActiveSet", "Constant", "Contacts", "Iterate", "Kind", "Linear", "Loop",
-    "Options", "Part", "Places", "Plan", "Point", "Problem", "Robot", "Rows", "Scale", "Search",
-    "Solution", "Transmission", "Trial", "_OnRows", "_Search", "_Table", "_Touching",
-}  # fmt: skip
+SHARED_CLASSES = {"Plan", "Problem", "Solution", "Transmission", "_Touching"}
 """Names of classes that stand for several things. The list may only shrink: a name stands for one thing."""
-SHARED_MODULES = {
-    "_actuators", "_articulated_bodies", "_closed_loops", "_constraints", "_equalities",
-    "_inertia", "_joint_motions", "_law", "_left_out", "_limits", "_loops", "_mesh_files", "_module",
-    "_parts", "_rays", "_reader", "_rows", "_shapes", "_step",
-    "_sums", "_target", "_tree", "_values", "_views", "_writer",
-}  # fmt: skip
+SHARED_MODULES = {"_closed_loops", "_step"}
 """Names of modules that stand for several things, a list that may only shrink, too."""
 
 

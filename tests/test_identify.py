@@ -16,15 +16,15 @@ import jaxdyn
 from experiments import identify
 from experiments._main import parse_arguments
 from jaxdyn import DataError, Model, ModelError, Status, rnea
-from jaxdyn.programs import (
+from jaxdyn.cli import (
     IdentifyConfig,
     Simulation,
     physical_start,
     read_config,
     simulate_recording,
 )
-from jaxdyn.programs._identification import draw_torques
-from jaxdyn.programs._identification_data import HeldOut, IdentificationData
+from jaxdyn.cli._identification import draw_torques
+from jaxdyn.cli._identification_data import HeldOut, IdentificationData
 from jaxdyn.sysid import JointEffects, Recording, fit_inverse_dynamics, ordinary_least_squares
 
 V_SCALE = 0.05

@@ -11,8 +11,8 @@ import pytest
 
 import jaxdyn
 from experiments import identify_double_pendulum as experiment
-from jaxdyn import State, programs
-from jaxdyn.programs import read_config
+from jaxdyn import State, cli
+from jaxdyn.cli import read_config
 from jaxdyn.sysid import rollout_errors
 from jaxdyn.sysid.rollouts._recorded_rollouts import simulate_robot
 from jaxdyn.sysid.rollouts._recorded_worlds import Inputs
@@ -77,8 +77,8 @@ def test_a_simulated_pendulum(folder, tmp_path, capsys, monkeypatch):
                 raise KeyboardInterrupt
         original(path, arrays, job)
 
-    original = programs.write_checkpoint
-    monkeypatch.setattr(programs, "write_checkpoint", stop_at_the_third)
+    original = cli.write_checkpoint
+    monkeypatch.setattr(cli, "write_checkpoint", stop_at_the_third)
     assert experiment.main(arguments(folder, tmp_path)) == 130
     monkeypatch.undo()
     assert experiment.main(arguments(folder, tmp_path)) == 0

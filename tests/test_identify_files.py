@@ -11,9 +11,9 @@ import pytest
 
 import jaxdyn
 from experiments import identify
-from jaxdyn import DataError, programs, to_urdf
-from jaxdyn.programs import FitFiles, _identification, _identification_data, alone_in
-from jaxdyn.programs._identification_data import HeldOut, IdentificationData
+from jaxdyn import DataError, cli, to_urdf
+from jaxdyn.cli import FitFiles, _identification, _identification_data, alone_in
+from jaxdyn.cli._identification_data import HeldOut, IdentificationData
 from jaxdyn.sysid import JointEffects, Recording, fit_inverse_dynamics, ordinary_least_squares, plan_identification
 from jaxdyn.sysid.reports._fit_reports import _torque_figures
 
@@ -367,10 +367,10 @@ def test_the_verdict_compares_held_out_data_with_those_of_the_fit():
 
 def test_a_robot_that_its_file_cannot_have_is_written_anew(data, capsys):
     times = {"fit_start": 0.0, "fit_stop": 1.0, "test_stop": 2.0}
-    config = programs.IdentifyConfig("x", "robot.urdf", "run_1.npz", robot_without="<oops>", **times)
-    own = programs.identified_urdf(config, ROBOT)
+    config = cli.IdentifyConfig("x", "robot.urdf", "run_1.npz", robot_without="<oops>", **times)
+    own = cli.identified_urdf(config, ROBOT)
     assert own == (data / "robot.urdf").read_text().replace("<oops>", "")
     assert capsys.readouterr().out == ""
     locked = ROBOT.with_locked_joints({ROBOT.joint_names[0]: 0.3})
-    assert jaxdyn.load_urdf(programs.identified_urdf(config, locked)).joint_names == locked.joint_names
+    assert jaxdyn.load_urdf(cli.identified_urdf(config, locked)).joint_names == locked.joint_names
     assert "identified.urdf is written anew, without meshes and comments: " in capsys.readouterr().out

@@ -63,14 +63,6 @@ JOBS = {
         numbers,
         0.2,
     ),
-    "train_policy": Job(
-        (
-            *("--torque-limit", "8", "--duration", "2", "--timestep", "0.05", "--iterations", "1500", "--batch", "32"),
-            *("--width", "16", "--checkpoint-every", "10", "--test-starts", "20", "--test-duration", "2", "--no-plot"),
-        ),
-        numbers,
-        0.1,
-    ),
     "identify": Job(
         (
             *("--simulation.duration", "6", "--fit-stop", "4", "--test-stop", "6", "--no-plot", "--no-report"),
@@ -162,7 +154,7 @@ def test_ten_kills_change_no_bit(name, tmp_path, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["generate_dataset", "train_policy", "identify"])
+@pytest.mark.parametrize("name", ["generate_dataset", "identify"])
 def test_ctrl_c_ends_a_job_within_two_seconds(name, tmp_path):
     """And what it had written is used by the next run."""
     rng, data = random.Random(1), tmp_path / "data"

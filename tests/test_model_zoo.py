@@ -8,8 +8,8 @@ import pytest
 from urdf_texts import arm, joint, link, robot
 
 from experiments import model_zoo
-from jaxdyn import load_world, programs
-from jaxdyn.programs import largest_errors, mimic_leaders
+from jaxdyn import cli, load_world
+from jaxdyn.cli import largest_errors, mimic_leaders
 
 LIMIT = '<limit lower="-1" upper="2" effort="1" velocity="1"/>'
 FOLLOWING = robot(
@@ -106,7 +106,7 @@ def test_the_page_says_what_and_why(zoo):
 @pytest.mark.experiments
 def test_a_difference_is_the_exit_status(zoo, monkeypatch, capsys):
     folder, _ = zoo
-    monkeypatch.setattr(programs, "dynamics", lambda model, states: {"bias": np.ones((2, model.nv))})
+    monkeypatch.setattr(cli, "dynamics", lambda model, states: {"bias": np.ones((2, model.nv))})
     assert model_zoo.main(options(folder, "--only", "following")) == 1
     assert "**DIFFERENT** bias" in capsys.readouterr().out
 
@@ -123,7 +123,7 @@ def test_a_scene_that_differs_is_the_exit_status(zoo, monkeypatch, capsys):
 @pytest.mark.experiments
 def test_a_gradient_that_is_not_finite_is_a_difference(zoo, monkeypatch, capsys):
     folder, _ = zoo
-    monkeypatch.setattr(programs, "gradient_is_finite", lambda model, states: False)
+    monkeypatch.setattr(model_zoo, "gradient_is_finite", lambda model, states: False)
     assert model_zoo.main(options(folder, "--only", "following", "--gradients")) == 1
     assert re.search(r"\*\*DIFFERENT\*\* .*gradient inf", capsys.readouterr().out)
 

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from experiments import optimize
+from experiments._motion_tasks import TASKS, motion_task, quadrotor_actuation, quadrotor_model
 from jaxdyn import aba
-from jaxdyn.programs import TASKS, OptimizeConfig, motion_task, quadrotor_actuation, quadrotor_model, read_config
+from jaxdyn.cli import read_config
 
 CONFIGS = sorted(optimize.DEFAULT_CONFIG.parent.glob("optimize_*.toml"))
 
@@ -32,7 +33,7 @@ def test_a_small_case(tmp_path, capsys):
 
 
 def test_every_configuration_names_a_task():
-    tasks = {read_config(OptimizeConfig, path).task for path in CONFIGS}
+    tasks = {read_config(optimize.Config, path).task for path in CONFIGS}
     assert tasks == set(TASKS)
 
 

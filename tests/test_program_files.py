@@ -20,10 +20,9 @@ import pytest
 from mutations import mutated
 
 import jaxdyn
-from experiments import train_policy
 from experiments._resuming import Pieces
-from jaxdyn import DataError, programs, samples, viz
-from jaxdyn.programs import FitFiles, read_config
+from jaxdyn import DataError, cli, samples, viz
+from jaxdyn.cli import FitFiles
 from jaxdyn.sysid import (
     JointEffects,
     Parametrization,
@@ -45,22 +44,22 @@ def python(code: str) -> subprocess.Popen:
 def test_a_killed_process_holds_nothing_and_leaves_nothing(tmp_path):
     code = f"""
 import pathlib, time
-from jaxdyn import programs
+from jaxdyn import cli
 def forever(path):
     path.write_text("half")
     print("writing", flush=True)
     time.sleep(60)
-with programs.alone_in(pathlib.Path({str(tmp_path)!r})):
-    programs.write_durably(pathlib.Path({str(tmp_path)!r}) / "x.json", forever)
+with cli.alone_in(pathlib.Path({str(tmp_path)!r})):
+    cli.write_durably(pathlib.Path({str(tmp_path)!r}) / "x.json", forever)
 """
     child = python(code)
     assert child.stdout.readline() == "writing\n"
     with pytest.raises(DataError, match=rf"process {child.pid} on {socket.gethostname()}, since 20"):
-        programs.alone_in(tmp_path).__enter__()
+        cli.alone_in(tmp_path).__enter__()
     child.send_signal(signal.SIGKILL)
     child.communicate()
     assert any(".partial" in x.name for x in tmp_path.iterdir())
-    with programs.alone_in(tmp_path):
+    with cli.alone_in(tmp_path):
         assert {x.name for x in tmp_path.iterdir()} == {".lock", ".lock-holder.json"}
     assert {x.name for x in tmp_path.iterdir()} == {".lock"}
 
@@ -71,7 +70,7 @@ def test_processes_that_write_one_file_at_a_time_do_not_disturb_each_other(tmp_p
 
     def write(k: int) -> None:
         for _ in range(20):
-            programs.write_durably(path, lambda temporary: (seen.append(temporary), temporary.write_text(str(k) * 999)))
+            cli.write_durably(path, lambda temporary: (seen.append(temporary), temporary.write_text(str(k) * 999)))
             assert path.read_text() in {str(j) * 999 for j in range(3)}
 
     threads = [threading.Thread(target=write, args=(k,)) for k in range(3)]
@@ -96,7 +95,7 @@ def test_a_full_disk_is_told_with_advice(code, advice, tmp_path, monkeypatch, ca
     model, page = samples.pendulum(), viz.Viewer(samples.pendulum(), port=8300)
     writers = {
         "a.npz": lambda path: jaxdyn.save_model(path, model),
-        "a.json": lambda path: programs.write_json(path, {}),
+        "a.json": lambda path: cli.write_json(path, {}),
         "a.png": lambda path: viz.save_png(path, model, width=32, height=24),
         "a.gif": lambda path: viz.save_video(path, model, [0.0, 0.1], [[0.0], [0.1]], width=32, height=24),
         "a.html": page.save_html,
@@ -111,7 +110,7 @@ def test_a_full_disk_is_told_with_advice(code, advice, tmp_path, monkeypatch, ca
             assert path.read_text() == "before"
     assert len(list(tmp_path.iterdir())) == len(writers)
     # Programs say it of folders that they cannot make, too.
-    assert programs.exit_code(lambda: fail(0)) == programs.MISTAKE
+    assert cli.exit_code(lambda: fail(0)) == cli.MISTAKE
     assert advice in capsys.readouterr().err
 
 
@@ -119,7 +118,7 @@ def test_one_file_is_held_by_one(tmp_path):
     path = tmp_path / "x.npz"
     (tmp_path / ".x.77-0abc.partial.npz").write_bytes(b"half")
     (tmp_path / ".x.y.77-0abc.partial.npz").write_bytes(b"of another file")
-    with programs.holding(path, forget=True) as first, programs.holding(path) as second:
+    with cli.holding(path, forget=True) as first, cli.holding(path) as second:
         assert (first, second) == (True, False)
     assert {x.name for x in tmp_path.iterdir()} == {".x.y.77-0abc.partial.npz"}
 
@@ -129,32 +128,32 @@ def test_what_is_set_aside_replaces_nothing(tmp_path):
     for k in range(3):
         path.write_text(str(k))
         with pytest.warns(UserWarning, match=r"x\.npz: torn; it is kept as x\.npz\.damaged"):
-            programs.set_aside(path, "torn")
+            cli.set_aside(path, "torn")
     assert [(tmp_path / f"x.npz.damaged{end}").read_text() for end in ("", "-2", "-3")] == ["0", "1", "2"]
 
 
 def test_a_checkpoint_is_of_its_job(tmp_path):
     path = tmp_path / "x.npz"
-    programs.write_checkpoint(path, ARRAYS, "mine")
-    again = programs.read_checkpoint(path, "mine")
+    cli.write_checkpoint(path, ARRAYS, "mine")
+    again = cli.read_checkpoint(path, "mine")
     assert list(again) == list(ARRAYS)
     assert all(np.array_equal(again[name], x) and again[name].dtype == x.dtype for name, x in ARRAYS.items())
-    assert programs.read_checkpoint(tmp_path / "y.npz", "mine") is None
+    assert cli.read_checkpoint(tmp_path / "y.npz", "mine") is None
     with pytest.warns(UserWarning, match=r"this job"):
-        assert programs.read_checkpoint(path, "another") is None
+        assert cli.read_checkpoint(path, "another") is None
     assert not path.exists()
 
 
 def test_a_file_that_may_not_be_read_is_left_alone(tmp_path, monkeypatch):
     path = tmp_path / "x.npz"
-    programs.write_checkpoint(path, ARRAYS, "mine")
+    cli.write_checkpoint(path, ARRAYS, "mine")
 
     def forbidden(*_, **__):
         raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.setattr(np, "load", forbidden)
     with pytest.raises(PermissionError):
-        programs.read_checkpoint(path, "mine")
+        cli.read_checkpoint(path, "mine")
     assert path.exists()
 
 
@@ -187,16 +186,10 @@ class Readers:
         )
         files = FitFiles(folder / "fits", {"a": 1}, [recording])
         files.save("fit", fit)
-        config = read_config(train_policy.Config, train_policy.DEFAULT_CONFIG)
-        first = train_policy.initial_training(config)
-        train_policy.save_checkpoint(folder / "checkpoint.npz", "job", first._replace(iteration=3, costs=np.ones(3)))
 
         def begun() -> bytes:
             FitFiles(folder / "fits", {"a": 1}, [recording])
             return b"begun"
-
-        def trained():
-            return train_policy.load_checkpoint(folder, "job", first)
 
         def made() -> bytes:
             pieces = Pieces(folder, "pieces", ["a.npz", "b.npz"], {"seed": 1}, "why")
@@ -206,7 +199,6 @@ class Readers:
         self.all = {
             "fits/fit.npz": lambda: flat(files.load("fit", robot, effects)),
             "fits/begun.json": begun,
-            "checkpoint.npz": lambda: flat(x if (x := trained()).iteration else None),
             "manifest.json": made,
             "b.npz": made,
         }
@@ -322,7 +314,7 @@ import hashlib, signal, sys
 # A job in the background may have been started with interruptions ignored.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.argv[0] = "jaxdyn"
-from jaxdyn.programs import exit_code
+from jaxdyn.cli import exit_code
 def work():
     print("working", flush=True)
     hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)
@@ -349,7 +341,7 @@ def test_ctrl_c_leaves_a_process_that_only_calls_a_program(monkeypatch):
     def interrupted():
         raise KeyboardInterrupt
 
-    assert programs.exit_code(interrupted) == 130
+    assert cli.exit_code(interrupted) == 130
 
 
 @pytest.mark.slow

@@ -11,8 +11,8 @@ from robots import robot_path
 
 from jaxdyn import Model
 from jaxdyn._status import Status
+from jaxdyn.cli import Simulation, simulate_recording
 from jaxdyn.io import load_urdf
-from jaxdyn.programs import Simulation, simulate_recording
 from jaxdyn.sysid import (
     JointEffects,
     JointEffectValues,

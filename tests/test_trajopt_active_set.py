@@ -26,7 +26,7 @@ from jaxdyn.trajopt.ddp import Expansion
 from jaxdyn.trajopt.ddp._active_set import next_active_set
 from jaxdyn.trajopt.ddp._barrier import Sides
 from jaxdyn.trajopt.ddp._constrained_state import ActiveSet
-from jaxdyn.trajopt.ddp._expansion import Rows, expand
+from jaxdyn.trajopt.ddp._expansion import ConstraintComponents, expand
 from jaxdyn.trajopt.ddp._interior_point import Bounded, interior_point_sets
 
 
@@ -94,7 +94,7 @@ def warm_solve(problem, us, xs, multipliers) -> Solution:
     return ddp(problem, us, xs, multipliers=multipliers, options=DDPOptions(history=60))
 
 
-def general_solver_sets(e: Expansion, rows: Rows, box) -> Bounded:
+def general_solver_sets(e: Expansion, rows: ConstraintComponents, box) -> Bounded:
     """Return the active sets of a linear-quadratic problem by a general solver, from its multipliers."""
     cp = pytest.importorskip("cvxpy")
     horizon, n, m = e.B.shape

@@ -7,7 +7,8 @@ import sys
 import pytest
 from world_oracle import LOCOMOTION, SMALL, path_of
 
-from jaxdyn import load_world, programs
+from experiments.model_zoo import why_no_world, why_refused
+from jaxdyn import cli, load_world
 from jaxdyn.cli import main
 
 mujoco = pytest.importorskip("mujoco")
@@ -29,7 +30,7 @@ def test_models_of_mujoco_leave_its_warnings_to_whoever_heard_them(tmp_path):
     heard = []
     mujoco.set_mju_user_warning(heard.append)
     try:
-        programs.mujoco_model(path)
+        cli.mujoco_model(path)
         assert mujoco.get_mju_user_warning() == heard.append
     finally:
         mujoco.set_mju_user_warning(None)
@@ -55,7 +56,7 @@ def test_a_world_is_equal_by_itself_and_names_what_is_changed(tmp_path, capsys):
     assert out["rollout"]["steps"] == out["rollout"]["agree"] == 60
     assert 0 < out["rollout"]["error"] < 1e-6
     # The law of one joint, which a new world of the same structure compiles nothing for.
-    found = programs.compare_world(path, load_world(changed("damping")), states=2, steps=0)
+    found = cli.compare_world(path, load_world(changed("damping")), states=2, steps=0)
     assert not found.equal
     require(found.first, "damping")
 
@@ -63,7 +64,7 @@ def test_a_world_is_equal_by_itself_and_names_what_is_changed(tmp_path, capsys):
 @pytest.mark.slow
 @pytest.mark.parametrize("what", CHANGES)
 def test_each_change_is_named(what):
-    found = programs.compare_world(TEXT, load_world(changed(what)), states=10, steps=0)
+    found = cli.compare_world(TEXT, load_world(changed(what)), states=10, steps=0)
     assert not found.equal
     require(found.first, what)
 
@@ -85,7 +86,7 @@ def require(first, what: str) -> None:
 def test_a_difference_is_the_exit_code_and_is_printed(tmp_path, capsys, monkeypatch):
     path = tmp_path / "world.xml"
     path.write_text(TEXT)
-    module = sys.modules[programs.compare_world.__module__]
+    module = sys.modules[cli.compare_world.__module__]
     monkeypatch.setattr(module, "load_world", lambda source: load_world(changed("damping")))
     assert main(["check", str(path), "--against", "mujoco", "--states", "2", "--steps", "100"]) == 1
     out = capsys.readouterr().out
@@ -115,7 +116,7 @@ OF_SWING = {
 def test_differences_that_show_at_limits_in_steps_or_in_sensors_are_found(what):
     old, new, quantity = OF_SWING[what]
     assert old in SWING
-    found = programs.compare_world(SWING, load_world(SWING.replace(old, new)), states=8, steps=0)
+    found = cli.compare_world(SWING, load_world(SWING.replace(old, new)), states=8, steps=0)
     different = {kind: x.different for kind, x in found.accelerations.items()}
     assert different["at limits"]
     if what in ("control range", "equality"):
@@ -127,7 +128,7 @@ def test_differences_that_show_at_limits_in_steps_or_in_sensors_are_found(what):
 
 
 def test_a_world_is_equal_in_all_states():
-    found = programs.compare_world(SWING, states=8, steps=20)
+    found = cli.compare_world(SWING, states=8, steps=20)
     assert found.equal
     assert found.rollout is not None
     assert all(max(x.step_error, x.sensor_error) < 1e-12 for x in found.accelerations.values())
@@ -137,7 +138,7 @@ def test_a_world_is_equal_in_all_states():
 def test_states_that_hang_on_rounding_are_set_apart():
     text = """<mujoco><worldbody><geom type="plane" size="1 1 1"/>
     <body pos="0 0 .1"><freejoint/><geom size=".1"/></body></worldbody></mujoco>"""
-    found = programs.compare_world(text, states=2, steps=20)
+    found = cli.compare_world(text, states=2, steps=20)
     start = found.accelerations["initial"]
     assert (start.states, start.on_switches, start.different) == (1, 1, 0)
     assert start.own_change > 0.1
@@ -150,11 +151,11 @@ def test_a_world_that_only_ever_just_touches_is_compared_with_other_margins():
     <body pos="0 0 .1"><joint type="slide" axis="1 0 0"/><joint type="slide" axis="0 1 0"/>
     <geom size=".1" friction="{0}"/></body>
     </body></worldbody></mujoco>"""
-    found = programs.compare_world(text.format(1), states=2, steps=20)
+    found = cli.compare_world(text.format(1), states=2, steps=20)
     assert (found.margin_change, found.comparable, found.equal) == (1e-6, True, True)
     assert [x.states for x in found.accelerations.values()] == [2, 4, 4, 4]
     assert all(x.on_switches == 0 for x in found.accelerations.values())
-    other = programs.compare_world(text.format(1), load_world(text.format(0.5)), states=2, steps=20)
+    other = cli.compare_world(text.format(1), load_world(text.format(0.5)), states=2, steps=20)
     assert (other.comparable, other.equal) == (True, False)
     assert other.first is not None
 
@@ -163,7 +164,7 @@ def test_a_world_that_only_ever_just_touches_is_compared_with_other_margins():
 @pytest.mark.parametrize(("package", "name"), LOCOMOTION)
 def test_rollouts_of_1000_steps_agree_up_to_their_horizon(package, name):
     """The horizon is how long MuJoCo's own roll-outs, shifted by 1e-12, stay together."""
-    found = programs.compare_world(path_of(package, name), states=2, steps=1000)
+    found = cli.compare_world(path_of(package, name), states=2, steps=1000)
     assert found.rollout is not None
     print(f"{package} {name}: {found.rollout}")
     assert found.rollout.steps == 1000
@@ -179,8 +180,8 @@ def test_what_is_refused_is_told(tmp_path, capsys):
     assert main(["check", str(path), "--against", "mujoco"]) == 2
     assert "sleep" in capsys.readouterr().err
     with pytest.raises(Exception, match="sleep") as caught:
-        programs.compare_world(path)
-    assert programs.why_refused(caught.value) == ["the flag 'sleep' in <option>"]
+        cli.compare_world(path)
+    assert why_refused(caught.value) == ["the flag 'sleep' in <option>"]
 
 
 def test_mistakes(tmp_path, capsys):
@@ -193,5 +194,5 @@ def test_mistakes(tmp_path, capsys):
     assert main(["check", str(path), "--against", "mujoco", "--steps", "-1"]) == 2
     assert "steps is -1" in capsys.readouterr().err
     path.write_text("<mujoco/>")
-    assert programs.why_no_world(path) == "nothing moves"
-    assert programs.why_no_world(tmp_path / "nowhere.xml")
+    assert why_no_world(str(path)) == "nothing moves"
+    assert why_no_world(str(tmp_path / "nowhere.xml"))

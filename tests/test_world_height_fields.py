@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from world_contacts import OnArrays, difference
 
-from jaxdyn import RobotFileError, RobotFileWarning, load_world, programs
+from jaxdyn import RobotFileError, RobotFileWarning, cli, load_world
 from jaxdyn.geometry import FAR
 from jaxdyn.io.mjcf import geom_pairs, shapes_of_pair
 
@@ -147,7 +147,7 @@ def largest_gap(prism: np.ndarray, corners: np.ndarray, axes: np.ndarray) -> flo
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", SIZES)
 def test_scene_on_a_height_field_is_mujocos(kind):
-    found = programs.compare_world(world_text(kind), states=4, steps=150)
+    found = cli.compare_world(world_text(kind), states=4, steps=150)
     assert found.equal, found
 
 

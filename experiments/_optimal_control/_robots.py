@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments._benchmark_models import model_of
+from experiments._motion_tasks import ARM_CAPSULES, OBSTACLE, motion_task
 from experiments._optimal_control._benchmark import Benchmark, Guess
 from jaxdyn import SE3, ContactShape, Model, Sphere, generalized_gravity
-from jaxdyn.programs import ARM_CAPSULES, OBSTACLE, motion_task
 from jaxdyn.trajopt import (
     ClearanceResidual,
     Constraint,
@@ -168,8 +168,8 @@ def waypoints_guess(problem: Problem) -> Guess:
 
 
 def panda_past_sphere() -> Problem:
-    """Return the arm's task of `jaxdyn optimize` with limits of torques, joints and speeds, and with goal and rest as
-    terminal constraints."""
+    """Return the arm's task of `experiments.optimize` with limits of torques, joints and speeds, and with goal and rest
+    as terminal constraints."""
     task = motion_task("arm", 75).problem
     dynamics = task.dynamics
     assert isinstance(dynamics, ModelDynamics)
@@ -210,6 +210,6 @@ ROBOTS = {
         hector_waypoints, "Simple-Robotics/aligator, examples/quadrotor_obstacles.py", waypoints_guess, best=4.068096
     ),
     "panda_past_sphere": Benchmark(
-        panda_past_sphere, "this project's `jaxdyn optimize`, task `arm`", at_rest, best=0.5360371
+        panda_past_sphere, "this project's `experiments.optimize`, task `arm`", at_rest, best=0.5360371
     ),
 }

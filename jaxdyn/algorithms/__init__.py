@@ -18,7 +18,6 @@ from jaxdyn.algorithms._constraint_projection import (
     project_configuration,
     project_velocity,
 )
-from jaxdyn.algorithms._constraints import constraint_error, constraint_forces, constraint_jacobian, loop_opening
 from jaxdyn.algorithms._crba import crba
 from jaxdyn.algorithms._energy import center_of_mass, kinetic_energy, potential_energy
 from jaxdyn.algorithms._first_derivatives import aba_derivatives, rnea_derivatives
@@ -36,6 +35,7 @@ from jaxdyn.algorithms._joint_motions import (
     motion_map,
 )
 from jaxdyn.algorithms._kinematics import forward_kinematics, frame_jacobian, frame_pose, frame_velocity
+from jaxdyn.algorithms._loop_constraints import constraint_error, constraint_forces, constraint_jacobian, loop_opening
 from jaxdyn.algorithms._loop_steps import loop_displacement, momentum_ahead
 from jaxdyn.algorithms._mass_matrix import (
     inverse_mass_matrix,
@@ -69,12 +69,6 @@ from jaxdyn.algorithms.formulations._articulated_bodies import (
     articulated_bodies,
     articulated_inertias,
 )
-from jaxdyn.algorithms.formulations._closed_loops import (
-    AugmentedEquations,
-    MinimalEquations,
-    augmented_equations,
-    minimal_equations,
-)
 from jaxdyn.algorithms.formulations._cut_joints import CutJoints, cut_joints
 from jaxdyn.algorithms.formulations._denoc import DeNOC, denoc, denoc_matrices
 from jaxdyn.algorithms.formulations._lagrangian import (
@@ -85,6 +79,12 @@ from jaxdyn.algorithms.formulations._lagrangian import (
     mass_matrix_derivative,
     mass_matrix_from_jacobians,
     velocity_products,
+)
+from jaxdyn.algorithms.formulations._loop_equations import (
+    AugmentedEquations,
+    MinimalEquations,
+    augmented_equations,
+    minimal_equations,
 )
 from jaxdyn.algorithms.formulations._newton_euler import NewtonEuler, base_reaction, joint_reactions, newton_euler
 

@@ -13,8 +13,8 @@ from jaxdyn._compile import compiled
 from jaxdyn._errors import naming_arguments, require_positive, require_positive_integer
 from jaxdyn._status import Status
 from jaxdyn._types import Array, Configuration, Float, Velocity
-from jaxdyn.algorithms._constraints import constraint_error
 from jaxdyn.algorithms._joint_motions import dofs_of_joints, from_joints
+from jaxdyn.algorithms._loop_constraints import constraint_error
 from jaxdyn.algorithms.recursions import (
     Robot,
     algorithm,

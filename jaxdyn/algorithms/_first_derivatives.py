@@ -86,7 +86,7 @@ def aba_derivatives(
     return pairs.result(dq), pairs.result(dv), pairs.result(Minv)
 
 
-class _Equations(NamedTuple):
+class _EquationsAtState(NamedTuple):
     """The equations of motion, and what their derivatives need."""
 
     placed: Kinematics
@@ -95,21 +95,21 @@ class _Equations(NamedTuple):
     turning: Turning | None
 
     @staticmethod
-    def at(robot: Robot, q, v, f_ext) -> _Equations:
+    def at(robot: Robot, q, v, f_ext) -> _EquationsAtState:
         at = kinematics(robot, q)
-        return _Equations(at, *equations_and_velocities(robot, *at, v, f_ext), turning(robot, at.poses, f_ext))
+        return _EquationsAtState(at, *equations_and_velocities(robot, *at, v, f_ext), turning(robot, at.poses, f_ext))
 
     def sensitivities(self, robot: Robot, a) -> Sensitivities:
         return sensitivities(robot, self.equations, self.velocities, a, self.turning)
 
 
 def _inverse_derivatives(robot: Robot, pairs: DofMatrices, q, v, a, f_ext, joint_friction: bool):
-    e = _Equations.at(robot, q, v, f_ext)
+    e = _EquationsAtState.at(robot, q, v, f_ext)
     return inverse_matrices(robot, pairs, e.equations, e.sensitivities(robot, a), q, v, joint_friction)
 
 
 def _forward_derivatives(robot: Robot, pairs: DofMatrices, q, v, tau, f_ext, joint_friction: bool):
-    e = _Equations.at(robot, q, v, f_ext)
+    e = _EquationsAtState.at(robot, q, v, f_ext)
     tau = tau - passive_torque(robot, q, v, joint_friction)
     rows = constraint_rows(robot, q, e.placed, v, e.velocities.velocity, e.equations.c)
     a, factors, multipliers = forward(robot, e.equations, tau, rows)
@@ -126,12 +126,12 @@ def _forward_derivatives(robot: Robot, pairs: DofMatrices, q, v, tau, f_ext, joi
 
 
 def _rnea_pullback(robot: Robot, y, q, v, a, f_ext=None, *, joint_friction: bool):
-    e = _Equations.at(robot, q, v, f_ext)
+    e = _EquationsAtState.at(robot, q, v, f_ext)
     return inverse_products(robot, e.equations, e.sensitivities(robot, a), y, q, v, joint_friction)
 
 
 def _aba_pullback(robot: Robot, y, q, v, tau, f_ext=None, *, joint_friction: bool):
-    e = _Equations.at(robot, q, v, f_ext)
+    e = _EquationsAtState.at(robot, q, v, f_ext)
     tau = tau - passive_torque(robot, q, v, joint_friction)
     a, factors, _ = forward(robot, e.equations, tau)
     y = solve(robot, e.equations, factors, y)

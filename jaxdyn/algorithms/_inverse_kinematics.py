@@ -259,7 +259,7 @@ def _free(model: Model, q, gradient):
     return jnp.ones_like(gradient).at[..., at_v].set(jnp.where(held, 0, jnp.ones((), q.dtype)))
 
 
-class _Search(Iterate):
+class _StartSearch(Iterate):
     """The search from one start, and the best point over all starts so far."""
 
     q: Array
@@ -276,7 +276,7 @@ class _Search(Iterate):
     """The point with the least cost over all starts: `q`, cost, error."""
 
 
-def _step(search: _Search, free, multiple):
+def _step(search: _StartSearch, free, multiple):
     """Return the damped Gauss-Newton step of the free coordinates `[*batch, nv]`, and the decrease of the cost that it
     promises `[*batch]`."""
     J = search.jacobian * free[..., None, :]
@@ -291,17 +291,17 @@ def _step(search: _Search, free, multiple):
     return step, 0.5 * (step * (damping[..., None] * step - g)).sum(axis=-1)
 
 
-def _search(problem: _Problem, q0, restarts, tolerance: float, max_iterations: int) -> _Search:
+def _search(problem: _Problem, q0, restarts, tolerance: float, max_iterations: int) -> _StartSearch:
     model, batch, dtype = problem.model, q0.shape[:-1], q0.dtype
     lower, upper = (jnp.asarray(x, dtype) for x in (model.position_lower, model.position_upper))
     relative = float(jnp.finfo(dtype).eps) ** 0.8
 
-    def advance(search: _Search) -> _Search:
+    def advance(search: _StartSearch) -> _StartSearch:
         gradient = product("...mi,...m->...i", search.jacobian, search.residual)
         free = _free(model, search.q, gradient)
         resting = jnp.isinf(search.cost) | (search.status != Status.RUNNING)
 
-        def trial(multiple) -> _Search:
+        def trial(multiple) -> _StartSearch:
             step, promised = _step(search, free, multiple)
             step = jnp.where(resting[..., None], 0, step)
             # A step below the tolerance promises nothing.
@@ -330,7 +330,7 @@ def _search(problem: _Problem, q0, restarts, tolerance: float, max_iterations: i
     residual, jacobian, _ = jax.eval_shape(lambda q: _errors(problem, q), q0)
     infinite, zero = jnp.full(batch, jnp.inf, dtype), jnp.zeros(batch, int)
     q0 = jnp.clip(q0, lower, upper)
-    first = _Search(
+    first = _StartSearch(
         cost=infinite,
         expected=infinite,
         damping=jnp.full(batch, _DAMPING.first, dtype),
@@ -348,7 +348,7 @@ def _search(problem: _Problem, q0, restarts, tolerance: float, max_iterations: i
     return lax.while_loop(lambda search: (search.status == Status.RUNNING).any(), advance, first)
 
 
-def _restart(search: _Search, restarts, lower, upper) -> _Search:
+def _restart(search: _StartSearch, restarts, lower, upper) -> _StartSearch:
     """Return the search from the next start, for the elements whose present search ended or slowed down."""
     if not len(restarts):
         return search

@@ -9,19 +9,18 @@ import sys
 from collections.abc import Sequence
 
 from jaxdyn._errors import DataError
-from jaxdyn.programs import MISTAKE, exit_code
+from jaxdyn.cli._application import MISTAKE, exit_code
 
 COMMANDS = {
     "info": "the content of a robot's file: bodies, joints, limits, masses, and likely mistakes",
     "view": "show a robot in the browser",
     "check": "compare the dynamics with Pinocchio (URDF) or MuJoCo (MJCF)",
     "identify": "identify inertias, friction and rotor inertias from recordings of motion and torques",
-    "optimize": "find motions: swing-ups, an arm that reaches past an obstacle, a quadrotor",
-    "benchmark": "measure how fast a robot's dynamics run and compile on this machine",
 }
+"""The commands, and what they do. The command `x` is the function `main` of the module `_x_command`."""
 HELP = f"""usage: jaxdyn COMMAND [...]
 
-Rigid-body dynamics, system identification and trajectory optimization for a robot's URDF or MJCF file.
+Rigid-body dynamics and system identification for a robot's URDF or MJCF file.
 
 commands:
 {"\n".join(f"  {name:<10} {text}" for name, text in COMMANDS.items())}
@@ -30,7 +29,6 @@ examples:
   jaxdyn info robot.urdf
   jaxdyn check robot.urdf --free-base
   jaxdyn identify --name try --robot arm --recording simulated --fit-start 0 --fit-stop 14 --test-stop 20
-  jaxdyn optimize --name swing-up --task pendulum
 
 `jaxdyn COMMAND --help` explains each command, `jaxdyn --version` prints the version.
 Exit codes: 0 success, 1 a check found a difference, 2 a mistake in the arguments or files, 130 interrupted."""
@@ -60,4 +58,4 @@ def _run(command: str, *arguments: str) -> int | None:
         near = difflib.get_close_matches(command, COMMANDS, n=1)
         hint = f"did you mean {near[0]}?" if near else f"the commands are {', '.join(COMMANDS)}"
         raise DataError(f"no command {command!r}: {hint}")
-    return importlib.import_module(f"jaxdyn.cli._{command}").main(list(arguments))
+    return importlib.import_module(f"jaxdyn.cli._{command}_command").main(list(arguments))

@@ -1,6 +1,6 @@
 """Coulomb friction, with the exact and with a smooth sign, and the smooth sign that other laws share."""
 
-from jaxdyn.friction._law import AbstractFriction, Values, array_module
+from jaxdyn.friction._abstract_friction import AbstractFriction, Values, array_module
 
 
 class ExactCoulomb(AbstractFriction):

@@ -1,7 +1,7 @@
 """Sums of friction laws, and the friction that a model has in its joints."""
 
+from jaxdyn.friction._abstract_friction import AbstractFriction, Values
 from jaxdyn.friction._coulomb import Coulomb
-from jaxdyn.friction._law import AbstractFriction, Values
 from jaxdyn.friction._viscous import Viscous
 
 

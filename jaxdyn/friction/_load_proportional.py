@@ -1,7 +1,7 @@
 """Friction in proportion to the load."""
 
+from jaxdyn.friction._abstract_friction import AbstractFriction, Values
 from jaxdyn.friction._coulomb import smooth_sign, smooth_sign_secant, smooth_sign_slope
-from jaxdyn.friction._law import AbstractFriction, Values
 
 
 class LoadProportional(AbstractFriction):

@@ -1,7 +1,7 @@
 """Coulomb friction that is higher near rest."""
 
+from jaxdyn.friction._abstract_friction import AbstractFriction, Values, array_module
 from jaxdyn.friction._coulomb import smooth_sign, smooth_sign_secant, smooth_sign_slope
-from jaxdyn.friction._law import AbstractFriction, Values, array_module
 
 
 class Stribeck(AbstractFriction):

@@ -1,6 +1,6 @@
 """Viscous friction."""
 
-from jaxdyn.friction._law import AbstractFriction, Values, array_module
+from jaxdyn.friction._abstract_friction import AbstractFriction, Values, array_module
 
 
 class Viscous(AbstractFriction):

@@ -2,6 +2,13 @@
 
 from jaxdyn.joints import Topology
 from jaxdyn.model._actuator_descriptions import Actuator
+from jaxdyn.model._body_inertia import (
+    BodyInertia,
+    inertial_parameters,
+    require_inertias,
+    rotational_about_center,
+    unphysical_reason,
+)
 from jaxdyn.model._builder import (
     STANDARD_GRAVITY,
     Joint,
@@ -13,13 +20,6 @@ from jaxdyn.model._builder import (
 )
 from jaxdyn.model._edit_arguments import Placement, pose_in_body
 from jaxdyn.model._fields import FRICTION_VELOCITY, JOINT_FIELDS, LEAVES, Leaf
-from jaxdyn.model._inertia import (
-    BodyInertia,
-    inertial_parameters,
-    require_inertias,
-    rotational_about_center,
-    unphysical_reason,
-)
 from jaxdyn.model._loop_edits import require_no_loops, with_coupling, with_loop, without_loops
 from jaxdyn.model._mobility import mobility
 from jaxdyn.model._model import Frame, Model, parameters_of

@@ -22,9 +22,7 @@ from jaxdyn._errors import (
 )
 from jaxdyn._types import ArrayLike
 from jaxdyn.joints import JOINT_TYPES, Topology, joint_nq, joint_nv
-from jaxdyn.model._edit_arguments import require_poses, require_values
-from jaxdyn.model._fields import FRICTION_VELOCITY, JOINT_FIELDS, LEAVES
-from jaxdyn.model._inertia import (
+from jaxdyn.model._body_inertia import (
     BodyInertia,
     inertial_parameters,
     real_array,
@@ -32,6 +30,8 @@ from jaxdyn.model._inertia import (
     warn_if_unphysical,
     warn_of_far_masses,
 )
+from jaxdyn.model._edit_arguments import require_poses, require_values
+from jaxdyn.model._fields import FRICTION_VELOCITY, JOINT_FIELDS, LEAVES
 from jaxdyn.model._loop_edits import with_coupling, with_loop
 from jaxdyn.model._model import Model
 from jaxdyn.model._singular_motions import warn_of_singular_motions

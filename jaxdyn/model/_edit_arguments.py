@@ -11,8 +11,8 @@ from jax.core import Tracer
 from jaxdyn._errors import ModelError, ShapeError, broadcast_batches, require_last_axes
 from jaxdyn._types import Array, ArrayLike, Float
 from jaxdyn.joints import JOINT_TYPES, Topology, joint_nq
+from jaxdyn.model._body_inertia import BodyInertia, require_mass, rounding, warn_if_unphysical
 from jaxdyn.model._fields import LEAVES, Leaf, ModelFields
-from jaxdyn.model._inertia import BodyInertia, require_mass, rounding, warn_if_unphysical
 from jaxdyn.model._plausible_configurations import warn_beyond_limits
 from jaxdyn.model._row_tables import join, numpy_unless_tracing, take
 from jaxdyn.spatial import IDENTITY_POSE, SE3, compose_poses, pose_array

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxdyn.joints import LoopFrames, integrate, loop_errors, loop_forces, neutral
+from jaxdyn.model._body_inertia import dof_columns
 from jaxdyn.model._fields import LEAVES, ModelFields
-from jaxdyn.model._inertia import dof_columns
 from jaxdyn.model._singular_motions import configurations, motion_transforms, node_poses
 from jaxdyn.model._spanning_tree import mimic_matrix, spanning_coordinates
 from jaxdyn.spatial import IDENTITY_POSE, Mat3, Vec3, compose_poses, quaternion_to_rotation

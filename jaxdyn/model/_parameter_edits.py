@@ -15,8 +15,8 @@ from jaxdyn._errors import ModelError, look_up, naming_arguments, require_positi
 from jaxdyn._types import Array, ArrayLike, Float
 from jaxdyn.joints import JOINT_TYPES
 from jaxdyn.model import _edit_arguments as arguments
+from jaxdyn.model._body_inertia import BodyInertia, require_resistance
 from jaxdyn.model._fields import LEAVES, ModelFields
-from jaxdyn.model._inertia import BodyInertia, require_resistance
 from jaxdyn.model._row_tables import add_rows, append, library, numpy_unless_tracing, set_row, take
 from jaxdyn.model._singular_motions import warn_of_new_singular_motions
 from jaxdyn.spatial import transform_inertial_parameters

@@ -13,8 +13,8 @@ from jax.core import Tracer
 
 from jaxdyn._errors import PhysicalityWarning, warn
 from jaxdyn.joints import Topology, coordinate_range, neutral
+from jaxdyn.model._body_inertia import dof_columns, spatial_matrices
 from jaxdyn.model._fields import LEAVES, ModelFields
-from jaxdyn.model._inertia import dof_columns, spatial_matrices
 from jaxdyn.model._spanning_tree import mimic_matrix, spanning_coordinates
 from jaxdyn.spatial import IDENTITY_POSE, compose_poses, inertia_matrix, quaternion_to_rotation
 

@@ -16,8 +16,8 @@ from jaxdyn._errors import ModelError
 from jaxdyn._types import Array, ArrayLike, Float
 from jaxdyn.joints import JOINT_TYPES, Coupling, Loop, Topology, neutral
 from jaxdyn.model import _edit_arguments as arguments
+from jaxdyn.model._body_inertia import require_resistance
 from jaxdyn.model._fields import LEAVES, ModelFields
-from jaxdyn.model._inertia import require_resistance
 from jaxdyn.model._row_tables import add_rows, append, constant, join, numpy_unless_tracing, take
 from jaxdyn.model._singular_motions import warn_of_new_singular_motions
 from jaxdyn.spatial import IDENTITY_POSE, SE3, compose_poses, transform_inertial_parameters

@@ -12,9 +12,9 @@ from jax.core import Tracer
 
 from jaxdyn._printing import is_concrete, lines_as_table
 from jaxdyn.joints import JOINT_TYPES, LOOP_ROWS
+from jaxdyn.model._body_inertia import far_masses, rounding, unphysical_beyond_rounding
 from jaxdyn.model._edit_arguments import batches_of
 from jaxdyn.model._fields import LEAVES, ModelFields
-from jaxdyn.model._inertia import far_masses, rounding, unphysical_beyond_rounding
 from jaxdyn.model._mobility import mobility
 from jaxdyn.model._singular_motions import in_double_precision, singular_motions
 from jaxdyn.model._stable_steps import stable_steps

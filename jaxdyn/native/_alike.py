@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxdyn.native._graph import CONDITIONS, Node
-from jaxdyn.native._order import Part, Rounds
+from jaxdyn.native._order import KernelPart, Rounds
 from jaxdyn.native._values import angle_of_input
 
 LEAST = 10_000
@@ -51,12 +51,12 @@ class Stretch(NamedTuple):
     """The nodes from outside that it uses, in the order in which it does."""
 
 
-def with_alike_parts(steps: Sequence[Part | Rounds], keys: Keys) -> list[Part | Rounds]:
+def with_alike_parts(steps: Sequence[KernelPart | Rounds], keys: Keys) -> list[KernelPart | Rounds]:
     """Return the steps of a program, cut so that many parts are alike where that pays."""
-    out: list[Part | Rounds] = []
-    run: list[Part] = []
+    out: list[KernelPart | Rounds] = []
+    run: list[KernelPart] = []
     for step in steps:
-        if isinstance(step, Part):
+        if isinstance(step, KernelPart):
             run.append(step)
             continue
         condition, body = (with_alike_parts(x, keys) for x in (step.condition, step.body))
@@ -65,7 +65,7 @@ def with_alike_parts(steps: Sequence[Part | Rounds], keys: Keys) -> list[Part | 
     return [*out, *_cut(run, keys)]
 
 
-def _cut(run: list[Part], keys: Keys) -> list[Part]:
+def _cut(run: list[KernelPart], keys: Keys) -> list[KernelPart]:
     """Return the parts of a program without loops."""
     order = [n for part in run for n in part.nodes]
     if len(order) < LEAST:
@@ -76,10 +76,10 @@ def _cut(run: list[Part], keys: Keys) -> list[Part]:
         first.setdefault(s.shape, s)
     if sum(s.end - s.begin for s in first.values()) > WORTHWHILE * len(order):
         return run
-    parts = [Part(order[s.begin : s.end], []) for s in stretches]
+    parts = [KernelPart(order[s.begin : s.end], []) for s in stretches]
     parts[-1].stored += [x for part in run for x in part.stored]
     # The first part also keeps results that need no operation, the last one what a loop carries.
-    like: dict[int, Part] = {}
+    like: dict[int, KernelPart] = {}
     for part, s in list(zip(parts, stretches, strict=True))[1:-1]:
         other = like.setdefault(s.shape, part)
         part.like = None if other is part else other

@@ -34,10 +34,10 @@ class Node:
 
 
 @dataclasses.dataclass(eq=False)
-class Loop:
+class GraphLoop:
     """A loop of a program. Each element of the batch goes on as long as its condition holds."""
 
-    outer: Loop | None
+    outer: GraphLoop | None
     """The loop around it."""
     starts: list[Scalar]
     """The values that it carries at its start."""
@@ -65,13 +65,13 @@ class Graph:
         self.nodes.append(node)
         return node
 
-    def loop(self, outer: Loop | None, starts: list[Scalar]) -> Loop:
+    def loop(self, outer: GraphLoop | None, starts: list[Scalar]) -> GraphLoop:
         """Return a new loop, without its rounds."""
-        loop = Loop(outer, starts)
+        loop = GraphLoop(outer, starts)
         loop.carried = [self._of_loop("carried", (loop, k)) for k in range(len(starts))]
         return loop
 
-    def close(self, loop: Loop, again: Scalar, ends: list[Scalar]) -> list[Node]:
+    def close(self, loop: GraphLoop, again: Scalar, ends: list[Scalar]) -> list[Node]:
         """Return the results of a loop, given its condition and what it carries after a round."""
         loop.again = again
         loop.ends = [self.select(again, *x) for x in zip(loop.carried, ends, strict=True)]

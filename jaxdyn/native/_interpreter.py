@@ -13,7 +13,7 @@ from jax.extend import core
 
 from jaxdyn.native._arrays import UnsupportedError, common, constant, is_static, objects, static_again
 from jaxdyn.native._data_movement import DataMovement
-from jaxdyn.native._graph import Graph, Loop, Node
+from jaxdyn.native._graph import Graph, GraphLoop, Node
 
 MAX_OPERATIONS = 400_000
 """A function of more operations is not specialized."""
@@ -63,7 +63,7 @@ def count_operations(jaxpr) -> tuple[int, int]:
 class Interpreter(DataMovement):
     """Evaluates jaxprs on arrays of nodes."""
 
-    loop: Loop | None = None
+    loop: GraphLoop | None = None
     """The loop whose round is evaluated."""
 
     def __init__(self, graph: Graph, precision: float):

@@ -17,8 +17,8 @@ from jaxdyn.native._blocks import element
 from jaxdyn.native._emit import LARGEST_ANGLE, Body, Kind
 from jaxdyn.native._graph import Node
 from jaxdyn.native._interface import Interface
-from jaxdyn.native._order import Part, Rounds, cut_common, divided, joined, operands, rows_of_crossing
-from jaxdyn.native._parts import Places, Rows, paired_angles, part_functions, results, rows_of
+from jaxdyn.native._kernel_functions import KernelRows, MemoryPlaces, paired_angles, part_functions, results, rows_of
+from jaxdyn.native._order import KernelPart, Rounds, cut_common, divided, joined, operands, rows_of_crossing
 from jaxdyn.native._prepare import prepare_functions
 from jaxdyn.native._specialize import Program, Repetition
 from jaxdyn.native._sums import piece_row, sum_functions
@@ -62,7 +62,7 @@ def module_of(program: Program, bits: int, lanes: int, interface: Interface) -> 
     crossing, waiting = rows_of_crossing(steps)
     prepared, kept = cut_common(common, shared)
     texts = prepare_functions(prepared, kept, one, declared) if shared else []
-    functions, calls = part_functions(program, steps, Places(rows, shared, crossing, waiting), kind, declared)
+    functions, calls = part_functions(program, steps, MemoryPlaces(rows, shared, crossing, waiting), kind, declared)
     texts += functions
     waiting += 1
     texts.append(_angles(_angle_rows(program, rows), kind, declared))
@@ -87,7 +87,7 @@ def function_attributes(kind: Kind) -> str:
     return f"attributes #0 = {{ nounwind {width} }}"
 
 
-def _angle_rows(program: Program, rows: Rows) -> list[int]:
+def _angle_rows(program: Program, rows: KernelRows) -> list[int]:
     """Return the rows of the inputs that are, times 1 or 1/2, arguments of sine and cosine."""
     roots = (angle_of_input(n.args[0])[1] for n in program.nodes if n.op in ("sin", "cos") and not n.uniform)
     return sorted({rows.inputs[r.args[0]] + r.args[1] for r in roots if r is not None and not r.uniform})
@@ -117,10 +117,10 @@ def _angles(angle_rows: Sequence[int], kind: Kind, declared: set[str]) -> str:
     return "\n".join([header, *body.lines, "  ret ptr %in", "}"])
 
 
-def _calls(body: Body, steps: Iterable[Part | Rounds], calls: dict[Part, str], crossing: dict) -> None:
+def _calls(body: Body, steps: Iterable[KernelPart | Rounds], calls: dict[KernelPart, str], crossing: dict) -> None:
     """Append the calls of parts, and the loops around them, which go on as long as any lane does."""
     for step in steps:
-        if isinstance(step, Part):
+        if isinstance(step, KernelPart):
             body.line(calls[step])
             continue
         kind, (top, more, after) = body.kind, [body.block() for _ in range(3)]
@@ -139,7 +139,7 @@ def _calls(body: Body, steps: Iterable[Part | Rounds], calls: dict[Part, str], c
 class _Transfers:
     """The moves of a block between users' arrays and rows."""
 
-    def __init__(self, body: Body, program: Program, rows: Rows):
+    def __init__(self, body: Body, program: Program, rows: KernelRows):
         self.body, self.program, self.rows = body, program, rows
         self.used = {x.args[0] for x in program.nodes if x.op == "input"} | set(program.carried)
 
@@ -179,9 +179,9 @@ class _Transfers:
 
 def _blocks(
     program: Program,
-    rows: Rows,
-    steps: Sequence[Part | Rounds],
-    calls: dict[Part, str],
+    rows: KernelRows,
+    steps: Sequence[KernelPart | Rounds],
+    calls: dict[KernelPart, str],
     crossing: dict,
     waiting: int,
     kind: Kind,
@@ -251,7 +251,7 @@ def _sums_entry(program: Program) -> int:
     return 2 * len(program.inputs) + len(program.outputs)
 
 
-def _totals(program: Program, rows: Rows, kind: Kind, piece: int) -> str:
+def _totals(program: Program, rows: KernelRows, kind: Kind, piece: int) -> str:
     """The end of a handler of a program with sums over the batch, when the rows of all pieces are there."""
     body = Body(Kind(kind.bits, 1), set())
     transfers = _Transfers(body, program, rows)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 
-from jaxdyn.native._graph import Loop, Node, Scalar
+from jaxdyn.native._graph import GraphLoop, Node, Scalar
 
 PART = 25000
 """The most operations in one function of a kernel. The compiler's time grows faster than the length of a function, but
@@ -17,13 +17,13 @@ which the compiler makes branches of choices, in a time that grows faster still.
 
 
 @dataclasses.dataclass(eq=False)
-class Part:
+class KernelPart:
     """The operations of one function of a kernel."""
 
     nodes: list[Node]
-    stored: list[tuple[Scalar, Node | Loop]]
+    stored: list[tuple[Scalar, Node | GraphLoop]]
     """The values that it leaves at its end for a carried value, or as the condition of a loop."""
-    like: Part | None = None
+    like: KernelPart | None = None
     """An earlier part that computes the same with other numbers, whose function it shares."""
 
 
@@ -31,19 +31,19 @@ class Part:
 class Rounds:
     """A loop's functions."""
 
-    loop: Loop
-    condition: list[Part | Rounds]
-    body: list[Part | Rounds]
+    loop: GraphLoop
+    condition: list[KernelPart | Rounds]
+    body: list[KernelPart | Rounds]
 
 
-def divided(results: Sequence[Scalar]) -> list[Part | Rounds]:
+def divided(results: Sequence[Scalar]) -> list[KernelPart | Rounds]:
     """Return the parts and loops of a program with some results, in their order; the last one is a part."""
     return _steps(results, (), set(), {})
 
 
-def _steps(results: Sequence[Scalar], stored: Iterable, done: set[int], needed: dict[Loop, list[Node]]) -> list:
+def _steps(results: Sequence[Scalar], stored: Iterable, done: set[int], needed: dict[GraphLoop, list[Node]]) -> list:
     """Return the steps that compute and store values; those of nodes that are done come before."""
-    steps: list[Part | Rounds] = []
+    steps: list[KernelPart | Rounds] = []
     nodes: list[Node] = []
     rounds: list[Rounds] = []
 
@@ -55,7 +55,7 @@ def _steps(results: Sequence[Scalar], stored: Iterable, done: set[int], needed: 
             return needed[loop]
         return [a for a in operands(node) if not a.uniform]
 
-    met: set[Loop] = set()
+    met: set[GraphLoop] = set()
     for node in by_results((x for x in results if type(x) is not Node or not x.uniform), done, before):
         if node.op != "result":
             nodes += [node] if node.op not in ("input", "carried") else []
@@ -73,7 +73,7 @@ def _steps(results: Sequence[Scalar], stored: Iterable, done: set[int], needed: 
     return [*steps, *_parts(nodes, stored)]
 
 
-def _needed(loop: Loop) -> list[Node]:
+def _needed(loop: GraphLoop) -> list[Node]:
     """Return what a loop needs from outside."""
     first = loop.carried[0].number
     ends = [x for x in (*loop.starts, loop.again, *loop.ends) if type(x) is Node]
@@ -99,16 +99,16 @@ def _needed(loop: Loop) -> list[Node]:
     return [x for number, x in needed.items() if number not in inside and not x.uniform]
 
 
-def _is_within(inner: Loop | None, loop: Loop) -> bool:
+def _is_within(inner: GraphLoop | None, loop: GraphLoop) -> bool:
     while inner is not None and inner is not loop:
         inner = inner.outer
     return inner is loop
 
 
-def _parts(order: list[Node], stored: Iterable) -> list[Part]:
+def _parts(order: list[Node], stored: Iterable) -> list[KernelPart]:
     count = max(1, -(-len(order) // PART))
     length = -(-len(order) // count)
-    parts = [Part(order[i * length : (i + 1) * length], []) for i in range(count)]
+    parts = [KernelPart(order[i * length : (i + 1) * length], []) for i in range(count)]
     parts[-1].stored += stored
     return parts
 
@@ -132,13 +132,13 @@ def cut_common(common: list[Node], shared: dict[int, int]) -> tuple[list[list[No
     return parts, kept
 
 
-def each_part(steps: Iterable[Part | Rounds]) -> Iterator[Part]:
+def each_part(steps: Iterable[KernelPart | Rounds]) -> Iterator[KernelPart]:
     """Return all parts in their order."""
     for step in steps:
-        yield from (step,) if isinstance(step, Part) else each_part([*step.condition, *step.body])
+        yield from (step,) if isinstance(step, KernelPart) else each_part([*step.condition, *step.body])
 
 
-def rows_of_crossing(steps: Sequence[Part | Rounds]) -> tuple[dict[int | Loop, int], int]:
+def rows_of_crossing(steps: Sequence[KernelPart | Rounds]) -> tuple[dict[int | GraphLoop, int], int]:
     """Return the rows in which values wait that another part computes than uses, by the numbers of nodes, those of the
     conditions of loops, and the number of rows."""
     parts = list(each_part(steps))
@@ -153,7 +153,7 @@ def rows_of_crossing(steps: Sequence[Part | Rounds]) -> tuple[dict[int | Loop, i
                 # What a loop uses in one round, it uses in the next.
                 ends = [end for begin, end in spans if made < begin <= k <= end]
                 last[a.number] = max(last.get(a.number, 0), k, *ends)
-    rows: dict[int | Loop, int] = {}
+    rows: dict[int | GraphLoop, int] = {}
     vacant: list[int] = []
     leaving: dict[int, list[int]] = {}
     count = 0
@@ -176,14 +176,14 @@ def rows_of_crossing(steps: Sequence[Part | Rounds]) -> tuple[dict[int | Loop, i
     return rows, count
 
 
-def _loops(steps: Iterable[Part | Rounds]) -> Iterator[Rounds]:
+def _loops(steps: Iterable[KernelPart | Rounds]) -> Iterator[Rounds]:
     for step in steps:
         if isinstance(step, Rounds):
             yield step
             yield from _loops([*step.condition, *step.body])
 
 
-def _span(step: Rounds, parts: list[Part]) -> tuple[int, int]:
+def _span(step: Rounds, parts: list[KernelPart]) -> tuple[int, int]:
     """Return the first and the last of a loop's parts."""
     own = [parts.index(x) for x in each_part([step])]
     return own[0], own[-1]
@@ -217,13 +217,17 @@ def operands(node: Node) -> list[Node]:
     return [] if node.op == "input" else [a for a in node.args if type(a) is Node]
 
 
-def joined(steps: Iterable[Part | Rounds], times: int) -> list[Part | Rounds]:
+def joined(steps: Iterable[KernelPart | Rounds], times: int) -> list[KernelPart | Rounds]:
     """Return steps of which parts that follow each other are one, up to so many times the usual length."""
-    out: list[Part | Rounds] = []
+    out: list[KernelPart | Rounds] = []
     for step in steps:
         last = out[-1] if out else None
-        if isinstance(step, Part) and isinstance(last, Part) and len(last.nodes) + len(step.nodes) <= times * PART:
-            out[-1] = Part([*last.nodes, *step.nodes], [*last.stored, *step.stored])
+        if (
+            isinstance(step, KernelPart)
+            and isinstance(last, KernelPart)
+            and len(last.nodes) + len(step.nodes) <= times * PART
+        ):
+            out[-1] = KernelPart([*last.nodes, *step.nodes], [*last.stored, *step.stored])
         else:
             out.append(step)
     return out

@@ -76,7 +76,7 @@ def find_packs(nodes: Sequence[Node], lanes: int) -> list[Pack]:
     own = {n.number for n in nodes}
     loaded = {a.number: a for n in nodes for a in n.args if is_value(a) and a.number not in own}
     inputs = [a for a in loaded.values() if a.op == "input"]
-    packs = _Search([*inputs, *(n for n in nodes if n.op != "neg")], lanes).packs()
+    packs = _PackSearch([*inputs, *(n for n in nodes if n.op != "neg")], lanes).packs()
     return packs if _instructions(nodes, packs) < WORTHWHILE * _instructions(nodes, []) else []
 
 
@@ -109,7 +109,7 @@ def _instructions(nodes: Sequence[Node], packs: Sequence[Pack]) -> int:
     return moves + sum(LENGTHS.get(op, 1) for op in operations)
 
 
-class _Search:
+class _PackSearch:
     def __init__(self, nodes: Sequence[Node], lanes: int):
         self.nodes, self.lanes = nodes, lanes
         self.place: dict[int, tuple[Pack, int]] = {}

@@ -15,7 +15,7 @@ from fractions import Fraction
 from jaxdyn.native._arrays import UnsupportedError
 from jaxdyn.native._emit import LARGEST_ANGLE, LOG_2, PI, Body, Kind
 from jaxdyn.native._graph import Node
-from jaxdyn.native._order import Part, Rounds, divided, each_part, operands
+from jaxdyn.native._order import KernelPart, Rounds, divided, each_part, operands
 from jaxdyn.native._specialize import Program
 from jaxdyn.native._values import Values
 
@@ -323,15 +323,17 @@ def kernel_text(program: Program, name: str) -> str:
     return "\n".join([_HEAD, *sorted(thread.declared), *begin, *registers, *thread.lines, "done:", "  ret;", "}", ""])
 
 
-def _steps_of(program: Program) -> list[Part | Rounds]:
+def _steps_of(program: Program) -> list[KernelPart | Rounds]:
     """Return the parts and loops of a program."""
     if not any(node.op == "result" for node in program.nodes):
-        return [Part(program.nodes, [])]
-    uniform = Part([node for node in program.nodes if node.uniform], [])
+        return [KernelPart(program.nodes, [])]
+    uniform = KernelPart([node for node in program.nodes if node.uniform], [])
     return [uniform, *divided([x for output in program.outputs for x in output])]
 
 
-def _write(thread: Thread, values: ThreadValues, steps: Sequence[Part | Rounds], stores: dict[int, list[str]]) -> None:
+def _write(
+    thread: Thread, values: ThreadValues, steps: Sequence[KernelPart | Rounds], stores: dict[int, list[str]]
+) -> None:
     """Append the instructions of parts and loops; `stores` has the addresses of results by the numbers of their nodes.
 
     Operations stand in the order in which the function computes: the assembler reorders anyway, and for forward

@@ -14,7 +14,7 @@ from jax.custom_derivatives import SymbolicZero
 
 from jaxdyn.algorithms.recursions import Robot, RobotAndParts
 from jaxdyn.solve._convex_problem import Problem
-from jaxdyn.solve._newton import Line, Minimum, Search, factors_at, minimize, minimum, newton_line, searcher
+from jaxdyn.solve._newton import Line, LineSearch, NewtonMinimum, factors_at, minimize, minimum, newton_line, searcher
 from jaxdyn.solve._options import SolverOptions
 
 
@@ -109,7 +109,7 @@ class _PartOfSolution:
         problem = self.equations.problem(robot, parts, now)
         return self._finished(robot, parts, now, problem, minimize(robot, problem, self.options), further)
 
-    def _finished(self, robot: Robot, parts: Any, now, problem: Problem, found: Minimum, further: dict) -> tuple:
+    def _finished(self, robot: Robot, parts: Any, now, problem: Problem, found: NewtonMinimum, further: dict) -> tuple:
         a, multipliers = robot.broadcast(problem.free + found.x), None
         factors: Any = None
         held = getattr(problem.form, "held", None)
@@ -134,11 +134,11 @@ class _PartOfSolution:
         """Return the line of Newton's step."""
         return newton_line(robot, _sparse(robot, problem), x)
 
-    def search(self, robot: Robot, parts: Any, laws: tuple, gains: tuple, line: Line, at: Search) -> Search:
+    def search(self, robot: Robot, parts: Any, laws: tuple, gains: tuple, line: Line, at: LineSearch) -> LineSearch:
         """Return a search along a line after one more step."""
         return searcher(laws, gains, line)(at)
 
-    def end(self, robot: Robot, parts: Any, problem: Problem, found: Minimum, **named: Any) -> tuple:
+    def end(self, robot: Robot, parts: Any, problem: Problem, found: NewtonMinimum, **named: Any) -> tuple:
         """Return everything from the minimum."""
         now, further = self._now(robot, parts, named)
         return self._finished(robot, parts, now, _sparse(robot, problem), found, further)
@@ -206,7 +206,7 @@ def _solve_in_pieces(plan: _SolvePlan, shared: int, *inputs) -> Solution:
     call = plan.bound.call
     problem = call(_function(plan, "setup"), operands, **{k: named[k] for k in plan.names})
     zero = jnp.zeros_like(problem.free[..., :1])
-    found = Minimum(jnp.zeros_like(problem.free), zero, zero)
+    found = NewtonMinimum(jnp.zeros_like(problem.free), zero, zero)
     if problem.laws:
 
         def searcher_of(line: Line):

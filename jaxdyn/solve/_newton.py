@@ -78,7 +78,7 @@ def factors_at(robot: Robot, problem: Problem, x) -> Any:
     return jax.tree.map(robot.broadcast, factors)
 
 
-class Search(NamedTuple):
+class LineSearch(NamedTuple):
     """The state of a search along a line, `[1, *batch]` each."""
 
     length: Any
@@ -90,14 +90,14 @@ class Search(NamedTuple):
     """One where it is at the minimum up to rounding, else zero."""
 
 
-def first_guess(line: Line) -> Search:
+def first_guess(line: Line) -> LineSearch:
     """Return the start of a search: Newton's step."""
     one, zero = jnp.ones_like(line.curvature), jnp.zeros_like(line.curvature)
     infinite = jnp.full_like(one, jnp.inf)
-    return Search(one, zero, infinite, infinite, line.exact)
+    return LineSearch(one, zero, infinite, infinite, line.exact)
 
 
-def searcher(laws: tuple, gains: tuple, line: Line) -> Callable[[Search], Search]:
+def searcher(laws: tuple, gains: tuple, line: Line) -> Callable[[LineSearch], LineSearch]:
     """Return the function that takes a search one step further towards the zero of the slope, which increases along the
     line: of Newton's method or, where that is no progress, a bisection of the interval that has the zero. Before this
     has an end, the length doubles where Newton's method goes back."""
@@ -105,7 +105,7 @@ def searcher(laws: tuple, gains: tuple, line: Line) -> Callable[[Search], Search
     # The potential of a term is one of accelerations over its gain.
     shares = [None if g is None else 1 / g for g in gains]
 
-    def further(at: Search) -> Search:
+    def further(at: LineSearch) -> LineSearch:
         value, rate = line.start + at.length * line.curvature, line.curvature
         terms = jnp.abs(line.start) + at.length * line.curvature
         for path, share in zip(paths, shares, strict=True):
@@ -118,7 +118,7 @@ def searcher(laws: tuple, gains: tuple, line: Line) -> Callable[[Search], Search
         within = following_point(at.length, newton, low, jnp.where(ends, high, low), at.last)
         following = jnp.where(ends, within, jnp.where(newton >= low, newton, 2 * at.length))
         finished = (at.done > 0) | ~(jnp.abs(value) > rounding) | (following == at.length)
-        return Search(
+        return LineSearch(
             jnp.where(finished, at.length, following),
             low,
             high,
@@ -134,7 +134,7 @@ def _sum(x):
     return x.sum(axis=0, keepdims=True)
 
 
-class Minimum(NamedTuple):
+class NewtonMinimum(NamedTuple):
     """The result of Newton's method; the numbers of an element of the batch besides `x` have an axis of length 1."""
 
     x: Any
@@ -144,7 +144,7 @@ class Minimum(NamedTuple):
     """The steps that were taken."""
 
 
-def minimum(options: SolverOptions, line_of: Callable, searcher_of: Callable, x, zero) -> Minimum:
+def minimum(options: SolverOptions, line_of: Callable, searcher_of: Callable, x, zero) -> NewtonMinimum:
     """Return the minimum from `x` on.
 
     `line_of(x)` is `newton_line` and `searcher_of(line)` is `searcher`, and `zero` is a zero for each element of the
@@ -152,20 +152,20 @@ def minimum(options: SolverOptions, line_of: Callable, searcher_of: Callable, x,
     """
     tolerance = options.tolerance_of(x.dtype)
 
-    def unfinished(at: Minimum):
+    def unfinished(at: NewtonMinimum):
         return (at.error > tolerance) & (at.count < options.iterations)
 
-    def newton(at: Minimum) -> Minimum:
+    def newton(at: NewtonMinimum) -> NewtonMinimum:
         line = line_of(at.x)
         length = _searched(options, searcher_of(line), first_guess(line))
         # What has converged stays as it is, so that no element of a batch depends on the others.
-        following = Minimum(at.x + length * line.step, jnp.where(line.exact > 0, zero, line.error), at.count + 1)
+        following = NewtonMinimum(at.x + length * line.step, jnp.where(line.exact > 0, zero, line.error), at.count + 1)
         return jax.tree.map(lambda new, old: jnp.where(unfinished(at), new, old), following, at)
 
-    return lax.while_loop(lambda at: unfinished(at).any(), newton, Minimum(x, zero + jnp.inf, zero))
+    return lax.while_loop(lambda at: unfinished(at).any(), newton, NewtonMinimum(x, zero + jnp.inf, zero))
 
 
-def _searched(options: SolverOptions, further: Callable, start: Search):
+def _searched(options: SolverOptions, further: Callable, start: LineSearch):
     """Return the length of the step at which a line has its minimum."""
 
     def unfinished(at):
@@ -175,10 +175,10 @@ def _searched(options: SolverOptions, further: Callable, start: Search):
     return lax.while_loop(unfinished, lambda at: (further(at[0]), at[1] + 1), begin)[0].length
 
 
-def minimize(robot: Robot, problem: Problem, options: SolverOptions) -> Minimum:
+def minimize(robot: Robot, problem: Problem, options: SolverOptions) -> NewtonMinimum:
     """Return the minimum of a problem."""
     zero = jnp.zeros_like(problem.free[:1])
     if not problem.laws:
-        return Minimum(jnp.zeros_like(problem.free), zero, zero)
+        return NewtonMinimum(jnp.zeros_like(problem.free), zero, zero)
     search = functools.partial(searcher, problem.laws, problem.gains)
     return minimum(options, functools.partial(newton_line, robot, problem), search, problem.start, zero)

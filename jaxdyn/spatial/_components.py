@@ -20,7 +20,7 @@ def pytree[T](cls: type[T]) -> type[T]:
     return jax.tree_util.register_dataclass(dataclasses.dataclass(frozen=True, eq=False)(cls))
 
 
-class Linear:
+class LinearComponents:
     """Sums and multiples, component by component."""
 
     # NumPy arrays on the left of an operator then defer to this class's own operator.
@@ -41,7 +41,7 @@ class Linear:
     __rmul__ = __mul__
 
 
-class Row(Linear):
+class Row(LinearComponents):
     """Components that are numbers: the elements of a row."""
 
     @classmethod

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from jaxdyn.spatial._components import Linear, pytree
+from jaxdyn.spatial._components import LinearComponents, pytree
 from jaxdyn.spatial._motion import Force, Motion
 from jaxdyn.spatial._pose import Pose
 from jaxdyn.spatial._vectors import Mat3, Sym3, Vec3
 
 
 @pytree
-class Inertia(Linear):
+class Inertia(LinearComponents):
     """A rigid body's spatial inertia about the point of reference, in which the dynamics are linear.
 
     `mass`; `first_moment`, the mass times the center of mass; `rotational`, the rotational inertia about the
@@ -50,7 +50,7 @@ class Inertia(Linear):
 
 
 @pytree
-class ArticulatedInertia(Linear):
+class ArticulatedInertia(LinearComponents):
     """A symmetric 6x6 operator from motion to force, `[[angular, coupling], [coupling^T, linear]]`: 21 numbers."""
 
     angular: Sym3

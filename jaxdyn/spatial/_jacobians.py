@@ -6,7 +6,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from jaxdyn.spatial._components import Linear, pytree
+from jaxdyn.spatial._components import LinearComponents, pytree
 from jaxdyn.spatial._motion import Motion
 from jaxdyn.spatial._pose import so3_exp, so3_left_jacobian_apply
 from jaxdyn.spatial._series import cosc, cosc_slope, cotangent_deficit, cotangent_deficit_slope, sincc, sincc_slope
@@ -14,7 +14,7 @@ from jaxdyn.spatial._vectors import Mat3, Vec3
 
 
 @pytree
-class TwistMatrix(Linear):
+class TwistMatrix(LinearComponents):
     """A matrix `[[A, B], [0, A]]` that maps one twist `[linear, angular]` to another."""
 
     diagonal: Mat3

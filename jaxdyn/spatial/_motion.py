@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from jaxdyn.spatial._components import Linear, pytree
+from jaxdyn.spatial._components import LinearComponents, pytree
 from jaxdyn.spatial._vectors import Vec3
 
 
 @pytree
-class Motion(Linear):
+class Motion(LinearComponents):
     """A spatial motion vector: angular part, and linear part at the point of reference."""
 
     angular: Vec3
@@ -38,7 +38,7 @@ class Motion(Linear):
 
 
 @pytree
-class Force(Linear):
+class Force(LinearComponents):
     """A spatial force vector: moment about the point of reference, and force."""
 
     moment: Vec3

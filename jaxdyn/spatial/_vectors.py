@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxdyn.spatial._components import Linear, Row, pytree
+from jaxdyn.spatial._components import LinearComponents, Row, pytree
 
 
 @pytree
@@ -40,7 +40,7 @@ class Vec3(Row):
 
 
 @pytree
-class Mat3(Linear):
+class Mat3(LinearComponents):
     """A 3x3 matrix by its columns."""
 
     x: Vec3

@@ -15,7 +15,7 @@ from jaxdyn._extras import import_extra
 from jaxdyn._waits import saying
 from jaxdyn.viz._clips import Clip, force_surfaces
 from jaxdyn.viz._drawing import Drawing
-from jaxdyn.viz._rays import draw_robots
+from jaxdyn.viz._ray_images import draw_robots
 
 PICTURES = (".png", ".jpg", ".jpeg", ".webp")
 """The endings of the files of pictures."""

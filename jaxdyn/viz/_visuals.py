@@ -21,7 +21,7 @@ from jaxdyn.io.robot_files import enumerate_names, warn
 from jaxdyn.io.urdf import Element, missing_meshes, read_shapes
 from jaxdyn.model import Model
 from jaxdyn.viz._geometry import Visual, box, capsule, cylinder, mesh_of, posed, scaled, sphere
-from jaxdyn.viz._mesh_files import MeshPart, read_mesh
+from jaxdyn.viz._mesh_colors import MeshPart, read_mesh
 
 _GRAY = np.array([0.73, 0.75, 0.78, 1.0])
 """Default color of a surface."""

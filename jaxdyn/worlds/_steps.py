@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdyn._compile import compiled
+from jaxdyn._errors import ModelError, look_up
 from jaxdyn.contact import straight_motion
 from jaxdyn.simulate import Advance, State
 from jaxdyn.solve import SolverReport, solve
@@ -63,6 +64,42 @@ def advanced(world: World, state: State, control: Any, torque: Any, wrenches: An
     return Advance(step_from(given, found), readings, report_of(given, found))
 
 
+READABLE = {
+    "q": "nq",
+    "v": "nv",
+    "sensors": "",
+    "actuator_torque": "nv",
+    "body_centers": "nbody 3",
+    "body_axes": "nbody 3 3",
+    "body_velocities": "nbody 6",
+    "body_wrenches": "nbody 6",
+}
+"""What `World.step_and_read` can read, with the axes of each."""
+
+
+def step_and_read(world: World, state: State, control: Any, names: tuple[str, ...]) -> tuple[State, dict[str, Any]]:
+    """Return the state after a time step, and quantities of the last solution of the constraints in it."""
+    for name in names:
+        look_up(name, READABLE, "quantity of a step")
+    beyond = sorted(set(names) - {"q", "v", "sensors"})
+    if beyond and not world.parts.as_mujoco:
+        raise ModelError(f"steps without MuJoCo's law have no {', '.join(beyond)} to read")
+    given = given_of(world, state, control, None, None)
+    asked = tuple(name for name in names if name not in ("q", "v"))
+    found = solved(given, *step_quantities(world), *asked)
+    after, last, found = _ended(given, found, asked)
+    return after, {name: _reading(name, last, found) for name in names}
+
+
+def _reading(name: str, given: Given, found: Solved) -> Any:
+    if name in ("q", "v"):
+        return getattr(given.arguments, name)
+    if name == "sensors":
+        return by_name(given.world.parts.sensors, found.results["sensors"])
+    x, axes = found.results[name], READABLE[name].split()[1:]
+    return x.reshape(*x.shape[:-1], len(given.world.body_names), *map(int, axes)) if axes else x
+
+
 def report_of(given: Given, found: Solved) -> SolverReport:
     """Return how well the constraints were solved; with `deep` where this was asked for."""
     tolerance, deep = given.world.options.tolerance_of(found.error.dtype), found.results.get("deep")
@@ -107,14 +144,20 @@ def next_activation(world: World, activation: Any, control: Any) -> Any:
 
 def step_from(given: Given, found: Solved) -> State:
     """Return the state after a time step from one with its solution, which has the `step_quantities`."""
+    return _ended(given, found, ())[0]
+
+
+def _ended(given: Given, found: Solved, names: tuple[str, ...]) -> tuple[State, Given, Solved]:
+    """Return the same, and the last state at which the constraints were solved, with its solution and the quantities
+    with these names, which `found` has, too."""
     world, state = given.world, given.state
     if _takes_stages(world):
-        q, v, activation = _runge_kutta(given, found)
+        (q, v, activation), given, found = _runge_kutta(given, found, names)
     else:
         q, v, activation = found.results["step"]
     time = state.time + world.timestep.astype(state.time.dtype)
     after = State(q, v, activation, time, state.mocap, state.active)
-    return with_batch(after, q.shape[:-1])
+    return with_batch(after, q.shape[:-1]), given, found
 
 
 def _times(dt, x):
@@ -129,8 +172,9 @@ def _moved(world: World, q, rate, after) -> tuple[Any, Any]:
     return end, body_velocity(model, end, world_velocity(model, q, after))
 
 
-def _runge_kutta(given: Given, first: Solved) -> tuple[Any, Any, Any]:
-    """Return the configuration, velocity and activations after a step of RK4 from a state with the solution `first`.
+def _runge_kutta(given: Given, first: Solved, names: tuple[str, ...]) -> tuple[tuple[Any, Any, Any], Given, Solved]:
+    """Return the configuration, velocity and activations after a step of RK4 from a state with the solution `first`,
+    and the last stage with its solution, and quantities of it with these names.
     It is of Munthe-Kaas's kind: the stages add up displacements from the start, of positions along the world's
     axes and of rotations as rotation vectors (Munthe-Kaas, Runge-Kutta methods on Lie groups, BIT 1998)."""
     world, arguments = given.world, given.arguments
@@ -151,14 +195,16 @@ def _runge_kutta(given: Given, first: Solved) -> tuple[Any, Any, Any]:
         own = rates_of_rotation_vectors(model, turned, world_velocity(model, at.q, at.v))
         return own, a, found.results["rates"]
 
-    stages = [slopes(given, jnp.zeros_like(start), first)]
+    stages, now, found = [slopes(given, jnp.zeros_like(start), first)], given, first
     for share in _SHARES:
         velocity, acceleration, rate = (share * x for x in stages[-1])
         now = reached(velocity, acceleration, rate)
-        stages.append(slopes(now, velocity, solved(now, "rates")))
+        # All stages are one program.
+        found = solved(now, "rates", *names)
+        stages.append(slopes(now, velocity, found))
     velocity, acceleration, rate = (
         sum(w * x for w, x in zip(_WEIGHTS, parts, strict=True)) for parts in zip(*stages, strict=True)
     )
     end = reached(velocity, acceleration, rate).arguments
     after = bound.call(activations, operands, arguments.activation, rate)
-    return end.q, end.v, after
+    return (end.q, end.v, after), now, found

@@ -8,7 +8,7 @@ from jaxdyn.algorithms.recursions._algorithm import (
     is_constant,
     model_batch,
 )
-from jaxdyn.algorithms.recursions._articulated_bodies import (
+from jaxdyn.algorithms.recursions._articulated_elimination import (
     Elimination,
     constant_elimination,
     eliminate,
@@ -69,7 +69,6 @@ from jaxdyn.algorithms.recursions._forward_dynamics import (
     constrained_inverse,
     forward,
     forward_at,
-    inverse_root,
     solve,
     solve_held,
     substitute,
@@ -77,7 +76,7 @@ from jaxdyn.algorithms.recursions._forward_dynamics import (
 )
 from jaxdyn.algorithms.recursions._frames import Reference, absolute_frame_pose, frame_reference
 from jaxdyn.algorithms.recursions._inverse_dynamics import inverse, mass_matrix_product
-from jaxdyn.algorithms.recursions._joint_motions import all_rows, motions_from_joints, with_batch_first
+from jaxdyn.algorithms.recursions._motion_completion import all_rows, motions_from_joints, with_batch_first
 from jaxdyn.algorithms.recursions._robot import Robot
 from jaxdyn.algorithms.recursions._robot_and_parts import Parts, RobotAndParts
 from jaxdyn.algorithms.recursions._sensitivities import (

@@ -35,7 +35,7 @@ from jaxdyn.spatial import SE3
 from jaxdyn.tree import packed_rows, rows_of
 
 
-class Kind(NamedTuple):
+class ArgumentKind(NamedTuple):
     """A kind of array argument, named by the annotation that an algorithm gives to it."""
 
     axes: Callable[[Topology], tuple[int, ...]]
@@ -55,11 +55,15 @@ def _of_joints(size: str) -> Callable[[Topology], str]:
     return meaning
 
 
-KINDS: dict[Any, Kind] = {
-    Configuration: Kind(lambda t: (t.nq,), _of_joints("nq"), functools.partial(spanning_coordinates, velocity=False)),
-    Velocity: Kind(lambda t: (t.nv,), _of_joints("nv"), functools.partial(spanning_coordinates, velocity=True)),
-    Torque: Kind(lambda t: (t.nv,), _of_joints("nv"), lambda m, x: tree_forces(m, x) if m.topology.mimics else x),
-    Wrenches: Kind(
+KINDS: dict[Any, ArgumentKind] = {
+    Configuration: ArgumentKind(
+        lambda t: (t.nq,), _of_joints("nq"), functools.partial(spanning_coordinates, velocity=False)
+    ),
+    Velocity: ArgumentKind(lambda t: (t.nv,), _of_joints("nv"), functools.partial(spanning_coordinates, velocity=True)),
+    Torque: ArgumentKind(
+        lambda t: (t.nv,), _of_joints("nv"), lambda m, x: tree_forces(m, x) if m.topology.mimics else x
+    ),
+    Wrenches: ArgumentKind(
         lambda t: (t.nb, 6), lambda t: f"a wrench [force, moment] on each of the {t.nb} bodies", lambda _, x: x
     ),
 }
@@ -128,7 +132,7 @@ def algorithm[**P, R](
                 constants = {}
             leaves = {n: x for n, x in leaves.items() if n not in constants}
             operands = [*leaves.values(), *states]
-            on_rows = _OnRows(
+            on_rows = _AlgorithmOnRows(
                 function,
                 model.topology,
                 tuple(constants.items()),
@@ -276,7 +280,7 @@ class Constant:
 
 
 @dataclasses.dataclass(frozen=True)
-class _OnRows:
+class _AlgorithmOnRows:
     """A function of a robot's rows as a function of arrays with leading batch axes: first the leaves of the model,
     then the arguments, then, for a pullback, a cotangent."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 
-from jaxdyn.algorithms.recursions._articulated_bodies import constant_elimination
+from jaxdyn.algorithms.recursions._articulated_elimination import constant_elimination
 from jaxdyn.algorithms.recursions._constraint_rows import ConstraintRows
 from jaxdyn.algorithms.recursions._equations_of_motion import Kinematics, equations_at_rest
 from jaxdyn.algorithms.recursions._forward_dynamics import solve_held

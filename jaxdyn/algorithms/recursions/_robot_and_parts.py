@@ -78,7 +78,7 @@ class RobotAndParts:
         and results are pytrees of arrays `[*batch, n]`, or `[*batch]`; the function has and returns them as rows."""
         arguments = *arguments, *named.values()
         leaves, structure = jax.tree.flatten(arguments)
-        bound = _OnRows(function, self, structure, tuple(named), tuple(min(x.ndim, 1) for x in leaves))
+        bound = _PartsOnRows(function, self, structure, tuple(named), tuple(min(x.ndim, 1) for x in leaves))
         shared = len(self.cores) - len(self.constants)
         everything = [*operands, *leaves]
         shapes, results = _results(
@@ -89,7 +89,7 @@ class RobotAndParts:
 
 
 @functools.cache
-def _results(bound: _OnRows, operands: tuple) -> tuple[tuple[tuple[int, ...], ...], Any]:
+def _results(bound: _PartsOnRows, operands: tuple) -> tuple[tuple[tuple[int, ...], ...], Any]:
     """Return the shapes and the structure of the results without batch axes."""
     out = jax.eval_shape(bound, *(jax.ShapeDtypeStruct(*x) for x in operands))
     leaves, structure = jax.tree.flatten(out)
@@ -97,7 +97,7 @@ def _results(bound: _OnRows, operands: tuple) -> tuple[tuple[tuple[int, ...], ..
 
 
 @dataclasses.dataclass(frozen=True)
-class _OnRows:
+class _PartsOnRows:
     function: Callable
     bound: RobotAndParts
     structure: Any

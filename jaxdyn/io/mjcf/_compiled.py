@@ -12,7 +12,11 @@ from typing import Any
 import numpy as np
 
 from jaxdyn._errors import RobotFileError, require_choice
-from jaxdyn.io.mjcf._numbers import places_of_strange_numbers, require_numbers_of_robots, require_possible_size
+from jaxdyn.io.mjcf._implausible_numbers import (
+    places_of_strange_numbers,
+    require_numbers_of_robots,
+    require_possible_size,
+)
 from jaxdyn.io.robot_files import LeftOut, quote, read_robot_file, robot_text, root_tag, warn
 from jaxdyn.spatial import IDENTITY_POSE, pose_array
 

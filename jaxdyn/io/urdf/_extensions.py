@@ -6,7 +6,7 @@ import re
 from typing import NamedTuple
 
 from jaxdyn.io.robot_files import quote
-from jaxdyn.io.urdf._tree import ROOT_JOINT
+from jaxdyn.io.urdf._link_tree import ROOT_JOINT
 from jaxdyn.io.urdf._xml import Element, fail, unknown_name
 from jaxdyn.joints import joint_nq, joint_nv
 from jaxdyn.model import JOINT_FIELDS, LEAVES

@@ -11,9 +11,9 @@ import numpy as np
 
 from jaxdyn._errors import ModelError, require_kind
 from jaxdyn.io.robot_files import enumerate_items, enumerate_names, warn
-from jaxdyn.io.urdf import _tree as tree
+from jaxdyn.io.urdf import _link_tree as tree
 from jaxdyn.io.urdf._extensions import JOINT_TAG, NAMESPACE, Rotor, is_rotor, simple_rotor
-from jaxdyn.io.urdf._reader import UrdfLoader
+from jaxdyn.io.urdf._urdf_reader import UrdfLoader
 from jaxdyn.io.urdf._written_numbers import (
     WrittenNumbers,
     gravity_notes,

@@ -4,6 +4,6 @@ An array is in memory, or it is an expression that the loops that need it evalua
 straight lines of operations on numbers; these have loops, so that their length does not depend on the arrays' sizes.
 """
 
-from jaxdyn.native.arrays._program import ArrayProgram, Atom, Constant, Operation, Variable, array_program
+from jaxdyn.native.arrays._array_target import array_target
+from jaxdyn.native.arrays._program import ArrayConstant, ArrayProgram, Atom, Operation, Variable, array_program
 from jaxdyn.native.arrays._rules import CHEAP, FREE, has_rule
-from jaxdyn.native.arrays._target import array_target

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from jax import lax
 
+from jaxdyn.native.arrays._array_values import Array, Buffer, Chosen, Literal, Mapped
 from jaxdyn.native.arrays._program import Operation
-from jaxdyn.native.arrays._values import Array, Buffer, Chosen, Literal, Mapped
-from jaxdyn.native.arrays._views import Views
+from jaxdyn.native.arrays._reindexing import Views
 
 
 class Elementwise(Views):

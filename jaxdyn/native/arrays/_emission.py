@@ -9,13 +9,13 @@ from typing import Any
 
 from jaxdyn.native._interpreter import scan_counts
 from jaxdyn.native._matrix_loops import Number
-from jaxdyn.native.arrays._loops import fill
-from jaxdyn.native.arrays._program import ArrayProgram, Atom, Constant, Operation, Variable, array_program
+from jaxdyn.native.arrays._array_values import Array, Buffer, Chosen, Counted, Gathered, Literal, Mapped, Scalar
+from jaxdyn.native.arrays._element_loops import fill
+from jaxdyn.native.arrays._program import ArrayConstant, ArrayProgram, Atom, Operation, Variable, array_program
+from jaxdyn.native.arrays._reductions import Sums
 from jaxdyn.native.arrays._rules import ELEMENTWISE, IDENTITIES, JOINS, REDUCTIONS, RESHAPES, VIEWS
-from jaxdyn.native.arrays._sums import Sums
 from jaxdyn.native.arrays._text import type_of
-from jaxdyn.native.arrays._values import Array, Buffer, Chosen, Counted, Gathered, Literal, Mapped, Scalar
-from jaxdyn.native.arrays._workspace import keep, release
+from jaxdyn.native.arrays._workspace import keep, release, release_all
 
 ONCE = ELEMENTWISE | REDUCTIONS | JOINS | {"scatter", "dynamic_update_slice"}
 """The operations that read each element of their operands once."""
@@ -40,7 +40,7 @@ class Emission(Sums):
                 keep(arrays[v])
 
         def array(atom: Atom) -> Array:
-            return self.constant(atom) if isinstance(atom, Constant) else arrays[atom]
+            return self.constant(atom) if isinstance(atom, ArrayConstant) else arrays[atom]
 
         for operation in program.operations:
             if any(reads[v] for v in operation.outputs):
@@ -49,26 +49,26 @@ class Emission(Sums):
                     arrays[v] = self._kept(v, x, reads[v])
                     if users[v]:
                         keep(arrays[v])
-                for atom, x in self._moved.items():
-                    if atom in arrays and arrays[atom] is not x:
-                        keep(x)
-                        release(arrays[atom])
-                        arrays[atom] = x
-                self._moved = {}
-                for held in self._held[-1]:
-                    release(held)
+                self._put_moved(arrays)
+                release_all(self._held[-1])
                 self._held[-1].clear()
             for a in operation.inputs:
                 users[a] -= 1
                 if not users[a] and a in arrays:
                     release(arrays[a])
         result = then([array(a) for a in program.outputs])
-        for a in set(program.outputs):
-            if a in arrays:
-                release(arrays[a])
-        for held in self._held.pop():
-            release(held)
+        release_all(arrays[a] for a in set(program.outputs) if a in arrays)
+        release_all(self._held.pop())
         return result
+
+    def _put_moved(self, arrays: dict[Atom, Array]) -> None:
+        """Put the arrays that an operation has moved in the place of those before."""
+        for atom, x in self._moved.items():
+            if atom in arrays and arrays[atom] is not x:
+                keep(x)
+                release(arrays[atom])
+                arrays[atom] = x
+        self._moved = {}
 
     def write(self, program: ArrayProgram, inputs: Sequence[Array], addresses: Sequence[str]) -> None:
         """Append a program whose results are arrays at the given addresses."""

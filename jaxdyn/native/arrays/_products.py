@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from jaxdyn.native._matrix_loops import Number
-from jaxdyn.native.arrays._loops import UNROLLED, each, repeated
-from jaxdyn.native.arrays._places import Places
+from jaxdyn.native.arrays._array_values import Array, Index, Literal, Scalar
+from jaxdyn.native.arrays._element_loops import UNROLLED, each, repeated
+from jaxdyn.native.arrays._gathers import Gathers
 from jaxdyn.native.arrays._program import Operation
 from jaxdyn.native.arrays._text import type_of
-from jaxdyn.native.arrays._values import Array, Index, Literal, Scalar
 
 BLOCK = 4
 """The number of sums that a loop adds up side by side: each waits for its last addition, but not for the others."""
@@ -37,7 +37,7 @@ class _Axes(NamedTuple):
         return Index(tuple(out))
 
 
-class Products(Places):
+class Products(Gathers):
     """The rule of products, which sum up over axes of two arrays."""
 
     def _dot_general(self, operation: Operation, a: Array, b: Array) -> Array:

@@ -25,7 +25,7 @@ class Variable:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Constant:
+class ArrayConstant:
     """An array that is known when the program is made."""
 
     value: Any
@@ -40,7 +40,7 @@ class Constant:
         return math.prod(self.shape)
 
 
-type Atom = Variable | Constant
+type Atom = Variable | ArrayConstant
 
 
 class Operation(NamedTuple):
@@ -98,7 +98,7 @@ def jaxprs_of(operation: Operation) -> list[Any]:
 
 
 def _constants(jaxpr: Any, consts: Sequence) -> list[Atom]:
-    return [Constant(c, v.aval.dtype) for v, c in zip(jaxpr.constvars, consts, strict=True)]
+    return [ArrayConstant(c, v.aval.dtype) for v, c in zip(jaxpr.constvars, consts, strict=True)]
 
 
 class _Inliner:
@@ -113,7 +113,7 @@ class _Inliner:
         atoms: dict[Any, Atom] = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *inputs], strict=True))
 
         def atom(v: Any) -> Atom:
-            return atoms[v] if not isinstance(v, core.Literal) else Constant(v.val, v.aval.dtype)  # pyright: ignore
+            return atoms[v] if not isinstance(v, core.Literal) else ArrayConstant(v.val, v.aval.dtype)  # pyright: ignore
 
         for eqn in jaxpr.eqns:
             of_eqn = [atom(v) for v in eqn.invars]
@@ -143,7 +143,7 @@ def _key(eqn: Any, inputs: Sequence[Atom]) -> tuple | None:
     """Return what the results of an operation depend on, or None for calls, loops and effects."""
     if eqn.effects or eqn.primitive.multiple_results:
         return None
-    operands = tuple(_value_key(a) if isinstance(a, Constant) else a for a in inputs)
+    operands = tuple(_value_key(a) if isinstance(a, ArrayConstant) else a for a in inputs)
     key = eqn.primitive, tuple(eqn.params.items()), operands
     try:
         hash(key)
@@ -152,7 +152,7 @@ def _key(eqn: Any, inputs: Sequence[Atom]) -> tuple | None:
     return key
 
 
-def _value_key(constant: Constant) -> Any:
+def _value_key(constant: ArrayConstant) -> Any:
     """Return what constants are compared by: the bits of a number, or which array it is."""
     if constant.size > 1 or isinstance(constant.value, jax.Array):
         return id(constant.value)

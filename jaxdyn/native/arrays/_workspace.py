@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from jaxdyn.native._matrix_loops import Number
-from jaxdyn.native.arrays._loops import fill
+from jaxdyn.native.arrays._array_values import Array, Buffer, Index, Literal, Writer
+from jaxdyn.native.arrays._element_loops import fill
 from jaxdyn.native.arrays._memory import Memory
-from jaxdyn.native.arrays._program import Atom, Constant, Variable
+from jaxdyn.native.arrays._program import ArrayConstant, Atom, Variable
 from jaxdyn.native.arrays._text import ArrayText, in_memory
-from jaxdyn.native.arrays._values import Array, Buffer, Index, Literal, Writer
 
 
 class Workspace:
@@ -36,7 +37,7 @@ class Workspace:
         self._held[-1].append(array)
         return array
 
-    def constant(self, atom: Constant) -> Array:
+    def constant(self, atom: ArrayConstant) -> Array:
         """Return an array that is known."""
         values = np.asarray(atom.value, atom.dtype)
         # By their bits: NaN is like NaN, and zero is not like minus zero.
@@ -85,3 +86,9 @@ def release(array: Array) -> None:
     """Give back the memory of an array, unless others need it."""
     for part in array.memory:
         part.release()
+
+
+def release_all(arrays: Iterable[Array]) -> None:
+    """Release several arrays."""
+    for array in arrays:
+        release(array)

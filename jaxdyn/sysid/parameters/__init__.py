@@ -1,6 +1,5 @@
 """Parametrizations of robots by free numbers."""
 
-from jaxdyn.sysid.parameters import _contact_names as contact_names
 from jaxdyn.sysid.parameters import _leaves as leaves
 from jaxdyn.sysid.parameters import _log_cholesky as cholesky
 from jaxdyn.sysid.parameters._contact_blocks import ContactNumbers, ContactPlacement, ContactPlane, ContactSizes
@@ -17,3 +16,4 @@ from jaxdyn.sysid.parameters._log_cholesky import (
     pseudo_inertia,
 )
 from jaxdyn.sysid.parameters._parametrization import Parametrization
+from jaxdyn.sysid.parameters._touching_arrays import entry_name

@@ -94,7 +94,7 @@ def fit_fleet(
 
     - `parametrization`: one for all, or one for each robot, whose references have a leading axis `[robots]`
       (`equinox.filter_vmap(lambda model: Parametrization(model, ...))(models)`).
-    - `q`, `v`, `tau`: measured every `dt` (s). For worlds the controls `[robots, samples, nu]` of their actuators stand
+    - `q`, `v`, `tau`: measured every `dt` (s). For worlds with actuators, their controls `[robots, samples, nu]` stand
       in the place of `tau`.
     - `chunk`: robots at a time, which bounds the memory of a step.
     - `report`: called after every step with the number of robots that are done (of this process's share) and the
@@ -112,7 +112,8 @@ def fit_fleet(
     require_positive_integer(chunk, "chunk")
     require_time_step(dt)
     require_positive(segment, "segment (s)")
-    drive = "control" if isinstance(parametrization.reference, World) else "tau"
+    world = parametrization.reference
+    drive = "control" if isinstance(world, World) and world.nu else "tau"
     data = {name: np.asarray(x) for name, x in (("q", q), ("v", v), (drive, tau))}
     if any(x.ndim != 3 for x in data.values()) or len({x.shape[:2] for x in data.values()}) > 1:
         shapes = ", ".join(str(x.shape) for x in data.values())

@@ -22,21 +22,19 @@ from jaxdyn._errors import (
 from jaxdyn._status import Status
 from jaxdyn._types import Array, ArrayLike, Float
 from jaxdyn._waits import saying
-from jaxdyn.contact import Contacts
-from jaxdyn.model import Model, require_no_loops
+from jaxdyn.model import require_no_loops
 from jaxdyn.simulate.integrators import Integrator, require_integrator
-from jaxdyn.sysid.parameters import Parametrization, contact_names, leaves
+from jaxdyn.sysid.parameters import Parametrization, leaves
 from jaxdyn.sysid.recordings import Recordings, as_recordings
 from jaxdyn.sysid.rollouts import _descent as descent
 from jaxdyn.sysid.rollouts import _shooting as shooting
 from jaxdyn.sysid.rollouts._arrow import ArrowSystem, compress
 from jaxdyn.sysid.rollouts._closed_loops import Measured
 from jaxdyn.sysid.rollouts._descent import far_segments, other_starts
-from jaxdyn.sysid.rollouts._recorded_rollouts import Robot, Segments, cut_recordings, integrator_of
-from jaxdyn.sysid.rollouts._recorded_worlds import steps_between, unsolved_intervals
+from jaxdyn.sysid.rollouts._recorded_rollouts import Segments, cut_recordings
+from jaxdyn.sysid.rollouts._recorded_worlds import steps_between
 from jaxdyn.sysid.rollouts._rollout_result import RolloutFit, covariances
 from jaxdyn.sysid.rollouts._shooting import LossName, RobustLoss, ShootingProblem, ShootingResiduals, ShootingState
-from jaxdyn.worlds import World
 
 # Exact matching: the standard deviation of defects in the steps, in units of the noise, and their size at the end.
 _EXACT_SCALE, _EXACT_TOLERANCE = 0.1, 1e-3
@@ -67,8 +65,7 @@ class RolloutFitOptions:
     """Torque between two samples: their mean, or that of the earlier one (a command that is held). The controls of a
     world are always held."""
     integrator: Integrator | None = None
-    """Integrator, as in `rollout`; a step lasts from a sample to the next. None: `"rk4"`, with contacts
-    `"semi_implicit_euler"`, the only one that takes them; a world has its own."""
+    """Integrator, as in `rollout`; a step lasts from a sample to the next. None: `"rk4"`; a world has its own."""
     substeps: int = 1
     """Equal steps of the integrator from a sample to the next; worlds have their own time step."""
     rounds: int = 1
@@ -118,7 +115,6 @@ def fit_rollouts(
     velocity_noise: ArrayLike | None = None,
     options: RolloutFitOptions | None = None,
     start: Float[Array | np.ndarray, "P"] | None = None,
-    contacts: Contacts | None = None,
     report: Callable[[RolloutStep], None] | None = None,
     state: ShootingState | None = None,
 ) -> RolloutFit:
@@ -149,18 +145,13 @@ def fit_rollouts(
       the latter velocities are not compared. For recordings of some joints of a robot with closed loops
       (`Recording.joints`) one number for each of these; only they are compared.
     - `options`: `RolloutFitOptions`. `start`: free numbers to start from; by default the reference.
-    - `contacts`: contacts that are known; `RolloutFit.robot` is then a `Robot` that has them. To identify numbers of
-      contacts, give them to the parametrization instead: `Parametrization(Robot(model, contacts=contacts),
-      ContactNumbers(), ContactPlane())`.
     - `report`: called after every step; an exception from it, such as `KeyboardInterrupt`, ends the fit.
     - `state`: state of an earlier fit with the same arguments to continue (`RolloutStep.state`, `RolloutFit.state`).
 
     **Returns** a `RolloutFit`; look at its `status`, and at `undetermined` for what the recordings do not tell.
-    **Raises** `DataError` for recordings that do not fit, `ModelError` for arguments out of range, and for contacts
-    that the parametrization has already.
+    **Raises** `DataError` for recordings that do not fit, `ModelError` for arguments out of range.
     """
     options = options or RolloutFitOptions()
-    parametrization = with_contacts(parametrization, contacts)
     model, recordings = leaves.model_of(parametrization.reference), as_recordings(recordings)
     if model.inertial_parameters.ndim != 2:
         raise ModelError("the parametrization's reference has batch axes; fit_fleet identifies many robots")
@@ -229,28 +220,11 @@ def _segment_residuals(problem: ShootingProblem, r: ShootingResiduals) -> np.nda
     return np.sqrt((data**2).sum(axis=1) / counts)
 
 
-def with_contacts(parametrization: Parametrization, contacts: Contacts | None) -> Parametrization:
-    """Return the parametrization of a robot with contacts that are known. **Raises** `ModelError`."""
-    robot = parametrization.reference
-    if contacts is None:
-        return parametrization
-    if getattr(robot, "contacts", None) is not None:
-        raise ModelError("the parametrization's reference has contacts already; leave out the argument contacts")
-    if not isinstance(robot, Model | Robot):
-        raise ModelError(f"contacts are given for a {type(robot).__name__}; a Model or a sysid.Robot takes them")
-    actuation = robot.actuation if isinstance(robot, Robot) else None
-    touching = Robot(leaves.model_of(robot), actuation, contacts)
-    contact_names.require_no_batch(contacts)
-    # The arrays of the contacts are the last ones, so the entries that are free keep their numbers.
-    return eqx.tree_at(lambda p: p.reference, parametrization, jax.tree.map(jnp.asarray, touching))
-
-
 def shooting_problem(
     parametrization, segments: Segments, dt: float, options: RolloutFitOptions, measured: Measured | None = None
 ) -> ShootingProblem:
     """Return the problem of some segments with these options."""
     topology = leaves.model_of(parametrization.reference).topology
-    integrator_of(parametrization.reference, options.integrator)
     if measured is None:
         require_no_loops(topology, "fit_fleet", "fit one robot after the other with fit_rollouts")
     if options.zero_deviation is not None:
@@ -295,12 +269,7 @@ def _residuals(problem, state) -> tuple[ShootingResiduals, ShootingResiduals, ja
     """Return the residuals before and after the loss, and the number of intervals between samples in which contacts
     were not solved to their tolerance."""
     plain, motion = shooting.residuals_and_motion(problem, state)
-    robot, unsolved = problem.parametrization.model(state.free), jnp.zeros((), jnp.int32)
-    if isinstance(robot, World):
-        start = shooting.starts_of(problem, robot, state)
-        unsolved = unsolved_intervals(robot, motion, start, problem.segments.inputs, problem.substeps)
-    elif motion.contact is not None:
-        unsolved = (~motion.contact.converged).sum()
+    unsolved = jnp.zeros((), jnp.int32) if motion.contact is None else (~motion.contact.converged).sum()
     return plain, plain.after(problem.loss), unsolved
 
 

@@ -21,9 +21,9 @@ from jax import lax
 from jaxdyn._types import Array
 from jaxdyn.trajopt.ddp._barrier import Sides, inside_box
 from jaxdyn.trajopt.ddp._constrained_state import EXACTNESS, ActiveSet, ConstrainedState, control_width, cost_scale
-from jaxdyn.trajopt.ddp._expansion import Expansion, Rows
+from jaxdyn.trajopt.ddp._expansion import ConstraintComponents, Expansion
 from jaxdyn.trajopt.ddp._interior_point import Bounded, interior_point_sets
-from jaxdyn.trajopt.ddp._riccati import Policy, backward_with_active_set, control_slopes
+from jaxdyn.trajopt.ddp._riccati import AffinePolicy, backward_with_active_set, control_slopes
 from jaxdyn.trajopt.problem import Problem
 
 AT_BOUND = 2e-5
@@ -54,7 +54,7 @@ def _box_multipliers(problem: Problem, us, slopes) -> Sides:
     )
 
 
-def _beyond(rows: Rows, dxs, dus) -> Sides:
+def _beyond(rows: ConstraintComponents, dxs, dus) -> Sides:
     """How far a step leads the components beyond their bounds, by their linear models. The present distances come
     first: added to a value, a change as small as `delta` would be lost."""
     change = rows.change(dxs, dus)
@@ -62,8 +62,8 @@ def _beyond(rows: Rows, dxs, dus) -> Sides:
 
 
 def active_set_policy(
-    problem: Problem, s: ConstrainedState, e: Expansion, rows: Rows, regularization
-) -> tuple[Policy, Sides]:
+    problem: Problem, s: ConstrainedState, e: Expansion, rows: ConstraintComponents, regularization
+) -> tuple[AffinePolicy, Sides]:
     """The policy of the step that solves the linear-quadratic problem with all inequalities, and their active set; not
     `ok` where none is found. `regularization` is added as in `backward`."""
     low, high = problem.control_box
@@ -121,7 +121,14 @@ def active_set_policy(
 
 
 def after_active_set_step(
-    problem: Problem, s: ConstrainedState, after: ConstrainedState, rows: Rows, policy: Policy, active: Sides, dxs, dus
+    problem: Problem,
+    s: ConstrainedState,
+    after: ConstrainedState,
+    rows: ConstraintComponents,
+    policy: AffinePolicy,
+    active: Sides,
+    dxs,
+    dus,
 ) -> ConstrainedState:
     """The state `after` the whole step of a policy from the state `s`, with the multipliers that belong to the step."""
     sides = zip(active, _beyond(rows, dxs, dus), s.rows.shift, strict=True)

@@ -61,11 +61,11 @@ from jaxdyn.trajopt.ddp._endings import (
     relative_violation,
     status_after,
 )
-from jaxdyn.trajopt.ddp._expansion import Expansion, Rows, Stationarity, expand, without_fixed_controls
+from jaxdyn.trajopt.ddp._expansion import ConstraintComponents, Expansion, Stationarity, expand, without_fixed_controls
 from jaxdyn.trajopt.ddp._filter import Filter
 from jaxdyn.trajopt.ddp._minimality import leaving_policy
 from jaxdyn.trajopt.ddp._newton_step import newton_policy, take_step
-from jaxdyn.trajopt.ddp._riccati import Policy, linear_roll_out
+from jaxdyn.trajopt.ddp._riccati import AffinePolicy, linear_roll_out
 from jaxdyn.trajopt.problem import Problem, bound_excess, join_rows
 
 BARRIER = 2.0
@@ -155,7 +155,7 @@ def _initial_state(problem: Problem, options: DDPOptions, us, xs, multipliers) -
             barrier=infinity,
             displacement=jnp.zeros((), dtype),
         ),
-        policy=Policy.zeros(problem.horizon, ndx, problem.dynamics.nu, dtype),
+        policy=AffinePolicy.zeros(problem.horizon, ndx, problem.dynamics.nu, dtype),
         promised=infinity,
         regularized=jnp.array(False),
         errors=Errors(infinity, infinity, infinity, infinity),
@@ -178,7 +178,9 @@ def _initial_state(problem: Problem, options: DDPOptions, us, xs, multipliers) -
     )
 
 
-def _begin(problem: Problem, s: ConstrainedState, e: Expansion, rows: Rows, warm: bool) -> ConstrainedState:
+def _begin(
+    problem: Problem, s: ConstrainedState, e: Expansion, rows: ConstraintComponents, warm: bool
+) -> ConstrainedState:
     """The state before the first iteration, with the scales, the barrier, `delta`, and the multipliers."""
     station, _ = Stationarity.of(e, e.stage.x, (e.stage.u,), e.terminal.x)
     width = control_width(problem, s.us)
@@ -245,7 +247,16 @@ def _with_barrier(problem: Problem, s: ConstrainedState, barrier, rows, softness
     )
 
 
-def _updated(problem: Problem, options: DDPOptions, s: ConstrainedState, e, rows: Rows, barrier, deviation, equality):
+def _updated(
+    problem: Problem,
+    options: DDPOptions,
+    s: ConstrainedState,
+    e,
+    rows: ConstraintComponents,
+    barrier,
+    deviation,
+    equality,
+):
     """The state with a smaller barrier and new multipliers of the inequalities, where the problem with the present
     barrier is solved to its tolerance."""
     scale = cost_scale(problem, s, e)
@@ -391,7 +402,7 @@ def _iterate(
     return after_iterate(s.active, guess, after, error, finite & (alpha > 0), stationary, unproven, last)
 
 
-def _begun_anew(problem: Problem, s: ConstrainedState, e: Expansion, policy: Policy, leaves) -> ConstrainedState:
+def _begun_anew(problem: Problem, s: ConstrainedState, e: Expansion, policy: AffinePolicy, leaves) -> ConstrainedState:
     """The state with states at rest, the guess's controls farther from their bounds, no multipliers, another barrier,
     other penalties of inequalities, softened equalities, and an empty filter; the last time, steps are roll-outs.
 
@@ -425,7 +436,7 @@ def _begun_anew(problem: Problem, s: ConstrainedState, e: Expansion, policy: Pol
     return _with_barrier(problem, anew, factor * s.scale.barrier, problem.constraints(xs, us), softness, ~leaves)
 
 
-def _beside(problem: Problem, s: ConstrainedState, e: Expansion, policy: Policy):
+def _beside(problem: Problem, s: ConstrainedState, e: Expansion, policy: AffinePolicy):
     """States and controls along the direction of negative curvature that a failed backward pass has found."""
     low, high = problem.control_box
     free = (low < high).astype(problem.dtype)

@@ -10,9 +10,17 @@ from jaxdyn.trajopt._history import History
 from jaxdyn.trajopt.ddp._barrier import RowBarrier, RowState, Sides, inverse_distances, present_multipliers, row_barrier
 from jaxdyn.trajopt.ddp._ddp_options import DDPOptions
 from jaxdyn.trajopt.ddp._endings import Contradiction
-from jaxdyn.trajopt.ddp._expansion import Expansion, Rows, Stationarity, cost_spread, matvec, motion, vecmat
+from jaxdyn.trajopt.ddp._expansion import (
+    ConstraintComponents,
+    Expansion,
+    Stationarity,
+    cost_spread,
+    matvec,
+    motion,
+    vecmat,
+)
 from jaxdyn.trajopt.ddp._filter import Filter
-from jaxdyn.trajopt.ddp._riccati import Policy
+from jaxdyn.trajopt.ddp._riccati import AffinePolicy
 from jaxdyn.trajopt.problem import Problem, bound_excess, join_rows
 
 EXACTNESS = 0.58
@@ -142,7 +150,7 @@ class ConstrainedState(NamedTuple):
     violation: Array
     """Largest relative violation at the last update of the barrier."""
     scale: Scale
-    policy: Policy
+    policy: AffinePolicy
     promised: Array
     regularized: Array
     """Whether the step that promised this had a regularization."""
@@ -214,7 +222,7 @@ class ConstrainedState(NamedTuple):
         return self._replace(filter=Filter.empty(self.xs.dtype), watch=watch)
 
 
-def number_of_bounds(problem: Problem, rows: Rows):
+def number_of_bounds(problem: Problem, rows: ConstraintComponents):
     """The number of inequalities: finite bounds of components and of controls that differ."""
     pairs = ((rows.lower, rows.upper), problem.control_box)
     finite = [jnp.isfinite(b) & (low != high) for low, high in pairs for b in (low, high)]
@@ -254,7 +262,7 @@ def guess_cost_scale(problem: Problem, s: ConstrainedState, e: Expansion, slopes
     return jnp.clip(jnp.nan_to_num(cost, posinf=jnp.inf), eps, eps**-0.6)
 
 
-def row_scale(problem: Problem, rows: Rows, e: Expansion, xs, width) -> Float[Array, "rows"]:
+def row_scale(problem: Problem, rows: ConstraintComponents, e: Expansion, xs, width) -> Float[Array, "rows"]:
     """The size of each component of the constraints, over all stages: of its values and finite bounds, and for an
     equality, which the guess may meet already, of what the motion of the guess changes it by.
 
@@ -293,7 +301,9 @@ def relative_gap(problem: Problem, s: ConstrainedState) -> Float[Array, ""]:
     return (jnp.abs(s.gaps) / span).max()
 
 
-def measure_errors(problem: Problem, s: ConstrainedState, e: Expansion, rows: Rows, barrier: RowBarrier):
+def measure_errors(
+    problem: Problem, s: ConstrainedState, e: Expansion, rows: ConstraintComponents, barrier: RowBarrier
+):
     """The errors with the present multipliers, the costates, the largest deviation of a product of a control's
     multiplier and distance from the barrier, and the relative violation of equalities."""
     equal = rows.lower == rows.upper

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from jaxdyn._status import Status
 from jaxdyn._types import Array, Float
-from jaxdyn.trajopt.ddp._expansion import Expansion, Rows, Stationarity
+from jaxdyn.trajopt.ddp._expansion import ConstraintComponents, Expansion, Stationarity
 from jaxdyn.trajopt.problem import Problem, bound_excess
 
 LITTLE = 0.01
@@ -48,7 +48,7 @@ class Contradiction(NamedTuple):
         return Contradiction(after, jnp.where(goes_on, self.violation, violation))
 
 
-def contradict(problem: Problem, us, e: Expansion, rows: Rows, multipliers) -> Array:
+def contradict(problem: Problem, us, e: Expansion, rows: ConstraintComponents, multipliers) -> Array:
     """Whether linear models of dynamics and constraints contradict each other, by the lemma of Farkas (Nocedal &
     Wright, Numerical Optimization, 2006, section 12.4).
 
@@ -66,7 +66,7 @@ def contradict(problem: Problem, us, e: Expansion, rows: Rows, multipliers) -> A
     return (remains > 0.5 * jnp.abs(terms).sum()) & ((down + up).sum() <= LITTLE * remains)
 
 
-def relative_violation(rows: Rows, sizes) -> Float[Array, ""]:
+def relative_violation(rows: ConstraintComponents, sizes) -> Float[Array, ""]:
     """The sum of the violations of the constraints, each relative to its size."""
     return jnp.abs(bound_excess(rows.value, rows.lower, rows.upper) / sizes).sum()
 

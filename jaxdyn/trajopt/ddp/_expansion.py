@@ -41,7 +41,7 @@ class Expansion(NamedTuple):
     terminal: Quadratic
 
 
-class Rows(NamedTuple):
+class ConstraintComponents(NamedTuple):
     """The components of all constraints, stage by stage and then the end's, with their derivatives."""
 
     value: Float[Array, "rows"]
@@ -57,7 +57,7 @@ class Rows(NamedTuple):
         stage = matvec(self.by_x, dxs[:-1]) + matvec(self.by_u, dus)
         return join_rows(stage, self.end_by_x @ dxs[-1])
 
-    def without_fixed_controls(self, problem: Problem) -> "Rows":
+    def without_fixed_controls(self, problem: Problem) -> "ConstraintComponents":
         """The components, which do not depend on controls with equal bounds."""
         low, high = problem.control_box
         return self._replace(by_u=jnp.where((low < high)[:, None, :], self.by_u, 0.0)) if problem.bounded else self
@@ -131,7 +131,7 @@ def vecmat(vectors, matrices):
     return (vectors[:, None, :] @ matrices)[:, 0]
 
 
-def expand(problem: Problem, xs, us, gaps) -> tuple[Expansion, Rows]:
+def expand(problem: Problem, xs, us, gaps) -> tuple[Expansion, ConstraintComponents]:
     """The Gauss-Newton expansion of the costs about a trajectory, whose values are those of the costs, and the
     constraints with their derivatives. The displacements after the steps are about the states moved by the gaps."""
     dynamics = problem.dynamics
@@ -141,7 +141,7 @@ def expand(problem: Problem, xs, us, gaps) -> tuple[Expansion, Rows]:
     return Expansion(A, B, gaps, stage, terminal), rows
 
 
-def expand_terms(problem: Problem, xs, us) -> tuple[Quadratic, Quadratic, Rows]:
+def expand_terms(problem: Problem, xs, us) -> tuple[Quadratic, Quadratic, ConstraintComponents]:
     """The Gauss-Newton expansions of the costs of stages and of the end, and the constraints."""
     terms = (*problem.stage_costs, *problem.stage_constraints)
     ends = (*problem.terminal_costs, *problem.terminal_constraints)
@@ -157,7 +157,7 @@ def expand_terms(problem: Problem, xs, us) -> tuple[Quadratic, Quadratic, Rows]:
     terminal, last = problem.stage_function(expand_end)(of_end, xs[-1])
     value, lower, upper = map(join_rows, rows[:3], last[:3])
     by_x, by_u = rows[3:]
-    return stage, terminal, Rows(value, lower, upper, by_x, by_u, last[3])
+    return stage, terminal, ConstraintComponents(value, lower, upper, by_x, by_u, last[3])
 
 
 def _expand_terms_at(problem: Problem, terms, linears, x, u, k):

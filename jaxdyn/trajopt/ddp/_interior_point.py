@@ -17,7 +17,7 @@ from jax.flatten_util import ravel_pytree
 
 from jaxdyn._types import Array, Float
 from jaxdyn.trajopt.ddp._barrier import Sides
-from jaxdyn.trajopt.ddp._expansion import Expansion, Rows
+from jaxdyn.trajopt.ddp._expansion import ConstraintComponents, Expansion
 from jaxdyn.trajopt.ddp._riccati import HeldControls, backward, linear_roll_out
 from jaxdyn.trajopt.problem import Problem
 
@@ -61,7 +61,14 @@ class _State(NamedTuple):
 
 
 def interior_point_sets(
-    problem: Problem, e: Expansion, rows: Rows, us, multipliers: Bounded, sizes: Bounded, scale, regularization
+    problem: Problem,
+    e: Expansion,
+    rows: ConstraintComponents,
+    us,
+    multipliers: Bounded,
+    sizes: Bounded,
+    scale,
+    regularization,
 ) -> Bounded:
     """The inequalities that hold with equality in the solution of a linear-quadratic problem.
 

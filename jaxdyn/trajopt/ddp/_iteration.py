@@ -22,12 +22,12 @@ from jaxdyn.trajopt.ddp._ddp_options import DDPOptions
 from jaxdyn.trajopt.ddp._differences import differenced_costs
 from jaxdyn.trajopt.ddp._endings import all_finite, falls_endlessly, status_after
 from jaxdyn.trajopt.ddp._expansion import Expansion, Stationarity, cost_spread, costates, expand, second_order_costs
-from jaxdyn.trajopt.ddp._line_search import Iterate, linear_step, no_step, search
+from jaxdyn.trajopt.ddp._line_search import TrajectoryIterate, linear_step, no_step, search
 from jaxdyn.trajopt.ddp._minimality import ATTEMPTS, curvature_tolerance, free_controls, leaving_policy
 from jaxdyn.trajopt.ddp._riccati import (
+    AffinePolicy,
     CurvatureShift,
     HeldControls,
-    Policy,
     backward,
     backward_associative,
     backward_in_box,
@@ -52,13 +52,13 @@ LEAST_SCALE = 1e-6
 class DDPState(NamedTuple):
     """The state of a solve between two iterations."""
 
-    iterate: Iterate
+    iterate: TrajectoryIterate
     feasible: Array
     """Whether the states are the controls' roll-out."""
     linear_steps: Array
     """Number of steps of the linear model; -1 where none is tried any more."""
     regularization: Array
-    policy: Policy
+    policy: AffinePolicy
     toward: Array
     """Costates."""
     promised: Array
@@ -91,11 +91,11 @@ def _initial_state(problem: Problem, options: DDPOptions, us, xs, near: bool) ->
     gaps = problem.gaps(xs, us)
     zero, infinity = jnp.zeros((), jnp.int32), jnp.asarray(jnp.inf, dtype)
     return DDPState(
-        iterate=Iterate(xs, us, gaps, infinity),
+        iterate=TrajectoryIterate(xs, us, gaps, infinity),
         feasible=_is_rounding(gaps, xs),
         linear_steps=zero,
         regularization=options.regularization,
-        policy=Policy.zeros(problem.horizon, problem.dynamics.ndx, problem.dynamics.nu, dtype),
+        policy=AffinePolicy.zeros(problem.horizon, problem.dynamics.ndx, problem.dynamics.nu, dtype),
         toward=jnp.zeros_like(gaps),
         # Near a solution the first step takes second derivatives, as if the last one had promised little.
         promised=jnp.asarray(0.0 if near else jnp.inf, dtype),
@@ -212,7 +212,7 @@ class _Verdict(NamedTuple):
 
 
 def _judge(
-    options: DDPOptions, s: DDPState, minimal, ok, promised, stationarity, here: Iterate, trial, scale
+    options: DDPOptions, s: DDPState, minimal, ok, promised, stationarity, here: TrajectoryIterate, trial, scale
 ) -> _Verdict:
     """Return the verdict on the iterate `here`. `minimal` says whether the backward pass has shown that it would be a
     minimum if it were stationary, and `ok` whether the pass has succeeded."""
@@ -229,7 +229,7 @@ def _judge(
     return _Verdict((stationary & minimal) | (checks & ok), (stationary & ~minimal) | fails, left, no_minimum)
 
 
-def _promised(policy: Policy) -> Array:
+def _promised(policy: AffinePolicy) -> Array:
     """The decrease that a policy promises, and infinity without one. Regularization hides a part of it, which counts,
     too."""
     promised = jnp.abs(policy.slope + 0.5 * policy.curvature) / jnp.maximum(policy.undamped, 1e-12)
@@ -237,7 +237,14 @@ def _promised(policy: Policy) -> Array:
 
 
 def _search(
-    problem: Problem, options: DDPOptions, s: DDPState, e: Expansion, here: Iterate, policy: Policy, free, size
+    problem: Problem,
+    options: DDPOptions,
+    s: DDPState,
+    e: Expansion,
+    here: TrajectoryIterate,
+    policy: AffinePolicy,
+    free,
+    size,
 ):
     """The search along the policy, or if the iterate is checked away from it, unless it is a minimum, with steps that
     promise a decrease of at most `size`; and the number of steps of the linear model."""
@@ -257,7 +264,7 @@ def _free_slopes(problem: Problem, us, slopes):
 
 def _regularized_policy(
     problem: Problem, options: DDPOptions, s: DDPState, e: Expansion, scale, free, late: Callable
-) -> tuple[Policy, Array, Array]:
+) -> tuple[AffinePolicy, Array, Array]:
     """The policy by a backward pass, the regularization that it took, and whether the pass shows that a stationary
     iterate is a minimum. If the last step promised little, `"adaptive"` and `"finishing"` try all second derivatives,
     and drop those that Gauss-Newton leaves out before they regularize. A check has them and no regularization."""

@@ -10,14 +10,14 @@ from jax import lax
 from jaxdyn._types import Array, Float
 from jaxdyn.trajopt.ddp._ddp_options import DDPOptions
 from jaxdyn.trajopt.ddp._expansion import Expansion, matvec
-from jaxdyn.trajopt.ddp._riccati import Policy, linear_roll_out
+from jaxdyn.trajopt.ddp._riccati import AffinePolicy, linear_roll_out
 from jaxdyn.trajopt.problem import Problem
 
 FEWER = 0.9
 """A step of the linear model that leaves at most this part of the gaps is taken whatever it costs."""
 
 
-class Iterate(NamedTuple):
+class TrajectoryIterate(NamedTuple):
     """A trajectory of the solve; its first cost is evaluated in the first iteration."""
 
     xs: Float[Array, "stages nx"]
@@ -26,15 +26,15 @@ class Iterate(NamedTuple):
     cost: Float[Array, ""]
 
 
-class Trial(NamedTuple):
+class LineSearchResult(NamedTuple):
     """The outcome of a search."""
 
     accepted: Array
     alpha: Float[Array, ""]
-    iterate: Iterate
+    iterate: TrajectoryIterate
 
 
-def roll_out(problem: Problem, iterate: Iterate, policy: Policy, alpha, box):
+def roll_out(problem: Problem, iterate: TrajectoryIterate, policy: AffinePolicy, alpha, box):
     """States, controls, and the displacements of the states, under the policy with the step length `alpha`.
 
     Gaps shrink by `1 - alpha` (Giftthaler et al., A family of iterative Gauss-Newton shooting methods, IROS 2018).
@@ -60,12 +60,12 @@ def roll_out(problem: Problem, iterate: Iterate, policy: Policy, alpha, box):
     return jnp.concatenate([new_xs, x[None]]), new_us, jnp.concatenate([dxs, dx[None]])
 
 
-def no_step(iterate: Iterate) -> Trial:
+def no_step(iterate: TrajectoryIterate) -> LineSearchResult:
     """The trial that stays at the iterate."""
-    return Trial(jnp.array(False), jnp.zeros_like(iterate.cost), iterate)
+    return LineSearchResult(jnp.array(False), jnp.zeros_like(iterate.cost), iterate)
 
 
-def linear_step(problem: Problem, iterate: Iterate, e: Expansion, policy: Policy) -> Trial:
+def linear_step(problem: Problem, iterate: TrajectoryIterate, e: Expansion, policy: AffinePolicy) -> LineSearchResult:
     """The whole step of the linear model, as in direct multiple shooting (Giftthaler et al., IROS 2018).
 
     It is accepted if it lessens the gaps, or else the cost and the price of the gaps: their absolute values, weighted
@@ -80,10 +80,12 @@ def linear_step(problem: Problem, iterate: Iterate, e: Expansion, policy: Policy
     good = new_value + (price * new_size).sum() < value + (price * size).sum()
     good = policy.ok & (good | (new_size.sum() <= FEWER * size.sum()))
     finite = jnp.isfinite(new_value) & jnp.isfinite(new_xs).all() & jnp.isfinite(new_gaps).all()
-    return Trial(good & finite, jnp.ones_like(value), Iterate(new_xs, new_us, new_gaps, new_value))
+    return LineSearchResult(good & finite, jnp.ones_like(value), TrajectoryIterate(new_xs, new_us, new_gaps, new_value))
 
 
-def search(problem: Problem, options: DDPOptions, iterate: Iterate, policy: Policy, first: Trial) -> Trial:
+def search(
+    problem: Problem, options: DDPOptions, iterate: TrajectoryIterate, policy: AffinePolicy, first: LineSearchResult
+) -> LineSearchResult:
     """Search for the first of the step lengths that is good enough, unless the `first` trial is accepted; a group is
     tried at once, and the next group where none of it is. Nothing is tried unless the policy is `ok`.
 
@@ -105,7 +107,7 @@ def search(problem: Problem, options: DDPOptions, iterate: Iterate, policy: Poli
         enough = decrease >= options.sufficient_decrease * expected - noise
         good = jnp.where(expected >= 0, enough, decrease > 2 * expected)
         finite = jnp.isfinite(new_value) & jnp.isfinite(xs).all() & jnp.isfinite(us).all()
-        return Trial(good & finite, alpha, Iterate(xs, us, (1 - alpha) * gaps, new_value))
+        return LineSearchResult(good & finite, alpha, TrajectoryIterate(xs, us, (1 - alpha) * gaps, new_value))
 
     def attempt_group(state):
         _, g = state

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from jaxdyn._types import Array, Float
 from jaxdyn.trajopt.ddp._expansion import Stationarity
-from jaxdyn.trajopt.ddp._riccati import Policy, free_block
+from jaxdyn.trajopt.ddp._riccati import AffinePolicy, free_block
 
 ATTEMPTS = 4
 """The number of attempts to leave a stationary point, each by a search along a direction: both ways, and both ways
@@ -28,19 +28,19 @@ def free_controls(box, us, station: Stationarity, tolerance) -> Float[Array, "ho
     return (~pressed & (low < high)).astype(us.dtype)
 
 
-def curvature_tolerance(policy: Policy, B) -> Float[Array, "nu"]:
+def curvature_tolerance(policy: AffinePolicy, B) -> Float[Array, "nu"]:
     """The curvature by each control that counts as zero, because a control without a cost is no maximum: a part of its
     terms, of which second derivatives by differences have errors of `sqrt(eps)`."""
     return jnp.finfo(B.dtype).eps ** (1 / 3) * curvature_terms(policy, B).max(axis=0)
 
 
-def curvature_terms(policy: Policy, B) -> Float[Array, "horizon nu"]:
+def curvature_terms(policy: AffinePolicy, B) -> Float[Array, "horizon nu"]:
     """The size of what adds up to the curvature by each control."""
     terms = jnp.abs(jnp.diagonal(policy.Quu, axis1=1, axis2=2))
     return terms + (B**2 * jnp.abs(jnp.diagonal(policy.Vxx, axis1=1, axis2=2))[1:, :, None]).sum(axis=1)
 
 
-def leaving_policy(policy: Policy, free: Float[Array, "horizon nu"], attempt, scale) -> Policy:
+def leaving_policy(policy: AffinePolicy, free: Float[Array, "horizon nu"], attempt, scale) -> AffinePolicy:
     """The policy whose step leads away from a stationary point at which a backward pass has failed: along the
     eigenvector of the least eigenvalue at the last stage that is not positive definite, with the feedback of later
     stages. `attempt` counts from one; `scale` is the size of the cost, of which the step promises a part."""

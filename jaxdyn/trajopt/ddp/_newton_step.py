@@ -31,11 +31,17 @@ from jaxdyn.trajopt.ddp._constrained_state import (
 )
 from jaxdyn.trajopt.ddp._ddp_options import DDPOptions
 from jaxdyn.trajopt.ddp._differences import differenced_costs
-from jaxdyn.trajopt.ddp._expansion import Expansion, Rows, matvec, second_order_costs, without_fixed_controls
+from jaxdyn.trajopt.ddp._expansion import (
+    ConstraintComponents,
+    Expansion,
+    matvec,
+    second_order_costs,
+    without_fixed_controls,
+)
 from jaxdyn.trajopt.ddp._filter import Point, Trial, search
-from jaxdyn.trajopt.ddp._line_search import Iterate, roll_out
+from jaxdyn.trajopt.ddp._line_search import TrajectoryIterate, roll_out
 from jaxdyn.trajopt.ddp._minimality import curvature_terms
-from jaxdyn.trajopt.ddp._riccati import HeldControls, Policy, backward, backward_associative, linear_roll_out
+from jaxdyn.trajopt.ddp._riccati import AffinePolicy, HeldControls, backward, backward_associative, linear_roll_out
 from jaxdyn.trajopt.problem import Problem
 
 NEAREST = 0.99
@@ -59,7 +65,13 @@ WATCHED = 8
 
 
 def newton_policy(
-    problem: Problem, options: DDPOptions, s, e: Expansion, rows: Rows, barrier: RowBarrier, late: Callable
+    problem: Problem,
+    options: DDPOptions,
+    s,
+    e: Expansion,
+    rows: ConstraintComponents,
+    barrier: RowBarrier,
+    late: Callable,
 ):
     """The policy of the step; the active set of inequalities that it was found with, which is None where steps never
     have one; the regularization with which the curvatures are positive definite; and whether that shows that the
@@ -133,7 +145,7 @@ def newton_policy(
     return policy, active, jnp.where(s.checks, 0.0, regularization), policy.ok & exact & (regularization == 0)
 
 
-def _proximal_curvature(problem: Problem, s: ConstrainedState, e: Expansion, rows: Rows) -> Array:
+def _proximal_curvature(problem: Problem, s: ConstrainedState, e: Expansion, rows: ConstraintComponents) -> Array:
     """The curvature of a proximal term, `[horizon, nu]`, for controls on which there is no cost: without any curvature,
     a step to a distant point is as good as one to a near point. A control that moves by its range pays as much as all
     barriers together, or as the decrease that the last step promised if that is less. So the term counts little against
@@ -160,7 +172,13 @@ def _free_width(problem: Problem, s: ConstrainedState) -> Array:
 
 
 def take_step(
-    problem: Problem, s: ConstrainedState, e: Expansion, rows: Rows, barrier: RowBarrier, policy: Policy, active
+    problem: Problem,
+    s: ConstrainedState,
+    e: Expansion,
+    rows: ConstraintComponents,
+    barrier: RowBarrier,
+    policy: AffinePolicy,
+    active,
 ):
     """The state after the longest acceptable part of the policy's step; that part, which is zero where none is; the
     displacement of the states by it, in the units of `Scale.displacement`; and the constraints' multipliers `[rows]`
@@ -194,7 +212,7 @@ def take_step(
 
     def rolled(alpha):
         bounds = s.us + near.lower, s.us + near.upper
-        xs, us, dxs = roll_out(problem, Iterate(s.xs, s.us, s.gaps, cost), policy, alpha, bounds)
+        xs, us, dxs = roll_out(problem, TrajectoryIterate(s.xs, s.us, s.gaps, cost), policy, alpha, bounds)
         return xs, us, dxs, us - s.us
 
     def step(alpha):
@@ -286,7 +304,7 @@ def _part_of_step(ratios, whole) -> Array:
     return jnp.minimum(whole, 1 / jnp.maximum(largest, 1e-30))
 
 
-def _linear_step(e: Expansion, policy: Policy, alpha, cut: Sides):
+def _linear_step(e: Expansion, policy: AffinePolicy, alpha, cut: Sides):
     """The displacements of states and controls by a part of the policy's step, by the linear dynamics; controls are cut
     at the displacements `cut`, and those after them make up for it by feedback."""
 

@@ -25,7 +25,7 @@ SWEEPS = 20
 """Most changes of the active set in one backward pass."""
 
 
-class Policy(NamedTuple):
+class AffinePolicy(NamedTuple):
     """The policy `du = alpha k + K dx`, and the value function of each stage."""
 
     k: Float[Array, "horizon nu"]
@@ -44,12 +44,12 @@ class Policy(NamedTuple):
     """Whether every matrix was positive definite."""
 
     @staticmethod
-    def zeros(horizon: int, ndx: int, nu: int, dtype) -> "Policy":
+    def zeros(horizon: int, ndx: int, nu: int, dtype) -> "AffinePolicy":
         """A policy of zeros that is not `ok`, to begin a loop with."""
         T, n, m = horizon, ndx, nu
         value, Q = [(T + 1, n), (T + 1, n, n)], [(T, m), (T, m, n), (T, m, m)]
         shapes = [(T, m), (T, m, n), *value, *Q, (), (), ()]
-        return Policy(*(jnp.zeros(shape, dtype) for shape in shapes), ok=jnp.array(False))
+        return AffinePolicy(*(jnp.zeros(shape, dtype) for shape in shapes), ok=jnp.array(False))
 
 
 class CurvatureShift(NamedTuple):
@@ -157,7 +157,7 @@ def _damped(e: Expansion, regularization) -> tuple[Expansion, CurvatureShift]:
     return e, damping
 
 
-def backward(e: Expansion, regularization, held: HeldControls | None = None) -> Policy:
+def backward(e: Expansion, regularization, held: HeldControls | None = None) -> AffinePolicy:
     """The policy by the Riccati recursion with gaps.
 
     `regularization` is added to the diagonals of the value function and of the curvature in the controls: a
@@ -202,7 +202,7 @@ def _scan_stages(A, B, gaps, xx, ux, uu, x, u, end_x, end_xx, *held) -> StagePol
     return factors.policies(end_x, end_xx, held)
 
 
-def _policy(e: Expansion, s: StagePolicies, damping: CurvatureShift, held: HeldControls | None = None) -> Policy:
+def _policy(e: Expansion, s: StagePolicies, damping: CurvatureShift, held: HeldControls | None = None) -> AffinePolicy:
     """The policy of all stages, with the sums over them."""
     diagonal = jnp.diagonal(s.Quu, axis1=1, axis2=2)
     undamped = (diagonal - damping.u) / diagonal
@@ -214,7 +214,7 @@ def _policy(e: Expansion, s: StagePolicies, damping: CurvatureShift, held: HeldC
     slope = -(s.Qu * s.k).sum() - (Vx * e.gaps).sum()
     curvature = -(s.k * (s.Quu @ s.k[..., None])[..., 0]).sum() + (e.gaps * shift).sum()
     ok = jnp.isfinite(s.K).all() & jnp.isfinite(s.k).all() & jnp.isfinite(Vx).all()
-    return Policy(*s._replace(Vx=Vx), slope, curvature, undamped.min(), ok)
+    return AffinePolicy(*s._replace(Vx=Vx), slope, curvature, undamped.min(), ok)
 
 
 def backward_in_box(
@@ -222,7 +222,7 @@ def backward_in_box(
     regularization,
     lower: Float[Array, "horizon nu"],
     upper: Float[Array, "horizon nu"],
-) -> Policy:
+) -> AffinePolicy:
     """`backward` with bounds on the step of the controls, at the states that the step reaches.
 
     Controls are held and freed by `backward_with_active_set`. Bounds at each state alone (Tassa, Mansard & Todorov,
@@ -235,7 +235,7 @@ def backward_in_box(
 
 def backward_with_active_set(
     system: Callable, next_active: Callable, regularization, step_box, start: tuple[Any, Any], sweeps: int = SWEEPS
-) -> tuple[Policy, Any, Array]:
+) -> tuple[AffinePolicy, Any, Array]:
     """The policy of a linear-quadratic problem with inequalities, the active set, and whether it has settled.
 
     A semismooth Newton method (Hintermüller, Ito & Kunisch, The primal-dual active set strategy as a semismooth Newton
@@ -277,19 +277,19 @@ def backward_with_active_set(
         return after, policy, changes == 0, sweeps_done + 1, jnp.minimum(fewest, changes)
 
     e = jax.eval_shape(system, start[1])
-    policy = Policy.zeros(len(lower), e.A.shape[-1], lower.shape[-1], lower.dtype)._replace(ok=jnp.array(True))
+    policy = AffinePolicy.zeros(len(lower), e.A.shape[-1], lower.shape[-1], lower.dtype)._replace(ok=jnp.array(True))
     zero, most = jnp.zeros((), jnp.int32), jnp.asarray(jnp.iinfo(jnp.int32).max)
     state = start, policy, jnp.array(False), zero, most
     (_, active), policy, settled, *_ = lax.while_loop(lambda s: ~s[2] & s[1].ok & (s[3] < sweeps), sweep, state)
     return policy, active, settled
 
 
-def control_slopes(policy: Policy, dxs, dus) -> Float[Array, "horizon nu"]:
+def control_slopes(policy: AffinePolicy, dxs, dus) -> Float[Array, "horizon nu"]:
     """The derivatives of the cost to go by the controls, after displacements of states and controls."""
     return policy.Qu + (policy.Qux @ dxs[:-1, :, None] + policy.Quu @ dus[..., None])[..., 0]
 
 
-def linear_roll_out(e: Expansion, policy: Policy):
+def linear_roll_out(e: Expansion, policy: AffinePolicy):
     """The displacements of the states and the controls under the policy, by the linear dynamics."""
 
     def step(dx, stage):
@@ -301,7 +301,7 @@ def linear_roll_out(e: Expansion, policy: Policy):
     return jnp.concatenate([dxs, last[None]]), dus
 
 
-def backward_associative(e: Expansion, regularization) -> Policy:
+def backward_associative(e: Expansion, regularization) -> AffinePolicy:
     """`backward` by an associative scan, whose depth grows with the logarithm of the horizon.
 
     Elements are conditional value functions `max_l -l^T C l / 2 + l^T (x_j - A x_i - b) + x_i^T J x_i / 2 - eta^T x_i`

@@ -22,7 +22,7 @@ from jaxdyn._types import Array, Float
 from jaxdyn.trajopt.ddp._expansion import Expansion, lagrangian_curvatures, matvec, vecmat
 from jaxdyn.trajopt.ddp._expansion import costates as costates_along
 from jaxdyn.trajopt.ddp._minimality import curvature_terms
-from jaxdyn.trajopt.ddp._riccati import HeldControls, Policy, backward, free_block, linear_roll_out
+from jaxdyn.trajopt.ddp._riccati import AffinePolicy, HeldControls, backward, free_block, linear_roll_out
 from jaxdyn.trajopt.problem import Problem, Quadratic, join_rows
 
 REFINEMENTS = 12
@@ -30,7 +30,7 @@ REFINEMENTS = 12
 that the constraints meet."""
 
 
-class Point(NamedTuple):
+class PrimalDualPoint(NamedTuple):
     """Displacements of the states and controls, costates, and multipliers of the constraints."""
 
     dxs: Float[Array, "stages ndx"]
@@ -39,7 +39,7 @@ class Point(NamedTuple):
     multipliers: Float[Array, "rows"]
 
 
-class ActiveSet(NamedTuple):
+class ActiveBounds(NamedTuple):
     """The controls that are free or stand at a bound, and the constraints that hold with equality; 1 or 0."""
 
     free: Float[Array, "horizon nu"]
@@ -63,7 +63,7 @@ def _distance_from_bound(r, low, high, multiplier, active):
     return jnp.where(active > 0, r - bound, 0)
 
 
-def _active_set(problem: Problem, optimum: Optimum, slope) -> ActiveSet:
+def _active_set(problem: Problem, optimum: Optimum, slope) -> ActiveBounds:
     """The active set, from the multipliers and the derivative `slope` `[horizon, nu]` of the Lagrangian by `us`."""
     low, high = problem.control_box
     # A fixed control is at both bounds, and the multiplier of either may be zero.
@@ -71,10 +71,10 @@ def _active_set(problem: Problem, optimum: Optimum, slope) -> ActiveSet:
     at_high = (optimum.us >= high) & (slope < 0)
     _, lower, upper = problem.constraints(optimum.xs, optimum.us)
     constraints = (optimum.multipliers != 0) | (lower == upper)
-    return ActiveSet(*(a.astype(optimum.us.dtype) for a in (~(at_low | at_high), at_low, at_high, constraints)))
+    return ActiveBounds(*(a.astype(optimum.us.dtype) for a in (~(at_low | at_high), at_low, at_high, constraints)))
 
 
-def _lagrangian(problem: Problem, optimum: Optimum, active: ActiveSet, w: Point) -> Float[Array, ""]:
+def _lagrangian(problem: Problem, optimum: Optimum, active: ActiveBounds, w: PrimalDualPoint) -> Float[Array, ""]:
     """The Lagrangian at the displacements and multipliers `w`. Controls at a bound are replaced by that bound, so they
     follow it; a multiplier that is not active has a unit matrix, so it does not move."""
     dynamics = problem.dynamics
@@ -94,7 +94,7 @@ class KKTSystem(NamedTuple):
     """The linear-quadratic problem with heavily weighted constraints, and the factors of its Riccati recursion."""
 
     e: Expansion
-    policy: Policy
+    policy: AffinePolicy
     root: Array
     """Lower Cholesky factors of the curvatures in the free controls."""
     G: Array
@@ -106,7 +106,7 @@ class KKTSystem(NamedTuple):
     """Whether the curvatures in the free controls are positive, so that there is no other solution nearby."""
 
 
-def _kkt_system(problem: Problem, optimum: Optimum, active: ActiveSet, A, B, costates) -> KKTSystem:
+def _kkt_system(problem: Problem, optimum: Optimum, active: ActiveBounds, A, B, costates) -> KKTSystem:
     dynamics, dtype = problem.dynamics, problem.dtype
     xs, us, multipliers = optimum
     stage_holds, terminal_holds = problem.split_rows(active.constraints)
@@ -144,7 +144,7 @@ def _kkt_system(problem: Problem, optimum: Optimum, active: ActiveSet, A, B, cos
     return KKTSystem(e, policy, root, G, H, D, weight, unique)
 
 
-def _solve_kkt(problem: Problem, system: KKTSystem, active: ActiveSet, b: Point) -> Point:
+def _solve_kkt(problem: Problem, system: KKTSystem, active: ActiveBounds, b: PrimalDualPoint) -> PrimalDualPoint:
     """The `w` for which the Lagrangian's second derivative times `w` is `b`."""
     e, policy, root, G, H, D, weight, _ = system
     b_stage, b_terminal = problem.split_rows(active.constraints * b.multipliers)
@@ -174,7 +174,7 @@ def _solve_kkt(problem: Problem, system: KKTSystem, active: ActiveSet, b: Point)
         multipliers, _ = lax.scan(refine, multipliers, length=REFINEMENTS)
     dxs, dus, costates = sweep(*multipliers)
     idle = (1 - active.constraints) * b.multipliers
-    return Point(dxs, dus + (1 - active.free) * b.dus, costates, join_rows(*multipliers) + idle)
+    return PrimalDualPoint(dxs, dus + (1 - active.free) * b.dus, costates, join_rows(*multipliers) + idle)
 
 
 def optimum_tangent(problem: Problem, tangent: Problem, optimum: Optimum) -> tuple[Optimum, Array, Array]:
@@ -185,12 +185,12 @@ def optimum_tangent(problem: Problem, tangent: Problem, optimum: Optimum) -> tup
     w, slope = _undisplaced_point(problem, optimum, A, B)
     active = jax.tree.map(lax.stop_gradient, _active_set(problem, optimum, slope))
 
-    def gradient(problem: Problem, w: Point) -> Point:
+    def gradient(problem: Problem, w: PrimalDualPoint) -> PrimalDualPoint:
         return jax.grad(lambda w: _lagrangian(problem, optimum, active, w))(w)
 
     change = eqx.filter_jvp(lambda p: gradient(p, w), (problem,), (tangent,))[1]
     # A part that does not change is None.
-    change = Point(*(jnp.zeros_like(x) if dx is None else dx for x, dx in zip(w, change, strict=True)))
+    change = PrimalDualPoint(*(jnp.zeros_like(x) if dx is None else dx for x, dx in zip(w, change, strict=True)))
     # The inputs are constants, because the Riccati recursion has no reverse mode.
     inputs = problem, optimum, active, A, B, w.costates
     system = _kkt_system(*jax.tree.map(lambda x: lax.stop_gradient(x) if eqx.is_array(x) else x, inputs))
@@ -224,7 +224,7 @@ def optimum_tangent(problem: Problem, tangent: Problem, optimum: Optimum) -> tup
     return Optimum(jax.vmap(state_tangent)(optimum.xs, dw.dxs), dus, dw.multipliers), dw.costates, system.unique
 
 
-def _undisplaced_point(problem: Problem, optimum: Optimum, A, B) -> tuple[Point, Array]:
+def _undisplaced_point(problem: Problem, optimum: Optimum, A, B) -> tuple[PrimalDualPoint, Array]:
     """The point without displacements, with the trajectory's costates; and the Lagrangian's derivative by `us`."""
     dynamics = problem.dynamics
 
@@ -235,5 +235,5 @@ def _undisplaced_point(problem: Problem, optimum: Optimum, A, B) -> tuple[Point,
     zeros = jnp.zeros((problem.horizon + 1, dynamics.ndx), optimum.xs.dtype)
     by_x, by_u = jax.grad(without_steps, (0, 1))(zeros, optimum.us)
     costates = costates_along(A, by_x[:-1], by_x[-1])
-    point = Point(zeros, jnp.zeros_like(optimum.us), costates, optimum.multipliers)
+    point = PrimalDualPoint(zeros, jnp.zeros_like(optimum.us), costates, optimum.multipliers)
     return point, by_u + vecmat(costates[1:], B)

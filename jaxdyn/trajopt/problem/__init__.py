@@ -1,7 +1,7 @@
 """Optimal control problems: dynamics, residuals, costs and constraints."""
 
+from jaxdyn.trajopt.problem._bounded_residuals import Constraint, bound_excess
 from jaxdyn.trajopt.problem._clearance import ClearanceResidual
-from jaxdyn.trajopt.problem._constraints import Constraint, bound_excess, join_constraints
 from jaxdyn.trajopt.problem._costs import (
     AbstractCost,
     FunctionCost,
@@ -11,7 +11,6 @@ from jaxdyn.trajopt.problem._costs import (
     SmoothAbsCost,
     TimeVarying,
     function_of_displacement,
-    gauss_newton_expansion,
     hessian_blocks,
     quadratic_expansion,
     term_at_stage,
@@ -24,7 +23,7 @@ from jaxdyn.trajopt.problem._dynamics import (
     with_disturbance,
 )
 from jaxdyn.trajopt.problem._guesses import Guess, interpolated_guess, resampled_guess, static_guess
-from jaxdyn.trajopt.problem._limits import JointResidual, effort_bounds, limit_constraints
+from jaxdyn.trajopt.problem._model_limits import JointResidual, effort_bounds, limit_constraints
 from jaxdyn.trajopt.problem._problem import Problem, join_rows, with_leaves
 from jaxdyn.trajopt.problem._residuals import (
     AbstractResidual,

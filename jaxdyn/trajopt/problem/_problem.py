@@ -22,10 +22,10 @@ from jaxdyn._errors import (
 )
 from jaxdyn._natively import natively
 from jaxdyn._types import Array, ArrayLike, Float, float_leaf
-from jaxdyn.trajopt.problem._constraints import Constraint, bound_excess, join_constraints, require_box
+from jaxdyn.trajopt.problem._bounded_residuals import Constraint, bound_excess, join_constraints, require_box
 from jaxdyn.trajopt.problem._costs import AbstractCost, TimeVarying, term_at_stage
 from jaxdyn.trajopt.problem._dynamics import AbstractDynamics
-from jaxdyn.trajopt.problem._limits import effort_bounds, limit_constraints
+from jaxdyn.trajopt.problem._model_limits import effort_bounds, limit_constraints
 
 type Costs = Sequence[AbstractCost | TimeVarying[Any]]
 type Constraints = Sequence[Constraint | TimeVarying[Any]]

@@ -11,7 +11,7 @@ from jaxdyn._errors import (
     require_positive,
 )
 from jaxdyn._types import Array, ArrayLike, Float, float_leaf
-from jaxdyn.trajopt.problem._constraints import Constraint, bound_excess
+from jaxdyn.trajopt.problem._bounded_residuals import Constraint, bound_excess
 from jaxdyn.trajopt.problem._costs import ResidualCost, cast_weight
 from jaxdyn.trajopt.problem._residuals import AbstractResidual
 

@@ -16,65 +16,13 @@ from jaxdyn._errors import (
 )
 from jaxdyn._types import Array, ArrayLike, Float, float_leaf, leaf_of
 from jaxdyn.trajopt.problem._costs import AbstractCost, Quadratic
-from jaxdyn.trajopt.problem._dynamics import AbstractDynamics
+from jaxdyn.trajopt.problem._dynamics import AbstractDynamics, DynamicsAround
 from jaxdyn.trajopt.problem._residuals import AbstractResidual, Linear
 
 
-class WrappedDynamics(AbstractDynamics):
+class WrappedDynamics(DynamicsAround):
     """Dynamics around other dynamics, whose state comes first in the state and whose control comes first in the
     control."""
-
-    inner: eqx.AbstractVar[AbstractDynamics]
-
-    # The inner dynamics' own arrays, so a change of the time or of the step reaches them.
-    @property
-    def dt(self) -> Any:
-        """Length of a step, s."""
-        return self.inner.dt
-
-    @property
-    def t0(self) -> Any:
-        """Time of stage 0, s."""
-        return self.inner.t0
-
-    @property
-    def nx(self) -> int:
-        """Length of a state."""
-        return self.inner.nx
-
-    @property
-    def ndx(self) -> int:
-        """Length of a displacement of the state."""
-        return self.inner.ndx
-
-    @property
-    def nu(self) -> int:
-        """Length of a control."""
-        return self.inner.nu
-
-    robot = property(lambda self: self.inner.robot)
-    euclidean = property(lambda self: self.inner.euclidean)
-
-    def neutral(self):
-        return self.inner.neutral()
-
-    def integrate(self, x, dx):
-        return self.inner.integrate(x, dx)
-
-    def difference(self, x0, x1):
-        return self.inner.difference(x0, x1)
-
-    def integrate_jacobian(self, x, dx):
-        return self.inner.integrate_jacobian(x, dx)
-
-    def difference_jacobian(self, x0, x1):
-        return self.inner.difference_jacobian(x0, x1)
-
-    def displacement_rates(self, x):
-        return self.inner.displacement_rates(x)
-
-    def require_horizon(self, horizon):
-        self.inner.require_horizon(horizon)
 
     @abc.abstractmethod
     def inner_at(self, u: Float[Array, "nu"] | None, k) -> AbstractDynamics:

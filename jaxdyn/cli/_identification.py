@@ -1,0 +1,320 @@
+"""Identification of a robot's inertias, friction and rotor inertias from recordings of its motion and torques.
+
+On held-out data it compares the parameters of the robot's file, ordinary least squares, and the physically consistent
+fit. It writes parameters.json, torque.png, report.html and, on request, identified.urdf. After an interruption the same
+configuration continues where it stopped.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdyn import sysid
+from jaxdyn._printing import percent
+from jaxdyn.cli._figures import pyplot, save_figure
+from jaxdyn.cli._identification_data import (
+    IdentificationData,
+    IdentifyConfig,
+    identified_urdf,
+    load_data,
+    load_robot,
+    physical_start,
+)
+from jaxdyn.cli._progress import ProgressBar, announce
+from jaxdyn.cli._result_files import (
+    alone_in,
+    begin,
+    digest_of_arrays,
+    digest_of_json,
+    read_checkpoint,
+    set_aside,
+    write_checkpoint,
+    write_durably,
+    write_json,
+)
+from jaxdyn.model import Model
+from jaxdyn.viz import plot_torques
+
+_BEGUN = "begun.json"
+BEFORE, LINEAR, PHYSICAL = "before", "least squares", "physical fit"
+# These keys may change between an interruption and the next run: they do not change the fits.
+_KEYS_OF_RESULTS = ("results", "plot", "report", "bootstrap", "urdf", "force")
+
+_RELATIVE = {"held_out_relative": "filtered torque", "held_out_relative_raw": "raw torque"}
+"""The keys of the held-out errors relative to the torque's norm, with the torque of each."""
+# The fit does not carry over to held-out data where its error is this many times larger, and not just rounding.
+_TIMES_LARGER, _EXACT = 2.0, 1e-6
+LEAVES = ("inertial_parameters", "armature", "damping", "friction", "friction_velocity")
+"""The fields of a model that a fit changes; with springs or lengths as effects, it changes some of `_OTHERS` too."""
+_LENGTHS = ("joint_placement", "loop_placement1", "loop_placement2")
+_OTHERS = ("stiffness", "spring_reference", *_LENGTHS)
+
+type Fits = dict[str, sysid.InverseDynamicsFit]
+type Errors = dict[str, dict[str, np.ndarray]]
+"""The root mean square error of each joint, N m, by the torque compared with and by the fit."""
+
+
+class FitFiles:
+    """The finished fits of one configuration and one set of data in a folder, by name. A file that is damaged, or of
+    other fits, is set aside with a warning, and its fit begins anew. **Raises** `DataError` if the folder was begun
+    with another configuration or other data."""
+
+    def __init__(self, folder: Path, configuration: dict, recordings: list[sysid.Recording]):
+        self.folder = folder
+        named = [(f"{k}.{x}", getattr(r, x)) for k, r in enumerate(recordings) for x in ("t", "q", "tau")]
+        arrays = {name: x for name, x in named if x is not None}
+        if os.path.lexists(folder) and not folder.is_dir():
+            set_aside(folder, "not a folder")
+        folder.mkdir(parents=True, exist_ok=True)
+        content = {"configuration": configuration, "data": digest_of_arrays(arrays)}
+        begin(folder / _BEGUN, content, "its fits are of that only", f"Delete {folder} to start again")
+        self._job, self._names = digest_of_json(content), [_BEGUN]
+
+    def load(self, name: str, before: Model, effects: sysid.JointEffects) -> sysid.InverseDynamicsFit | None:
+        """Return the finished fit `name`, or None."""
+        self._names.append(f"{name}.npz")
+        return read_checkpoint(self.folder / f"{name}.npz", self._job, lambda arrays: _fit_of(arrays, before, effects))
+
+    def save(self, name: str, fit: sysid.InverseDynamicsFit) -> None:
+        """Write a finished fit."""
+        fields = {x: value for x, value in vars(fit).items() if x not in ("model", "before", "effects", "values")}
+        numbers = {x: value for x, value in fields.items() if isinstance(value, np.ndarray)}
+        leaves = {x: getattr(fit.model, x) for x in (*LEAVES, *_OTHERS) if getattr(fit.model, x) is not None}
+        parts = {"model": leaves, "values": vars(fit.values), "fit": numbers}
+        arrays = {f"{part}.{x}": value for part, content in parts.items() for x, value in content.items()}
+        arrays["others"] = np.array(json.dumps({x: value for x, value in fields.items() if x not in numbers}))
+        write_checkpoint(self.folder / f"{name}.npz", arrays, self._job)
+
+    def remove(self) -> None:
+        """Delete the files of these fits, after the last one, and the folder if nothing else is in it."""
+        for name in self._names:
+            (self.folder / name).unlink(missing_ok=True)
+        others = sorted(path.name for path in self.folder.iterdir())
+        if others:
+            print(f"{self.folder} stays, with what is not of these fits: {', '.join(others)}")
+        else:
+            self.folder.rmdir()
+
+
+def _fit_of(arrays: dict[str, np.ndarray], before: Model, effects: sysid.JointEffects) -> sysid.InverseDynamicsFit:
+    others, parts = json.loads(str(arrays.pop("others"))), {}
+    for name, x in arrays.items():
+        part, _, field = name.partition(".")
+        parts.setdefault(part, {})[field] = x
+    leaves = {name: jnp.asarray(x, before.dtype) for name, x in parts["model"].items()}
+    model, values = dataclasses.replace(before, **leaves), sysid.JointEffectValues(**parts["values"])
+    return sysid.InverseDynamicsFit(model, before, effects, values, **parts["fit"], **others)
+
+
+def identify(config: IdentifyConfig) -> dict[str, Any]:
+    """Identify, print, and write `<results>/<name>/`; returns the content of `parameters.json`. **Raises** `DataError`
+    if another process is writing there."""
+    try:
+        model = load_robot(config.robot, ("arm",), without=config.robot_without).with_locked_joints(config.locked)
+        data = load_data(config, physical_start(model))
+        folder = config.make_folder()
+        with alone_in(folder):
+            return _identify(config, folder, model, data)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("interrupted; the same command continues where it stopped") from None
+
+
+def _identify(config: IdentifyConfig, folder: Path, model: Model, data: IdentificationData) -> dict[str, Any]:
+    kept = {k: v for k, v in dataclasses.asdict(config).items() if k not in _KEYS_OF_RESULTS}
+    files = FitFiles(folder / "unfinished", kept, list(data.plan.recordings))
+    fits, seconds = _run_fits(config, model, data, files)
+    held_out = _held_out(config, data)
+    errors = {
+        kind: {name: x.evaluate(recording).rms_error for name, x in fits.items()}
+        for kind, recording in held_out.items()
+    }
+    relative = {
+        key: {name: x.evaluate(held_out[kind]).relative for name, x in fits.items()} for key, kind in _RELATIVE.items()
+    }
+    _print_errors(model, data, fits, errors, relative)
+    verdict = _verdict(data, fits)
+    print("\nverdict on the physical fit", *verdict, sep="\n- ")
+    out = _summary(config, model, fits, errors, seconds) | relative | {"verdict": verdict}
+    _write(folder, config, data, fits, out)
+    if config.plot:
+        found = {name: x.evaluate(data.held_out.data) for name, x in fits.items()}
+        draw_torques(folder / "torque.png", config, model, data, found)
+    files.remove()
+    return out
+
+
+def _run_fits(
+    config: IdentifyConfig, model: Model, data: IdentificationData, files: FitFiles
+) -> tuple[Fits, dict[str, float]]:
+    """Return the fits, by name, and the wall times of those that were not in the files, s."""
+    plan = data.plan
+    common: dict[str, Any] = {"friction_velocity": config.friction_velocity, "shape": plan.shape}
+    # Least squares takes the lengths that the first fit of the plan has found.
+    believed = dataclasses.replace(model, **{x: getattr(plan.start, x) for x in _LENGTHS})
+    known: dict[str, Any] = common | {"joint_effects": dataclasses.replace(plan.joint_effects, length=False)}
+    common["joint_effects"] = plan.joint_effects
+    seconds: dict[str, float] = {}
+
+    def finish(
+        name: str, before: Model, options: dict[str, Any], fit: Callable[[], sysid.InverseDynamicsFit]
+    ) -> sysid.InverseDynamicsFit:
+        out = files.load(name, before, options["joint_effects"])
+        if out is None:
+            began = time.perf_counter()
+            out = fit()
+            seconds[name] = time.perf_counter() - began
+            files.save(name, out)
+        return out
+
+    announce("compiling, and fitting by least squares and with physical links")
+    linear = finish(LINEAR, believed, known, lambda: sysid.ordinary_least_squares(believed, plan.recordings, **known))
+    physical = finish(PHYSICAL, plan.start, common, lambda: _fit_physical(config, plan, common))
+    times = ", ".join(f"{name} {x:.1f} s" for name, x in seconds.items())
+    print(
+        f"physical fit: {physical.status.text}; {physical.iterations} steps, {physical.rounds} rounds; least squares: "
+        f"{linear.status.text}\nwall time, compilation included: {times or 'none, all fits were finished before'}"
+    )
+    return {BEFORE: sysid.InverseDynamicsFit.unfitted(model), LINEAR: linear, PHYSICAL: physical}, seconds
+
+
+def _fit_physical(config: IdentifyConfig, plan: sysid.Plan, common: dict[str, Any]) -> sysid.InverseDynamicsFit:
+    """Run the physically consistent fit."""
+    with ProgressBar(desc=PHYSICAL, unit=" steps", mininterval=0.1) as bar:
+
+        def report(step: sysid.Step) -> None:
+            decrease = f"{step.expected_decrease:.1e}"
+            bar.set_postfix(round=step.round, cost=f"{step.cost:.6g}", expected_decrease=decrease, refresh=False)
+            bar.update()
+
+        return sysid.fit_inverse_dynamics(
+            plan.start,
+            plan.recordings,
+            prior_weight=plan.prior_weight,
+            rounds=config.rounds,
+            max_iterations=config.max_iterations,
+            report=report,
+            **common,
+        )
+
+
+def _verdict(data: IdentificationData, fits: Fits) -> list[str]:
+    """Sentences about the physical fit."""
+    causes = sysid.residual_causes(fits[PHYSICAL], data.plan.recordings)
+    first, *others = sysid.Identification(fits[PHYSICAL], fits[LINEAR], data.plan, causes).verdict()
+    held_out, own = (fits[PHYSICAL].evaluate(x) for x in (data.held_out.data, data.plan.recordings))
+    sentence = f"On the held-out data the error is {percent(held_out.relative)} of the torque's norm."
+    times = held_out.total_rms / max(own.total_rms, 1e-300)
+    if times > _TIMES_LARGER and held_out.relative > _EXACT:
+        sentence += (
+            f" Its root mean square is {times:.2g} times that on the fit's own data: the model or these data lack "
+            "something that the held-out torques have, and the intervals do not show it."
+        )
+    return [first, sentence, *others]
+
+
+def _held_out(config: IdentifyConfig, data: IdentificationData) -> dict[str, sysid.Recording]:
+    """Return the held-out recordings by the torque in them."""
+    prepared, smooth, raw = data.held_out
+    out = {"raw torque": dataclasses.replace(smooth, tau=raw), "filtered torque": prepared}
+    if data.simulated is not None:
+        out["noise-free torque"] = data.simulated.exact.between(config.fit_stop, config.test_stop)
+    return out
+
+
+def _print_errors(
+    model: Model, data: IdentificationData, fits: Fits, errors: Errors, relative: dict[str, dict[str, float]]
+) -> None:
+    noise_free = errors.get("noise-free torque")
+    for kind in ("raw torque", "filtered torque"):
+        _print_table(f"held-out RMSE against the {kind}, N m", model.joint_names, errors[kind])
+    print(sysid.quality_table(fits, data.plan.recordings, "RMSE on the data of the fit, N m") + "\n")
+    if noise_free is not None:
+        title = "held-out RMSE against the noise-free torque on the noise-free motion, N m"
+        _print_table(title, model.joint_names, noise_free)
+    for key, kind in _RELATIVE.items():
+        shown = ", ".join(f"{name} {percent(x)}" for name, x in relative[key].items())
+        print(f"held-out error over the norm of the {kind}: {shown}")
+    for name in (LINEAR, PHYSICAL):
+        bad = [body for body, ok in zip(model.body_names, fits[name].physical, strict=True) if not ok]
+        verdict = f"{len(bad)} of {model.nb} links not physical: {', '.join(bad)}" if bad else "every link is physical"
+        print(f"{name}: {verdict}")
+
+
+def _print_table(title: str, joints: Sequence[str], by_fit: dict[str, np.ndarray]) -> None:
+    width = max(len("all joints"), *(len(name) for name in joints)) + 2
+    print(f"\n{title}\n{'joint':{width}}" + "".join(f"{x:>15}" for x in (*by_fit, "physical / ls")))
+    totals = {name: np.append(values, _over_all(values)) for name, values in by_fit.items()}
+    for i, joint in enumerate((*joints, "all joints")):
+        values = [*(x[i] for x in totals.values())]
+        ratio = totals[PHYSICAL][i] / totals[LINEAR][i]
+        print(f"{joint:{width}}" + "".join(f"{x:15.4f}" for x in values) + f"{ratio:15.3f}")
+    print()
+
+
+def _over_all(by_joint: np.ndarray) -> float:
+    return float(np.sqrt(np.mean(by_joint**2)))
+
+
+def _summary(config: IdentifyConfig, model: Model, fits: Fits, errors: Errors, seconds: dict[str, float]) -> dict:
+    def content(fit: sysid.InverseDynamicsFit) -> dict:
+        found = (*LEAVES, *_LENGTHS) if config.lengths else LEAVES
+        values = {name: x for name in found if (x := getattr(fit.model, name)) is not None}
+        values |= {
+            name: getattr(fit, name) for name in ("offset", "sigma", "physical", "message", "cost", "iterations")
+        }
+        return {name: np.asarray(x).tolist() for name, x in values.items()} | {"status": fit.status.name.lower()}
+
+    return {
+        "config": dataclasses.asdict(config),
+        "bodies": list(model.body_names),
+        "joints": list(model.joint_names),
+        "order": "m, mcx, mcy, mcz, Ixx, Ixy, Iyy, Ixz, Iyz, Izz about the origin of the body's frame; SI",
+        "fits": {name: content(fit) for name, fit in fits.items()},
+        "held_out_rmse": {
+            kind: {name: {"joints": x.tolist(), "all": _over_all(x)} for name, x in by_fit.items()}
+            for kind, by_fit in errors.items()
+        },
+        "seconds": seconds,
+    }
+
+
+def _write(folder: Path, config: IdentifyConfig, data: IdentificationData, fits: Fits, out: dict[str, Any]) -> None:
+    write_json(folder / "parameters.json", out, announce=True)
+    physical, held_out, plan = fits[PHYSICAL], data.held_out.data, data.plan
+    if config.urdf:
+        text = identified_urdf(config, physical.model).encode()
+        write_durably(folder / "identified.urdf", lambda path: path.write_bytes(text), announce=True)
+    if config.report:
+        note = (
+            f"Robot {config.robot}; recordings {', '.join(x.name for x in plan.recordings)}; torques are compared "
+            f"below {plan.cutoff:.3g} Hz; held out {held_out.name}, {held_out.t[0]:.2f} to {held_out.t[-1]:.2f} s."
+        )
+        title = f"Identification: {config.name}"
+        announce("resampling the recordings, and writing the report" if config.bootstrap else "writing the report")
+        draws = sysid.bootstrap(physical, plan.recordings, draws=config.bootstrap) if config.bootstrap else None
+        options: dict[str, Any] = {"title": title, "notes": [note, *out["verdict"]], "bootstrap": draws}
+        report = functools.partial(sysid.write_report, fits=fits, train=plan.recordings, test=held_out, **options)
+        write_durably(folder / "report.html", report, announce=True)
+
+
+def draw_torques(
+    path: Path, config: IdentifyConfig, model: Model, data: IdentificationData, found: dict[str, sysid.Evaluation]
+) -> None:
+    """Draw the predicted torques over the measured ones of the held-out data, as `found` has them."""
+    if pyplot() is None:
+        return
+    title = f"{config.name}: torques held out, below {data.plan.cutoff:.3g} Hz"
+    (t,), (tau,) = next((x.t, x.torque) for x in found.values())
+    raw = np.stack([np.interp(t, data.held_out.smooth.t, x) for x in data.held_out.raw_tau.T], axis=-1)
+    predicted = {name: tau + x.residual[0] for name, x in found.items()}
+    save_figure(path, plot_torques(model, t, tau, predicted, raw=raw, title=title), dpi=110)

@@ -1,0 +1,100 @@
+"""Algorithms that train policies by gradients through the simulation, as settings of one loop."""
+
+from __future__ import annotations
+
+import equinox as eqx
+
+from jaxdyn._errors import ModelError, require_positive_integer
+
+
+class AbstractAlgorithm(eqx.Module):
+    """Settings of a training. `actors` environments run for `rollout` steps, the policy takes a step along its
+    gradient, critics are fitted to what was seen, and the environments go on from where they are.
+
+    **Raises** `ModelError` for settings that do not fit.
+    """
+
+    actors: int = eqx.field(static=True, default=64)
+    """The number of environments side by side."""
+    rollout: int = eqx.field(static=True, default=32)
+    """The steps of each environment in an update."""
+    horizon: float = 32
+    """The steps over which gradients are carried back. Beyond them the value of the critics counts."""
+    discount: float = 0.99
+    """The factor by which a reward counts less a step later."""
+    policy_lambda: float = 0.95
+    """The lambda of the returns whose gradient the policy follows: the value after each step counts with `1 - lambda`,
+    what the simulation says about later steps with `lambda`. 1 uses the values at the horizon alone."""
+    critic_lambda: float = 0.95
+    """The lambda of the TD(lambda) returns to which critics are fitted."""
+    policy_rate: float = 2e-3
+    """The learning rate of the policy at the start. It falls linearly to almost nothing."""
+    critic_rate: float = 2e-3
+    """The same of the critics."""
+    critics: int = eqx.field(static=True, default=1)
+    """The number of critics, the least of whose values counts. With 0, what comes after the horizon is left out."""
+    critic_passes: int = eqx.field(static=True, default=16)
+    """The passes of an update over what was seen, or the most of them with `until_converged`."""
+    until_converged: bool = eqx.field(static=True, default=False)
+    """Whether the passes of an update end when one lowers the loss by less than a part `critic_tolerance`."""
+    critic_tolerance: float = 0.01
+    """See `until_converged`."""
+    minibatches: int = eqx.field(static=True, default=4)
+    """The steps of the critics' optimizer in a pass; they share the times of the roll-out."""
+    target_share: float = 0.2
+    """The part of the target critics that is left after an update; the rest is that of the critics."""
+    clip: float = 1.0
+    """The largest norm of a gradient with respect to the weights of a network."""
+    gradient_limit: float = 10.0
+    """How often its usual size, the geometric mean over the last updates, the gradient with respect to a state may
+    have; a larger one, as of a hard contact, is scaled down before it goes on to the step before."""
+    growth_limit: float = 3.0
+    """The growth of gradients over the horizon that is wanted, where the horizon is adapted."""
+    horizon_rate: float = 0.0
+    """How fast the horizon is adapted; 0 leaves it."""
+    policy_widths: tuple[int, ...] = eqx.field(static=True, default=(128, 64, 32))
+    """The widths of the policy's hidden layers."""
+    critic_widths: tuple[int, ...] = eqx.field(static=True, default=(64, 64))
+    """The widths of the critics' hidden layers."""
+
+    def __check_init__(self):
+        for name in ("actors", "rollout", "minibatches"):
+            require_positive_integer(getattr(self, name), f"{type(self).__name__}: {name}")
+        for name in ("critics", "critic_passes"):
+            require_positive_integer(getattr(self, name), f"{type(self).__name__}: {name}", least=0)
+        if self.rollout % self.minibatches:
+            raise ModelError(
+                f"{type(self).__name__}: {self.minibatches} minibatches cannot share a rollout of {self.rollout} steps "
+                "evenly; take a divisor"
+            )
+
+    @property
+    def samples(self) -> int:
+        """The steps of all environments in an update."""
+        return self.actors * self.rollout
+
+
+class SHAC(AbstractAlgorithm):
+    """Short-horizon actor-critic (Xu et al., Accelerated policy learning with parallel differentiable simulation, ICLR
+    2022), with the paper's settings but for `policy_lambda`, which is 1 there."""
+
+
+class AHAC(AbstractAlgorithm):
+    """Adaptive-horizon actor-critic (Georgiev et al., Adaptive horizon actor-critic for policy learning in contact-rich
+    differentiable simulation, ICML 2024): two critics that are fitted until they converge, and a horizon that a
+    multiplier adapts. The paper bounds the norm of the simulation's Jacobian; here the bound is on what comes of it,
+    the growth of gradients over the horizon, which the roll-out gives without a further computation."""
+
+    critics: int = eqx.field(static=True, default=2)
+    until_converged: bool = eqx.field(static=True, default=True)
+    critic_passes: int = eqx.field(static=True, default=32)
+    policy_lambda: float = 1.0
+    horizon_rate: float = 0.01
+
+
+class APG(AbstractAlgorithm):
+    """Analytic policy gradients: back-propagation through roll-outs, without critics. What comes after a roll-out is
+    left out, so it must be long enough for what matters."""
+
+    critics: int = eqx.field(static=True, default=0)
+    policy_lambda: float = 1.0

@@ -1,0 +1,298 @@
+"""Environments: a world, a task, and the time for which an action is held."""
+
+from __future__ import annotations
+
+import abc
+from typing import Any, Self
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdyn import _printing as printing
+from jaxdyn._errors import ModelError, ShapeError, require_kind, require_positive_integer
+from jaxdyn._types import Array, Float
+from jaxdyn.learn._held_action import held_action
+from jaxdyn.simulate import State
+from jaxdyn.worlds import World
+
+Observation = Any
+"""An array `[n]`, or a dictionary of such arrays, such as `{"state": ..., "privileged_state": ...}`."""
+
+
+class EnvironmentState(eqx.Module):
+    """What an environment knows after a reset or a step. All leaves are arrays of one environment; `jax.vmap` of
+    `reset` and `step` puts batch axes in front."""
+
+    data: State
+    """The state of the world."""
+    obs: Observation
+    reward: Float[Array, "*batch"]
+    done: Float[Array, "*batch"]
+    """1 where the task has ended, else 0. A time limit is no end of the task: see `Episodes`."""
+    metrics: dict[str, Float[Array, "*batch"]]
+    """Further numbers of the task, such as the parts of its reward; and `"diverged"`, 1 after a step that diverged."""
+    info: dict[str, Any]
+    """What the task remembers, such as a command, and what wrappers add."""
+
+    @property
+    def pipeline_state(self) -> State:
+        """The state of the world, by the name that Brax has for it."""
+        return self.data
+
+    def replace(self, **changes: Any) -> Self:
+        """Return the state with other fields. **Raises** `ModelError` for a field that it does not have."""
+        if "pipeline_state" in changes:
+            changes["data"] = changes.pop("pipeline_state")
+        fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        unknown = set(changes) - set(fields)
+        if unknown:
+            raise ModelError(f"an EnvironmentState has no {', '.join(sorted(unknown))}; it has {', '.join(fields)}")
+        return type(self)(**{**fields, **changes})
+
+    def printed(self) -> printing.Facts:
+        """The facts that `print` shows."""
+        batch, done = np.shape(self.reward), np.asarray(self.done)
+        parts = self.obs if isinstance(self.obs, dict) else {"obs": self.obs}
+        sizes = ", ".join(f"{name} [{x.shape[-1]}]" for name, x in parts.items())
+        facts = {name: printing.number(x) for name, x in parts.items()} | {"reward": printing.number(self.reward)}
+        facts["done"] = f"{int(done.sum())} of {done.size}" if batch else str(bool(done))
+        facts |= {name: printing.number(x) for name, x in self.metrics.items()}
+        facts["info"] = printing.names(tuple(self.info)) or "nothing"
+        return sizes + (f", batch {batch}" if batch else ""), facts
+
+    __repr__, __str__, _repr_html_ = printing.one_line, printing.text, printing.table
+
+
+class Transition(eqx.Module):
+    """A step of an environment, as its task sees it."""
+
+    before: State
+    action: Float[Array, "nu"]
+    control: Float[Array, "nu"]
+    """The controls that the task made of the action."""
+    after: State
+    dt: Float[Array, ""]
+    """The time for which the action was held, s."""
+    readings: dict[str, Any]
+    """What the task reads in the step (`AbstractTask.reads`)."""
+
+
+class AbstractTask(eqx.Module):
+    """What an environment is for: where it starts, what is seen, rewarded and ended. All functions are those of one
+    environment without batch axes, and pure. `memory` is a dictionary of arrays, which keep their shapes and dtypes;
+    it is `EnvironmentState.info`, so it also has what wrappers add, which functions leave alone."""
+
+    episode_length = 1000
+    """The steps after which `Episodes` cuts an episode by default; an attribute of the class, or a static field."""
+
+    @abc.abstractmethod
+    def start(self, world: World, key: Array) -> State:
+        """Draw a state in which an episode starts."""
+
+    @abc.abstractmethod
+    def observe(self, world: World, state: State, memory: dict[str, Any]) -> Observation:
+        """Return what a policy sees."""
+
+    @abc.abstractmethod
+    def reward(
+        self, world: World, step: Transition, memory: dict[str, Any]
+    ) -> tuple[Float[Array, ""], dict[str, Float[Array, ""]]]:
+        """Return the reward of a step, and its parts by their names. `memory` is that before the step."""
+
+    def ended(self, world: World, state: State, memory: dict[str, Any]) -> Array:
+        """Return whether an episode ends in a state, as after a fall. By default none does."""
+        return jnp.zeros((), bool)
+
+    def remember(self, world: World, key: Array) -> dict[str, Any]:
+        """Draw what an episode remembers, such as a command. By default it is nothing."""
+        return {}
+
+    def after_step(self, world: World, step: Transition, memory: dict[str, Any]) -> dict[str, Any]:
+        """Return what is remembered after a step; what is left out stays as it is. By default all stays."""
+        return {}
+
+    def reads(self) -> tuple[str, ...]:
+        """Return the names of what `Transition.readings` has, such as `("sensors",)`: quantities of
+        `World.step_and_read`. They come from the last solution of the constraints in the step, at the start of its last
+        time step, or with RK4 at the last stage, and so need no further solution. By default there are none."""
+        return ()
+
+    def control(self, world: World, state: State, action: Float[Array, "nu"]) -> Float[Array, "nu"]:
+        """Return the controls of the world for an action. By default -1 to 1 are the range of each control."""
+        lower, upper = world.control_bounds
+        return lower + (upper - lower) * (action + 1) / 2
+
+
+class AbstractEnvironment(eqx.Module):
+    """Pure functions `reset` and `step` of one environment, which `jax.vmap` makes those of a batch."""
+
+    # `jax.jit(env.step)` takes functions that have a hash. That of a module is made of its arrays, which have none.
+    __hash__ = object.__hash__
+
+    @property
+    @abc.abstractmethod
+    def unwrapped(self) -> Environment:
+        """The environment without wrappers."""
+
+    @abc.abstractmethod
+    def reset(self, key: Array) -> EnvironmentState:
+        """Return the start of an episode."""
+
+    @abc.abstractmethod
+    def step(self, state: EnvironmentState, action: Float[Array, "nu"]) -> EnvironmentState:
+        """Return what follows when an action is held for `dt`."""
+
+    @property
+    def action_size(self) -> int:
+        """The number of actions."""
+        return self.unwrapped.world.nu
+
+    @property
+    def observation_size(self) -> Any:
+        """The number of observations, or for a dictionary of observations those of its parts."""
+        shapes = jax.eval_shape(self.reset, jax.random.key(0)).obs
+        return {name: x.shape[-1] for name, x in shapes.items()} if isinstance(shapes, dict) else shapes.shape[-1]
+
+    @property
+    def backend(self) -> str:
+        """The name of the simulator."""
+        return "jaxdyn"
+
+    @property
+    def sim_dt(self) -> Any:
+        """The time step of the world, s."""
+        return self.unwrapped.world.timestep
+
+    @property
+    def dt(self) -> Any:
+        """The time for which an action is held, s."""
+        return self.sim_dt * self.unwrapped.n_substeps
+
+
+class Environment(AbstractEnvironment):
+    """A world, a task and the number of time steps for which an action is held: `substeps`.
+
+    A step that diverges, whose state is not finite or beyond 1e10, ends the episode: `done` and
+    `metrics["diverged"]` are 1, the reward is 0, and the state stays that before the step. Its derivatives are zero,
+    so that one such element does not spoil the gradient of a batch.
+
+    **Raises** `ModelError` where the default of `AbstractTask.control` needs ranges of controls that the world does not
+    have, and at the first call of `reset` or `step` for a task whose functions return what does not fit.
+    """
+
+    world: World
+    task: AbstractTask
+    n_substeps: int = eqx.field(static=True)
+
+    def __init__(self, world: World, task: AbstractTask, *, substeps: int = 1):
+        require_kind(world, World, "Environment: `world`")
+        require_kind(task, AbstractTask, "Environment: `task`")
+        require_positive_integer(substeps, "substeps")
+        if type(task).control is AbstractTask.control:
+            _require_ranges(world)
+        self.world, self.task, self.n_substeps = world, task, int(substeps)
+
+    def printed(self) -> printing.Facts:
+        """The facts that `print` shows."""
+        dt = f"{printing.number(self.dt, 's')}, {self.n_substeps} time steps of the world"
+        facts = {"actions": str(self.action_size), "observations": str(self.observation_size), "dt": dt}
+        return type(self.task).__name__, {**facts, "episodes": f"{self.task.episode_length} steps"}
+
+    __repr__, __str__, _repr_html_ = printing.one_line, printing.text, printing.table
+
+    @property
+    def unwrapped(self) -> Self:
+        """The environment itself."""
+        return self
+
+    def reset(self, key: Array) -> EnvironmentState:
+        """Return the start of an episode. Nothing is simulated."""
+        world, task = self.world, self.task
+        draw, remember = jax.random.split(key)
+        memory = _arrays(task.remember(world, remember), f"{_of(task)}.remember")
+        data = world.start_of(task.start(world, draw), {})
+        # The shapes of the metrics are those of a step that goes nowhere, which is not computed.
+        shapes = jax.eval_shape(lambda: self._judged(self._nothing_done(data), memory)[1])
+        metrics = {name: jnp.zeros(x.shape, x.dtype) for name, x in shapes.items()}
+        zero = jnp.zeros((), data.q.dtype)
+        return EnvironmentState(data, task.observe(world, data, memory), zero, zero, metrics, memory)
+
+    def step(self, state: EnvironmentState, action: Float[Array, "nu"]) -> EnvironmentState:
+        """Return what follows when an action is held for `dt`. What the task does not know in `info` stays as it is.
+
+        **Raises** `ShapeError` for an action of another shape than `[action_size]`.
+        """
+        world, task, before = self.world, self.task, state.data
+        if jnp.shape(action) != (world.nu,):
+            advice = "jax.vmap(env.step) takes batches" if jnp.ndim(action) > 1 else "each control has one action"
+            raise ShapeError(f"action has shape {jnp.shape(action)}, but [nu] = [{world.nu}] is needed; {advice}")
+        action = jnp.asarray(action, before.q.dtype)
+        control = task.control(world, before, action)
+        after, readings, diverged = held_action(world, before, control, self.n_substeps, task.reads())
+        step = Transition(before, action, control, after, jnp.asarray(self.dt, before.q.dtype), readings)
+        reward, metrics = self._judged(step, state.info)
+        memory = {**state.info, **self._remembered(step, state.info)}
+        done = jnp.asarray(task.ended(world, after, memory))
+        if done.shape:
+            raise ShapeError(f"{_of(task)}.ended returns the shape {done.shape}; one truth value is needed")
+        # Before and after are the same where a step diverged, and the reward's derivative by them would be half of one.
+        reward, metrics = jax.tree.map(lambda x: jnp.where(diverged, 0, x), (reward, metrics))
+        metrics["diverged"] = diverged.astype(reward.dtype)
+        done = jnp.maximum(done.astype(reward.dtype), metrics["diverged"])
+        return EnvironmentState(after, task.observe(world, after, memory), reward, done, metrics, memory)
+
+    def _nothing_done(self, data: State) -> Transition:
+        """Return a step that goes nowhere."""
+        none = jnp.zeros(self.world.nu, data.q.dtype)
+        readings = held_action(self.world, data, none, self.n_substeps, self.task.reads())[1]
+        return Transition(data, none, none, data, jnp.asarray(self.dt, data.q.dtype), readings)
+
+    def _judged(self, step: Transition, memory: dict[str, Any]) -> tuple[Array, dict[str, Array]]:
+        """Return the reward and the metrics of a step, which are scalars."""
+        what, dtype = f"{_of(self.task)}.reward", step.after.q.dtype
+        found = self.task.reward(self.world, step, memory)
+        if not isinstance(found, tuple) or len(found) != 2 or not isinstance(found[1], dict):
+            raise ModelError(f"{what} returns {type(found).__name__}; a pair is needed: the reward, and a dictionary")
+        metrics = {"diverged": jnp.zeros((), dtype), **found[1]}
+        for name, x in {"the reward": found[0], **{f"the part {name!r}": x for name, x in metrics.items()}}.items():
+            if jnp.shape(x):
+                raise ShapeError(f"{what}: {name} has the shape {jnp.shape(x)}; a scalar is needed, as of jnp.sum(...)")
+        return jnp.asarray(found[0], dtype), {name: jnp.asarray(x, dtype) for name, x in metrics.items()}
+
+    def _remembered(self, step: Transition, memory: dict[str, Any]) -> dict[str, Any]:
+        """Return what the task remembers after a step."""
+        what = f"{_of(self.task)}.after_step"
+        found = _arrays(self.task.after_step(self.world, step, memory), what)
+        for name, x in found.items():
+            if name not in memory:
+                has = ", ".join(memory) or "nothing"
+                raise ModelError(f"{what}: {name!r} is new; remember must return it at the start, which has {has}")
+            old, new = (jax.tree.map(lambda y: (jnp.shape(y), jnp.result_type(y).name), z) for z in (memory[name], x))
+            if old != new:
+                raise ShapeError(f"{what}: {name!r} changes its shape or dtype, from {old} to {new}; it must keep them")
+        return found
+
+
+def _of(task: AbstractTask) -> str:
+    return type(task).__name__
+
+
+def _arrays(memory: Any, what: str) -> dict[str, Any]:
+    """Return what a task remembers as arrays."""
+    if not isinstance(memory, dict):
+        raise ModelError(f"{what} returns {type(memory).__name__}; a dictionary of arrays is needed")
+    return jax.tree.map(jnp.asarray, memory)
+
+
+def _require_ranges(world: World) -> None:
+    """Raise `ModelError` where controls have no range, unless that is traced."""
+    bounds = world.control_bounds
+    if not all(printing.is_concrete(x) for x in bounds):
+        return
+    endless = ~np.isfinite(np.stack([np.asarray(x).reshape(-1, world.nu) for x in bounds])).all(axis=(0, 1))
+    if endless.any():
+        names = printing.names([name for name, x in zip(world.actuator_names, endless, strict=True) if x])
+        advice = "give the actuators a control_range (ctrlrange in MJCF), or the task a method control of its own"
+        raise ModelError(f"actions of -1 to 1 stand for the range of controls, which {names} do not have; {advice}")

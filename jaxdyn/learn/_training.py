@@ -1,0 +1,248 @@
+"""`train`: a training with its folder, checkpoints, log, evaluations and progress."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from tqdm import tqdm
+
+from jaxdyn._digests import digest_of_arrays
+from jaxdyn._errors import ModelError, require_choice, require_kind, require_positive_integer
+from jaxdyn.learn._algorithms import AHAC, APG, SHAC, AbstractAlgorithm
+from jaxdyn.learn._environment import AbstractEnvironment
+from jaxdyn.learn._episodes import Episodes
+from jaxdyn.learn._evaluation import evaluate
+from jaxdyn.learn._networks import Policy
+from jaxdyn.learn._training_files import TrainingFolder
+from jaxdyn.learn._training_log import TrainingLog
+from jaxdyn.learn._update import TrainingState, initial_state, update
+
+ALGORITHMS: dict[str, type[AbstractAlgorithm]] = {"apg": APG, "shac": SHAC, "ahac": AHAC}
+_AXIS = "actors"
+_SPLIT = ("environments", "actor", "returned")
+"""The fields of the state whose arrays begin with an axis of environments."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Training:
+    """What `train` returns."""
+
+    policy: Policy
+    """The trained policy, with its normalization of observations."""
+    records: tuple[dict[str, Any], ...]
+    """The evaluations, as in `log.jsonl`: `steps` of the environments and `seconds` so far; `return`, `return_std`,
+    `return_min`, `return_max`, `length` and `falls` (a part of 1) of the evaluation; and of the updates since the one
+    before means, such as `gradient_norm`, `growth` and `horizon`, and counts: `skipped` updates, whose gradient was not
+    finite, `episodes`, those that the task `ended`, and those that `diverged`."""
+    state: TrainingState
+    """All that the training would continue from."""
+
+
+def train(
+    env: AbstractEnvironment,
+    algorithm: AbstractAlgorithm | str = "shac",
+    *,
+    steps: int = 2_000_000,
+    seed: int = 0,
+    folder: str | os.PathLike | None = None,
+    resume: bool = False,
+    episode_length: int | None = None,
+    evaluations: int = 20,
+    checkpoint_seconds: float = 20.0,
+    devices: Sequence[Any] | None = None,
+    progress: bool = True,
+) -> Training:
+    """Train a policy by gradients through the simulation.
+
+    **Arguments**
+
+    - `algorithm`: a `SHAC`, `AHAC` or `APG` with its settings, or one of `"shac"`, `"ahac"`, `"apg"`.
+    - `steps`: those of all environments together, rounded up to whole updates.
+    - `seed`: that of all random numbers: networks, starts, exploration and evaluation.
+    - `folder`: where checkpoints, `log.jsonl`, `curve.png` and `policy.npz` are written; None writes nothing.
+    - `resume`: continue a training that was begun in the folder and ended early, also by a kill. It ends with the same
+      policy, to the last bit, as one without interruption on the same devices.
+    - `episode_length`: the time limit of episodes, in steps; by default the task's. It is no end of the task: values go
+      on beyond it.
+    - `evaluations`: how often the policy is evaluated: 64 episodes with starts of their own, without exploration.
+    - `checkpoint_seconds`: the time from one checkpoint to the next, s.
+    - `devices`: those that share the environments; by default all, also those of other processes under
+      `jax.distributed`, where each process calls `train` alike and the first one writes the files.
+    - `progress`: whether to show a line of progress on stderr.
+
+    **Raises** `ModelError` for arguments that do not fit; `DataError` for a folder where another training was begun.
+    """
+    require_kind(env, AbstractEnvironment, "train: `env`")
+    chosen = _algorithm(algorithm)
+    for name, value in (("steps", steps), ("evaluations", evaluations)):
+        require_positive_integer(value, name)
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32:
+        raise ModelError(f"seed is {seed!r}; an integer in 0 ... {2**32 - 1} is needed")
+    run = _Run(
+        Episodes(env, episode_length),
+        chosen,
+        -(-steps // chosen.samples),
+        seed,
+        evaluations,
+        tuple(jax.devices() if devices is None else devices),
+    )
+    store = None if folder is None else TrainingFolder(Path(folder), run.manifest())
+    with contextlib.nullcontext() if store is None or jax.process_index() > 0 else store.held(resume):
+        return run.go(store, checkpoint_seconds, progress)
+
+
+def _algorithm(chosen: AbstractAlgorithm | str) -> AbstractAlgorithm:
+    if isinstance(chosen, AbstractAlgorithm):
+        return chosen
+    require_choice(chosen, tuple(ALGORITHMS), "algorithm")
+    return ALGORITHMS[chosen]()
+
+
+@dataclasses.dataclass
+class _Run:
+    """A training on some devices, whose update is compiled once."""
+
+    episodes: Episodes
+    algorithm: AbstractAlgorithm
+    updates: int
+    seed: int
+    evaluations: int
+    devices: tuple[Any, ...]
+
+    def __post_init__(self):
+        if self.algorithm.actors % len(self.devices):
+            raise ModelError(
+                f"{self.algorithm.actors} actors cannot be shared evenly by {len(self.devices)} devices; take a "
+                "multiple of their number, or give fewer devices"
+            )
+        self.mesh = Mesh(np.array(self.devices), (_AXIS,))
+
+    def manifest(self) -> dict[str, Any]:
+        """Return all that decides which policy comes out."""
+        env = self.episodes.unwrapped
+        leaves = jax.tree_util.tree_leaves_with_path(self.episodes.env)
+        settings = {f.name: getattr(self.algorithm, f.name) for f in dataclasses.fields(self.algorithm)}
+        return {
+            "algorithm": {"name": type(self.algorithm).__name__, **settings},
+            "updates": self.updates,
+            "seed": self.seed,
+            "evaluations": self.evaluations,
+            "episode_length": self.episodes.length,
+            "task": type(env.task).__name__,
+            "substeps": env.n_substeps,
+            "environment": digest_of_arrays({jax.tree_util.keystr(path): x for path, x in leaves}),
+            "devices": f"{len(self.devices)} {self.devices[0].device_kind}",
+            "jax": jax.__version__,
+        }
+
+    def start(self, key: Any) -> TrainingState:
+        """Return the state before the first update."""
+
+        def training_start(episodes, key):
+            return initial_state(episodes, self.algorithm, key)
+
+        shapes = jax.eval_shape(training_start, self.episodes, key)
+        return jax.jit(training_start, out_shardings=self.placed(shapes))(self.episodes, key)
+
+    def placed(self, state: TrainingState) -> Any:
+        """Return the sharding of each array of a state."""
+        whole, split = (NamedSharding(self.mesh, spec) for spec in (PartitionSpec(), PartitionSpec(_AXIS)))
+        fields = {f.name: getattr(state, f.name) for f in dataclasses.fields(state)}
+        chosen = {name: split if name in _SPLIT else whole for name in fields}
+        return TrainingState(**{name: jax.tree.map(lambda _, s=chosen[name]: s, x) for name, x in fields.items()})
+
+    def step(self, state: TrainingState) -> Callable[[TrainingState], tuple[TrainingState, dict[str, Any]]]:
+        """Return the compiled update. Numbers of the algorithm are operands, so that others need no compilation."""
+        axis = _AXIS if len(self.devices) > 1 else None
+        specs = jax.tree.map(lambda x: x.spec, self.placed(state))
+        operands = self.episodes, self.algorithm, jnp.asarray(self.updates, state.horizon.dtype)
+
+        def training_update(operands, state):
+            if axis is None:
+                return update(*operands, state)
+            # Each device has its part of the environments, and all have the rest.
+            return jax.shard_map(
+                lambda operands, state: update(*operands, state, axis),
+                mesh=self.mesh,
+                in_specs=(PartitionSpec(), specs),
+                out_specs=(specs, PartitionSpec()),
+                check_vma=False,
+            )(operands, state)
+
+        compiled = jax.jit(training_update, donate_argnums=1)
+        return lambda state: compiled(operands, state)
+
+    def go(self, store: TrainingFolder | None, checkpoint_seconds: float, progress: bool) -> Training:
+        """Train to the end."""
+        keys = jax.random.split(jax.random.key(self.seed))
+        state, log = self.start(keys[0]), TrainingLog()
+        restored = None if store is None else store.restore(state)
+        if restored is not None:
+            state, log = jax.device_put(restored[0], self.placed(state)), TrainingLog(**restored[1])
+        step, samples, done = self.step(state), self.algorithm.samples, int(state.updates)
+        every = max(1, self.updates // self.evaluations)
+        first, saved = time.monotonic() - log.seconds, time.monotonic()
+        silent = not progress or jax.process_index() > 0
+        total = {"total": self.updates * samples, "initial": done * samples}
+        with tqdm(**total, unit=" steps", unit_scale=True, disable=silent, desc=type(self.algorithm).__name__) as bar:
+            while done < self.updates:
+                state, numbers = step(state)
+                log.add({name: float(x) for name, x in numbers.items()})
+                done += 1
+                bar.update(samples)
+                judged = done % every == 0 or done == self.updates
+                if judged:
+                    self._evaluate(_local(state.policy), keys[1], log, done * samples, first)
+                    bar.set_postfix_str(f"return {log.records[-1]['return']:.1f}")
+                # Processes must agree on when they gather a state, and their clocks do not.
+                late = time.monotonic() - saved > checkpoint_seconds and jax.process_count() == 1
+                if store is not None and (judged or late):
+                    saved = time.monotonic()
+                    log.seconds = saved - first
+                    self._save(store, state, log)
+        policy = _local(state.policy)
+        if store is not None and jax.process_index() == 0:
+            store.finish(policy, log.records)
+        log.warn_of_faults()
+        return Training(policy, tuple(log.records), state)
+
+    def _evaluate(self, policy: Policy, key: Any, log: TrainingLog, steps: int, first: float) -> None:
+        found = evaluate(self.episodes.env, policy, key, length=self.episodes.length)
+        log.seconds = time.monotonic() - first
+        log.evaluated(steps, found.facts())
+
+    def _save(self, store: TrainingFolder, state: TrainingState, log: TrainingLog) -> None:
+        """Write a checkpoint and the log; with several processes, the first one does, after all gave their part."""
+        if jax.process_count() > 1:
+            state = _gathered(state)
+        if jax.process_index() == 0:
+            store.save(state, dataclasses.asdict(log))
+            store.write_log(log.records)
+
+
+def _local(tree: Any) -> Any:
+    """Return arrays that every process has whole, as arrays of this process alone."""
+    return jax.tree.map(lambda x: jnp.asarray(np.asarray(x)), tree)
+
+
+def _gathered(state: TrainingState) -> TrainingState:
+    """Return the state with the environments of all processes."""
+
+    def gathered(x):
+        if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+            data = multihost_utils.process_allgather(jax.random.key_data(x), tiled=True)
+            return jax.random.wrap_key_data(jnp.asarray(data), impl=jax.random.key_impl(x))
+        return multihost_utils.process_allgather(x, tiled=True)
+
+    return jax.tree.map(gathered, state)

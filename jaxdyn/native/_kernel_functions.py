@@ -1,0 +1,301 @@
+"""The functions of a kernel: one for each part of a program, or for several that are alike.
+
+The function of alike parts takes what they differ in from a table of each part: numbers, and the places of rows.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from jaxdyn.native._blocks import Blocks, element
+from jaxdyn.native._emit import Body, Kind
+from jaxdyn.native._graph import GraphLoop, Node, Scalar, is_condition
+from jaxdyn.native._order import KernelPart, Rounds, each_part
+from jaxdyn.native._packed_values import PackedValues
+from jaxdyn.native._specialize import Program
+from jaxdyn.native._values import Values, angle_of_input
+
+ARGUMENTS = ("%in", "%out", "%sums", "%common", "%waiting", "%angles")
+"""The arguments of the functions of a kernel: rows of numbers."""
+
+
+class KernelRows(NamedTuple):
+    """The rows of a kernel's operands, of its results, and of those that are sums over the batch."""
+
+    inputs: list[int]
+    """The first row of each operand, or -1 for operands that are the same for the whole batch."""
+    input_count: int
+    outputs: list[int]
+    output_count: int
+    sum_count: int
+
+    def of_input(self, node: Node) -> int:
+        """Return the row of an element of an operand."""
+        return self.inputs[node.args[0]] + node.args[1]
+
+
+class MemoryPlaces(NamedTuple):
+    """The places in memory of a program's values."""
+
+    rows: KernelRows
+    shared: Mapping[int, int]
+    """The places of values that are the same for the whole batch, by the numbers of nodes."""
+    crossing: Mapping[int | GraphLoop, int]
+    """The rows in which values wait for later parts."""
+    vacant: int
+    """A row that nothing reads, for values that wait in some of several alike parts only."""
+
+
+def rows_of(program: Program) -> KernelRows:
+    """Return the rows of a program's operands and results."""
+    inputs, count = [], 0
+    for shape, uniform in zip(program.inputs, program.uniform, strict=True):
+        inputs.append(-1 if uniform else count)
+        count += 0 if uniform else math.prod(shape)
+    outputs, totals = [], [0, 0]
+    for k, output in enumerate(program.outputs):
+        outputs.append(totals[program.is_sum(k)])
+        totals[program.is_sum(k)] += len(output)
+    return KernelRows(inputs, count, outputs, *totals)
+
+
+def results(program: Program, rows: KernelRows) -> list[tuple[Scalar, int, bool]]:
+    """Return all results of a program with their rows, and whether they are sums over the batch."""
+    pairs = enumerate(zip(rows.outputs, program.outputs, strict=True))
+    return [(x, start + i, program.is_sum(k)) for k, (start, output) in pairs for i, x in enumerate(output)]
+
+
+def paired_angles(program: Program) -> set[int]:
+    """Return the numbers of the nodes of which the cosine is needed, and so perhaps sine and cosine."""
+    return {n.args[0].number for n in program.nodes if n.op == "cos" and type(n.args[0]) is Node}
+
+
+def part_functions(
+    program: Program, steps: Sequence[KernelPart | Rounds], places: MemoryPlaces, kind: Kind, declared: set[str]
+) -> tuple[list[str], dict[KernelPart, str]]:
+    """Return the text of the functions of all parts, and for each part the call of its function."""
+    parts = list(each_part(steps))
+    alike: dict[KernelPart, list[KernelPart]] = {part: [] for part in parts if part.like is None}
+    for part in parts:
+        alike[part.like or part].append(part)
+    text = _PartText(program, places, kind, declared)
+    texts, calls = [], {}
+    arguments = ", ".join(f"ptr {name}" for name in ARGUMENTS)
+    for number, (first, members) in enumerate(alike.items()):
+        function, tables = text.of(number, members, first=first is parts[0], last=first is parts[-1])
+        texts += [function, *tables]
+        for k, member in enumerate(members):
+            more = f", ptr %waiting, ptr @table{number}.{k}" if tables else ""
+            calls[member] = f"call void @part{number}({arguments}{more})"
+    return texts, calls
+
+
+class _PartTable:
+    """The numbers and places in which alike parts differ, a column for each."""
+
+    def __init__(self, kind: Kind, members: int):
+        self.kind, self.members = kind, members
+        self.columns: dict[tuple, int] = {}
+
+    def slot(self, body: Body, column: Sequence[float | int], loaded: str) -> str:
+        """Append the loading of an entry of the table."""
+        bits = [self._bits(x) for x in column] if loaded == self.kind.scalar else column
+        at = self.columns.setdefault(tuple(bits), len(self.columns))
+        place = body.value(f"getelementptr i{self.kind.bits}, ptr %table, i64 {at}")
+        return body.value(f"load {loaded}, ptr {place}, !invariant.load !1")
+
+    def _bits(self, x: float) -> int:
+        code = ("<i", "<f") if self.kind.bits == 32 else ("<q", "<d")
+        return struct.unpack(code[0], struct.pack(code[1], self.kind.rounded(x)))[0]
+
+    def texts(self, number: int) -> list[str]:
+        """Return the tables of all parts."""
+        entry = f"i{self.kind.bits}"
+        out = []
+        for k, row in enumerate(zip(*self.columns, strict=True)):
+            entries = ", ".join(f"{entry} {x}" for x in row)
+            out.append(f"@table{number}.{k} = internal constant [{len(row)} x {entry}] [{entries}]")
+        return out
+
+
+class _Function:
+    """The text of the function of a part, or of alike parts."""
+
+    def __init__(
+        self, members: Sequence[KernelPart], places: MemoryPlaces, kind: Kind, declared: set[str], *, packed: bool
+    ):
+        self.body, self.kind, self.one = Body(kind, declared), kind, Kind(kind.bits, 1)
+        self.align = f"align {kind.bytes}"
+        self.places, self.alike = places, len(members) > 1
+        self.twins = _Twins(members) if self.alike else _NoTwins()
+        self.table = _PartTable(kind, len(members))
+        if packed:
+            self.values = PackedValues(self.body, self._load, self._angle)
+        elif self.alike:
+            self.values = _AlikeValues(self.body, self._load, self._angle, self._number)
+        else:
+            self.values = Values(self.body, self._load, self._angle)
+
+    def _at(self, start: str, rows: Sequence[int], size: Kind) -> str:
+        """Append the address of a row, or of one of several by the table."""
+        body, bits = self.body, self.kind.bits
+        if len(set(rows)) == 1:
+            return element(body, size, start, rows[0])
+        offset = self.table.slot(body, [row * size.bytes for row in rows], f"i{bits}")
+        if bits < 64:
+            offset = body.value(f"zext i{bits} {offset} to i64")
+        return body.value(f"getelementptr i8, ptr {start}, i64 {offset}")
+
+    def _splat(self, x: str) -> str:
+        kind, body = self.kind, self.body
+        if kind.lanes == 1:
+            return x
+        lane = body.value(f"insertelement {kind.float} poison, {kind.scalar} {x}, i64 0")
+        return body.value(
+            f"shufflevector {kind.float} {lane}, {kind.float} poison, <{kind.lanes} x i32> zeroinitializer"
+        )
+
+    def _number(self, node: Node, place: int) -> str | None:
+        """Append the loading of a number that is not the same in all parts."""
+        column = self.twins.numbers(node, place)
+        return None if len(set(column)) == 1 else self._splat(self.table.slot(self.body, column, self.kind.scalar))
+
+    def _load(self, node: Node) -> str:
+        column, places = self.twins.of(node), self.places
+        if node.uniform:
+            start = self._at("%common", [places.shared[n.number] for n in column], self.one)
+            x = self._splat(self.body.value(f"load {self.kind.scalar}, ptr {start}, !invariant.load !1"))
+        elif node.op == "input":
+            return self._loaded("%in", [places.rows.of_input(n) for n in column])
+        else:
+            x = self._loaded("%waiting", [places.crossing[n.number] for n in column])
+        return self.body.compare("une", x, self.kind.constant(0.0)) if is_condition(node) else x
+
+    def _angle(self, node: Node) -> str:
+        return self._loaded("%angles", [self.places.rows.of_input(n) for n in self.twins.of(node)])
+
+    def _loaded(self, start: str, rows: Sequence[int]) -> str:
+        return self.body.value(f"load {self.kind.float}, ptr {self._at(start, rows, self.kind)}, {self.align}")
+
+    def wait(self, x: Scalar, rows: Sequence[int]) -> Callable[[], None]:
+        """Append the reading of a value, and return what appends its storing in a row for later parts."""
+        name, kind = self.values.name(x), self.kind
+        if is_condition(x):
+            name = self.body.select(name, kind.constant(1.0), kind.constant(0.0))
+        place = self._at("%leaving" if self.alike else "%waiting", rows, kind)
+        return lambda: self.body.line(f"store {kind.float} {name}, ptr {place}, {self.align}")
+
+    def keep(self, x: Scalar, rows: Sequence[int], summed: bool) -> None:
+        """Append the storing of a result."""
+        body, vector = self.body, self.kind.float
+        name, place = self.values.name(x), self._at("%sums" if summed else "%out", rows, self.kind)
+        if summed:
+            name = body.binary("fadd", body.value(f"load {vector}, ptr {place}, {self.align}"), name)
+        body.line(f"store {vector} {name}, ptr {place}, {self.align}")
+
+
+class _PartText:
+    """Writes the functions of the parts of a program."""
+
+    def __init__(self, program: Program, places: MemoryPlaces, kind: Kind, declared: set[str]):
+        self.program, self.places, self.kind, self.declared = program, places, kind, declared
+        self.results = results(program, places.rows)
+        self.paired = paired_angles(program)
+        self.stores: dict[int, list[tuple[int, bool]]] = {}
+        """The rows of a result, and whether they are of sums over the batch."""
+        for x, row, summed in self.results:
+            if type(x) is Node:
+                self.stores.setdefault(x.number, []).append((row, summed))
+
+    def of(self, number: int, members: Sequence[KernelPart], *, first: bool, last: bool) -> tuple[str, list[str]]:
+        """Return the text of the function of alike parts, or of one part, and their tables."""
+        function = _Function(members, self.places, self.kind, self.declared, packed=self.program.one)
+        crossing = self.places.crossing
+        for x, row, summed in self.results if first or last else ():
+            # These need no operation of a part.
+            ready = type(x) is not Node or x.uniform or x.op == "input"
+            is_end = type(x) is Node and x.op == "result"
+            if (last and is_end) or (first and ready and not (summed and x == 0)):
+                function.keep(x, [row], summed)
+        blocks = Blocks(function.body)
+        for item in function.values.items(members[0].nodes):
+            blocks.count()
+            for node in function.values.emit(item, self.paired):
+                column = function.twins.of(node)
+                for rows in zip(*[self.stores.get(n.number, ()) for n in column], strict=True):
+                    function.keep(node, [row for row, _ in rows], rows[0][1])
+                if any(n.number in crossing for n in column):
+                    function.wait(node, [crossing.get(n.number, self.places.vacant) for n in column])()
+        # What a loop carries is read before any of it is stored.
+        carried = [(x, crossing[to if isinstance(to, GraphLoop) else to.number]) for x, to in members[0].stored]
+        for store in [function.wait(x, [row]) for x, row in carried]:
+            store()
+        more = ("%leaving", "%table") if function.alike else ()
+        text = blocks.function(f"part{number}", (*ARGUMENTS, *more), f"blocks{number}")
+        return text, function.table.texts(number) if function.alike else []
+
+
+class _NoTwins:
+    """The nodes of a part that is like no other."""
+
+    def of(self, node: Node) -> list[Node]:
+        """Return the node."""
+        return [node]
+
+    def numbers(self, node: Node, place: int) -> list[float]:
+        """Return an operand that is a number."""
+        return [node.args[place]]
+
+
+class _Twins:
+    """The nodes of alike parts that correspond to those of the first of them."""
+
+    def __init__(self, members: Sequence[KernelPart]):
+        self.members = members
+        self.place: dict[int, int] = {n.number: k for k, n in enumerate(members[0].nodes)}
+        self.used_at: dict[int, tuple[int, int]] = {}
+        self.angles: dict[int, int] = {}
+        for k, n in enumerate(members[0].nodes):
+            for j, a in enumerate(n.args):
+                if type(a) is Node and a.number not in self.place:
+                    self.used_at.setdefault(a.number, (k, j))
+            if n.op in ("sin", "cos"):
+                root = angle_of_input(n.args[0])[1]
+                if root is not None:
+                    self.angles.setdefault(root.number, k)
+
+    def of(self, node: Node) -> list[Node]:
+        """Return the nodes of all parts for one of the first."""
+        k = self.place.get(node.number)
+        if k is not None:
+            return [part.nodes[k] for part in self.members]
+        if node.number in self.used_at:
+            k, j = self.used_at[node.number]
+            return [part.nodes[k].args[j] for part in self.members]
+        k = self.angles[node.number]
+        roots = [angle_of_input(part.nodes[k].args[0])[1] for part in self.members]
+        return [root for root in roots if root is not None]
+
+    def numbers(self, node: Node, place: int) -> list[float]:
+        """Return the operands of all parts for one of the first that is a number."""
+        k = self.place[node.number]
+        return [part.nodes[k].args[place] for part in self.members]
+
+
+class _AlikeValues(Values):
+    """Emits the nodes of alike parts, in which numbers come from the table."""
+
+    def __init__(self, body: Body, load, angle, number_of: Callable[[Node, int], str | None]):
+        super().__init__(body, load, angle)
+        self.number_of = number_of
+
+    def argument(self, node: Node, place: int) -> str:
+        x = node.args[place]
+        if type(x) is float:
+            name = self.number_of(node, place)
+            if name is not None:
+                return name
+        return self.name(x)
