@@ -67,7 +67,7 @@ def test_help_names_the_commands(capsys):
     assert main(["--help"]) == 0
     printed = capsys.readouterr()
     assert printed.err == ""
-    for command in ("info", "view", "check", "identify"):
+    for command in ("info", "view", "check", "identify", "train", "play"):
         assert re.search(rf"^  {command} +\w", printed.out, re.MULTILINE)
     assert main([]) == 2
     printed = capsys.readouterr()
@@ -76,7 +76,7 @@ def test_help_names_the_commands(capsys):
     assert capsys.readouterr().out == f"jaxdyn {version('jaxdyn')}\n"
 
 
-@pytest.mark.parametrize("command", ["info", "view", "check", "identify"])
+@pytest.mark.parametrize("command", ["info", "view", "check", "identify", "train", "play"])
 def test_the_help_of_each_command_has_examples(command, capsys):
     with pytest.raises(SystemExit) as stopped:
         main([command, "--help"])

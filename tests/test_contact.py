@@ -298,7 +298,7 @@ def wrong_cases():
         "stiffness is 0": lambda: ContactLaw(stiffness=0.0),
         "friction is -1": lambda: ContactLaw(friction=-1.0),
         "`contacts[1]` is a Sphere; a ContactShape": lambda: World(model, [foot, Sphere(0.1)]),
-        "takes no contacts": lambda: World(model, [foot], integrator="rk4"),
+        "takes no contacts and no limits": lambda: World(model, [foot], integrator="rk4"),
         "iterations": lambda: SolverOptions(iterations=0),
     }
 
@@ -352,7 +352,9 @@ def test_joints_rest_at_their_stops():
         parent = name
     model = builder.build(gravity=(0, 0, 0))
     stop = ContactLaw(stiffness=1e4, dissipation=1.0)
-    world = World(model, [ContactShape("arm", Sphere(0.01), (0, 0, 9.0))], limits=stop)
+    world = World(model, limits=stop)
+    assert world.contact_names == ()
+    assert world.contact_forces(world.state()).force.shape == (0, 3)
     torque = jnp.asarray([5.0, -3.0, 0, 0, 0])
     start = State(model.neutral().at[0].set(0.39), jnp.zeros(model.nv).at[0].set(2.0))
     motion = world.rollout(start, torques=torque[None], steps=4000)

@@ -18,6 +18,7 @@ import pytest
 
 import jaxdyn
 from jaxdyn import DataError, ModelError, ShapeError
+from jaxdyn.cli import main
 from jaxdyn.learn import AHAC, APG, SHAC, AbstractTask, Environment, Policy, evaluate, load_policy, save_policy, train
 from jaxdyn.learn._critic_fit import lambda_returns
 from jaxdyn.learn._episodes import Episodes
@@ -241,6 +242,39 @@ def test_mistakes_are_named(tmp_path):
         SHAC(minibatches=3)
     with pytest.raises(DataError, match="no such file"):
         load_policy(tmp_path / "nothing.npz")
+
+
+def test_the_command_line_trains_continues_and_films(tmp_path, capsys):
+    out, film = tmp_path / "out", tmp_path / "film.gif"
+    small = ("actors=4", "rollout=4", "critic_passes=1", "policy_widths=(4,)", "critic_widths=(4,)")
+    command = [
+        "train",
+        "cartpole_swingup",
+        "--steps",
+        "32",
+        "--out",
+        str(out),
+        "--evaluations",
+        "1",
+        "--settings",
+        *small,
+    ]
+    assert main(command) == 0
+    assert f"jaxdyn play {out}" in capsys.readouterr().out
+    assert main(command) == 2
+    assert "a training was begun here; continue it (--resume" in capsys.readouterr().err
+    assert main([*command, "--resume"]) == 0
+    assert main(["play", str(out), "--film", str(film), "--seconds", "0.2"]) == 0
+    assert "0.20 s, return" in capsys.readouterr().out
+    assert film.read_bytes().startswith(b"GIF")
+    for arguments, message in (
+        (["train", "antt"], "did you mean 'ant'"),
+        (["train", "ant", "--settings", "actor=3"], "did you mean 'actors'"),
+        (["train", "ant", "--settings", "actors=x"], "a number, True, False"),
+        (["play", str(tmp_path / "nowhere")], "no such file"),
+    ):
+        assert main(arguments) == 2
+        assert message in capsys.readouterr().err
 
 
 PROGRAM = """

@@ -368,7 +368,7 @@ WRONG = {
     "`law` is a str": {"law": "mujoco"},
     "it must be one of 'implicitfast'": {"law": MujocoLaw(), "integrator": "midpoint"},
     "integrator 'implicitfast' is MuJoCo's": {"integrator": "implicitfast"},
-    "limits without contact shapes": {"limits": True},
+    "takes no contacts and no limits": {"limits": True, "integrator": "rk4"},
     "a MujocoLaw is needed": {"law": MujocoLaw(), "limits": ContactLaw()},
     "timestep": {"timestep": 0.0},
     "`contacts.0.` is a Sphere": {"law": MujocoLaw(), "contacts": [jaxdyn.Sphere(0.1)]},

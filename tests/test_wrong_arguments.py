@@ -1,6 +1,7 @@
 """Arguments of a wrong kind, such as texts, None, objects, ragged lists and complex numbers, are errors of the library
 that name the function and the argument."""
 
+import dataclasses
 import functools
 import inspect
 import itertools
@@ -279,6 +280,12 @@ def world() -> jaxdyn.World:
         """<mujoco><worldbody><body><joint name="j"/><geom size="0.1"/></body></worldbody>
         <actuator><motor joint="j"/></actuator></mujoco>"""
     )
+
+
+def test_worlds_have_no_other_fields_by_replacement(world):
+    for kind in (world, jaxdyn.World(MODEL)):
+        with pytest.raises(JaxdynError, match=r"equinox\.tree_at\(.*with_model, with_timestep"):
+            dataclasses.replace(kind, options=jaxdyn.SolverOptions(3))
 
 
 def test_worlds_name_the_argument(world):

@@ -16,11 +16,13 @@ COMMANDS = {
     "view": "show a robot in the browser",
     "check": "compare the dynamics with Pinocchio (URDF) or MuJoCo (MJCF)",
     "identify": "identify inertias, friction and rotor inertias from recordings of motion and torques",
+    "train": "train a policy by gradients through the simulation",
+    "play": "show what a trained policy does",
 }
 """The commands, and what they do. The command `x` is the function `main` of the module `_x_command`."""
 HELP = f"""usage: jaxdyn COMMAND [...]
 
-Rigid-body dynamics and system identification for a robot's URDF or MJCF file.
+Rigid-body dynamics, system identification and learning for a robot's URDF or MJCF file.
 
 commands:
 {"\n".join(f"  {name:<10} {text}" for name, text in COMMANDS.items())}
@@ -29,6 +31,7 @@ examples:
   jaxdyn info robot.urdf
   jaxdyn check robot.urdf --free-base
   jaxdyn identify --name try --robot arm --recording simulated --fit-start 0 --fit-stop 14 --test-stop 20
+  jaxdyn train half_cheetah
 
 `jaxdyn COMMAND --help` explains each command, `jaxdyn --version` prints the version.
 Exit codes: 0 success, 1 a check found a difference, 2 a mistake in the arguments or files, 130 interrupted."""

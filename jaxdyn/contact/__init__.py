@@ -7,13 +7,11 @@ from jaxdyn.contact._mujoco_law import MujocoLaw
 from jaxdyn.contact._pairs import ContactPair, ContactShape, Member, chosen_pairs
 from jaxdyn.contact._step import (
     ContactForces,
-    accelerations_of_contact,
     contact_accelerations,
-    contact_step,
     contact_wrenches,
     end_of_step,
     forces_of_step,
-    in_axes_of_start,
+    moved_straight,
     straight_motion,
     turning_rate,
     with_vector,

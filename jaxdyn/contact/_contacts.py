@@ -64,7 +64,8 @@ class _Touching(NamedTuple):
 
 
 class ShapeContacts(eqx.Module):
-    """The contacts of the shapes of a `World` with its surface and with each other, under `ContactLaw`.
+    """The contacts of the shapes of a `World` with its surface and with each other under a `ContactLaw`, and the stops
+    of its joints.
 
     Sizes and placements of shapes, the surface, and the numbers of the laws are arrays: gradients reach them, new
     values do not compile again, and they may have leading batch axes.
@@ -98,8 +99,10 @@ class ShapeContacts(eqx.Module):
         self.pairs = grouped_pairs(chosen, lambda g: self.groups[g].kind_and_size(), table.place)
         self.limits = limits
         self.options = options or SolverOptions()
-        self.laws = jax.tree.map(lambda *x: _stacked(x, jnp.result_type(*x), -1), *table.laws)
-        self._require_use(apart_from_others)
+        laws = table.laws or [table.common]
+        self.laws = jax.tree.map(lambda *x: _stacked(x, jnp.result_type(*x), -1), *laws)
+        if shapes:
+            self._require_use(apart_from_others)
 
     def _require_use(self, apart: set[tuple[int, int]]) -> None:
         """Raise `ModelError` for shapes that touch nothing, other than those that are kept apart."""
@@ -127,6 +130,9 @@ class ShapeContacts(eqx.Module):
 
     def facts(self) -> dict[str, str]:
         """Return the facts that `print` shows of a world."""
+        stops = {} if self.limits is None else {"limits": "stops of joints"}
+        if not self.groups:
+            return stops
         shapes = [f"{len(x.links)} {x.kind.__name__}" for x in self.groups]
         facts = {"shapes": ", ".join(shapes), "surface": type(self.surface).__name__ if self.surface else "none"}
         links = dict.fromkeys(link for x in self.groups for link in x.links)
@@ -135,8 +141,7 @@ class ShapeContacts(eqx.Module):
             facts["pairs"] = str(len(self.pairs))
         for field, unit in (("stiffness", "N/m"), ("dissipation", "s/m"), ("friction", "")):
             facts[field] = printing.number(getattr(self.laws, field), unit)
-        facts["stops of joints"] = "none" if self.limits is None else "in contact"
-        return facts
+        return facts | stops
 
     def on_rows(self, robot: Robot) -> ContactRows:
         """Return the contacts as a step sees them."""
@@ -269,8 +274,8 @@ def _touching(groups: tuple, pairs: tuple[PairGroup, ...], on_surface: bool) -> 
         one, two = (groups[g] for g in pair.groups)
         for i, j, law in zip(*pair.shapes, pair.laws, strict=True):
             rows += [(one[1][i], two[1][j], law, f"{one[0][i]}, {two[0][j]}")] * pair.of_each
-    bodies1, bodies2, laws, names = zip(*rows, strict=True)
-    return _Touching(np.array(bodies1), np.array(bodies2), np.array(laws), names)
+    bodies1, bodies2, laws, names = zip(*rows, strict=True) if rows else ((), (), (), ())
+    return _Touching(*(np.array(x, int) for x in (bodies1, bodies2, laws)), names)
 
 
 @functools.cache

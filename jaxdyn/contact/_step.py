@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from jaxdyn import joints
 from jaxdyn._types import Array, Float
-from jaxdyn.algorithms import aba, forward_kinematics
+from jaxdyn.algorithms import forward_kinematics
 from jaxdyn.algorithms.recursions import RobotAndParts
 from jaxdyn.contact._contacts import ShapeContacts
 from jaxdyn.contact._step_equations import STEP, forces
@@ -34,17 +34,11 @@ class ContactForces(eqx.Module):
     """The force on the robot, of a pair on the second link, in world axes, N."""
 
 
-def contact_step(
-    model: Model, contacts: ShapeContacts, q: Any, v: Any, tau: Any, dt: Any
-) -> tuple[Any, Any, SolverReport]:
-    """Return the configuration and the velocity after a step, and how its contacts were solved.
-
-    The arguments are arrays in one precision, with all batch axes.
-    """
-    a, report = contact_accelerations(model, contacts, q, v, tau, dt)
+def moved_straight(model: Model, q: Any, v: Any, a: Any, dt: Any) -> tuple[Any, Any]:
+    """Return the configuration and the velocity after a step with the accelerations `a` in the axes of its start."""
     # One primitive: XLA computes the rotation of a free joint again for each number of its derivative.
     end = joints.apply_to_rows(end_of_step, model.topology, q, v + dt * a, jnp.reshape(dt, (1,)))
-    return end[..., : model.nq], end[..., model.nq :], report
+    return end[..., : model.nq], end[..., model.nq :]
 
 
 def end_of_step(topology: Topology, q: Any, v: Any, dt: Any) -> Any:
@@ -61,11 +55,6 @@ def straight_motion(model: Model, v: Any, dt: Any) -> Any:
     """Return the velocity for `Model.integrate` with which the origins of free bodies move straight on for a time, at
     the velocity `v` in the axes at its start; `integrate` moves them along screws."""
     return _with_linear(model.topology, v, dt, so3_left_jacobian_solve)
-
-
-def in_axes_of_start(model: Model, v: Any, dt: Any) -> Any:
-    """Return velocities at the end of a step in the axes of its start."""
-    return _with_linear(model.topology, v, dt, lambda angle, linear: so3_exp(angle).apply(linear))
 
 
 def _with_linear(topology: Topology, v: Any, dt: Any, function: Callable[[Vec3, Vec3], Vec3]) -> Any:
@@ -91,7 +80,7 @@ def contact_accelerations(
     model: Model, contacts: ShapeContacts, q: Any, v: Any, tau: Any, dt: Any
 ) -> tuple[Any, SolverReport]:
     """Return the accelerations `[*batch, nv]` of a step, with which `v + dt a` is the velocity at its end, in the axes
-    of its start.
+    of its start, and how its contacts were solved.
 
     The arguments are arrays in one precision, with all batch axes.
     """
@@ -104,27 +93,21 @@ def contact_accelerations(
     return a, SolverReport(solved.error, solved.iterations.astype(jnp.int32), contacts.options.tolerance_of(v.dtype))
 
 
-def accelerations_of_contact(
-    model: Model, contacts: ShapeContacts, q: Any, v: Any, tau: Any, dt: Any
-) -> tuple[Any, SolverReport]:
-    """Return the part of `contact_accelerations` that contacts and joint friction add, and how they were solved."""
-    a, report = contact_accelerations(model, contacts, q, v, tau, dt)
-    free = aba(model, q, v, tau, joint_friction=False)
-    return a - (free + turning_rate(model, v)), report
-
-
 def turning_rate(model: Model, v: Any) -> Any:
     """Return what accelerations in the axes of the start have more than those in the turning axes: `w x v` for the
     linear velocity `v` of a free joint."""
     return _with_linear(model.topology, v, 1.0, lambda angular, linear: linear + angular.cross(linear)) - v
 
 
-def forces_of_step(model: Model, contacts: ShapeContacts, q: Any, v: Any, a: Any, dt: Any) -> ContactForces:
+def forces_of_step(model: Model, contacts: ShapeContacts | None, q: Any, v: Any, a: Any, dt: Any) -> ContactForces:
     """Return the gaps, normals, points and forces of all contacts at a state, in the step of the length `dt` with the
     accelerations `a` in the axes of its start; zeros for both give the forces of the law at the state.
 
     The arguments are arrays in one precision, with all batch axes.
     """
+    if contacts is None or not contacts.names:
+        none = jnp.zeros((*v.shape[:-1], 0), v.dtype)
+        return ContactForces(none, *(jnp.zeros((*none.shape, 3), none.dtype) for _ in range(3)))
     bound, operands = RobotAndParts.of(model, contacts, v.dtype, "contact_forces", (q, v))
     a, q, v = (spanning_coordinates(model, x, velocity=y) for x, y in ((a, True), (q, False), (v, True)))
     gap, *vectors = bound.call(forces, operands, a, q, v, dt)

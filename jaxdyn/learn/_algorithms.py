@@ -22,7 +22,7 @@ class AbstractAlgorithm(eqx.Module):
     """The steps over which gradients are carried back. Beyond them the value of the critics counts."""
     discount: float = 0.99
     """The factor by which a reward counts less a step later."""
-    policy_lambda: float = 0.95
+    policy_lambda: float = 0.8
     """The lambda of the returns whose gradient the policy follows: the value after each step counts with `1 - lambda`,
     what the simulation says about later steps with `lambda`. 1 uses the values at the horizon alone."""
     critic_lambda: float = 0.95
@@ -33,7 +33,7 @@ class AbstractAlgorithm(eqx.Module):
     """The same of the critics."""
     critics: int = eqx.field(static=True, default=1)
     """The number of critics, the least of whose values counts. With 0, what comes after the horizon is left out."""
-    critic_passes: int = eqx.field(static=True, default=16)
+    critic_passes: int = eqx.field(static=True, default=8)
     """The passes of an update over what was seen, or the most of them with `until_converged`."""
     until_converged: bool = eqx.field(static=True, default=False)
     """Whether the passes of an update end when one lowers the loss by less than a part `critic_tolerance`."""
@@ -76,7 +76,8 @@ class AbstractAlgorithm(eqx.Module):
 
 class SHAC(AbstractAlgorithm):
     """Short-horizon actor-critic (Xu et al., Accelerated policy learning with parallel differentiable simulation, ICLR
-    2022), with the paper's settings but for `policy_lambda`, which is 1 there."""
+    2022), with the paper's settings for locomotion but for two. `policy_lambda` is 1 there; with 0.95 or 1 the returns
+    of Gymnasium's half cheetah rose and fell again. `critic_passes` is 16 there; 8 take half the time."""
 
 
 class AHAC(AbstractAlgorithm):
@@ -87,8 +88,8 @@ class AHAC(AbstractAlgorithm):
 
     critics: int = eqx.field(static=True, default=2)
     until_converged: bool = eqx.field(static=True, default=True)
-    critic_passes: int = eqx.field(static=True, default=32)
-    policy_lambda: float = 1.0
+    critic_passes: int = eqx.field(static=True, default=16)
+    policy_lambda: float = 0.95
     horizon_rate: float = 0.01
 
 

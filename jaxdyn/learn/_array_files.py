@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +33,9 @@ def write_tree(path: Path, tree: Any, facts: dict[str, Any]) -> None:
     write_durably(path, write)
 
 
-def read_tree(path: Path, like: Any) -> tuple[Any, dict[str, Any]]:
-    """Return the pytree and the facts of a file; `like` has the same structure, or is a function from the facts to that
-    structure. **Raises** `DataError` for a file that is damaged, or of something else."""
+def read_tree(path: Path, like: Callable[[dict[str, Any]], Any]) -> tuple[Any, dict[str, Any]]:
+    """Return the pytree and the facts of a file; `like` returns a pytree of the same structure for the facts.
+    **Raises** `DataError` for a file that is damaged, or of something else."""
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
@@ -42,8 +43,7 @@ def read_tree(path: Path, like: Any) -> tuple[Any, dict[str, Any]]:
         if checksum != digest_of_arrays(arrays):
             raise ValueError("the checksum is not that of the content")
         facts = json.loads(str(arrays.pop(_FACTS)))
-        like = like(facts) if callable(like) else like
-        return _filled(like, arrays), facts
+        return _filled(like(facts), arrays), facts
     except FileNotFoundError:
         raise DataError(f"{path}: no such file") from None
     # Damaged bytes make `zipfile`, `numpy` and `json` raise nearly anything.

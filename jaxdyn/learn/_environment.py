@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import abc
-from typing import Any, Self
+import os
+import types
+from typing import TYPE_CHECKING, Any, Self
 
 import equinox as eqx
 import jax
@@ -113,6 +115,10 @@ class AbstractTask(eqx.Module):
         """Return what is remembered after a step; what is left out stays as it is. By default all stays."""
         return {}
 
+    def disturb(self, world: World, state: State, memory: dict[str, Any]) -> State:
+        """Return the state in which a step begins, such as one after a push. By default it is the same."""
+        return state
+
     def reads(self) -> tuple[str, ...]:
         """Return the names of what `Transition.readings` has, such as `("sensors",)`: quantities of
         `World.step_and_read`. They come from the last solution of the constraints in the step, at the start of its last
@@ -128,8 +134,13 @@ class AbstractTask(eqx.Module):
 class AbstractEnvironment(eqx.Module):
     """Pure functions `reset` and `step` of one environment, which `jax.vmap` makes those of a batch."""
 
-    # `jax.jit(env.step)` takes functions that have a hash. That of a module is made of its arrays, which have none.
-    __hash__ = object.__hash__
+    if not TYPE_CHECKING:
+
+        def __getattribute__(self, name: str) -> Any:
+            # `jax.jit(env.step)` takes functions that have a hash and can be compared: a method of Python's is known by
+            # its object. That of an equinox module is a tree of arrays, which have no hash.
+            found = super().__getattribute__(name)
+            return types.MethodType(found.__func__, self) if hasattr(found, "__func__") else found
 
     @property
     @abc.abstractmethod
@@ -185,14 +196,18 @@ class Environment(AbstractEnvironment):
     world: World
     task: AbstractTask
     n_substeps: int = eqx.field(static=True)
+    scene: str | None = eqx.field(static=True)
+    """The path or the text of the MJCF file from which the world was loaded, if there is one: with it policies are
+    judged in MuJoCo."""
 
-    def __init__(self, world: World, task: AbstractTask, *, substeps: int = 1):
+    def __init__(self, world: World, task: AbstractTask, *, substeps: int = 1, scene: str | os.PathLike | None = None):
         require_kind(world, World, "Environment: `world`")
         require_kind(task, AbstractTask, "Environment: `task`")
         require_positive_integer(substeps, "substeps")
         if type(task).control is AbstractTask.control:
             _require_ranges(world)
         self.world, self.task, self.n_substeps = world, task, int(substeps)
+        self.scene = None if scene is None else os.fspath(scene)
 
     def printed(self) -> printing.Facts:
         """The facts that `print` shows."""
@@ -224,30 +239,55 @@ class Environment(AbstractEnvironment):
 
         **Raises** `ShapeError` for an action of another shape than `[action_size]`.
         """
-        world, task, before = self.world, self.task, state.data
+        world, task = self.world, self.task
         if jnp.shape(action) != (world.nu,):
             advice = "jax.vmap(env.step) takes batches" if jnp.ndim(action) > 1 else "each control has one action"
             raise ShapeError(f"action has shape {jnp.shape(action)}, but [nu] = [{world.nu}] is needed; {advice}")
+        before = task.disturb(world, state.data, state.info)
         action = jnp.asarray(action, before.q.dtype)
         control = task.control(world, before, action)
         after, readings, diverged = held_action(world, before, control, self.n_substeps, task.reads())
-        step = Transition(before, action, control, after, jnp.asarray(self.dt, before.q.dtype), readings)
-        reward, metrics = self._judged(step, state.info)
-        memory = {**state.info, **self._remembered(step, state.info)}
-        done = jnp.asarray(task.ended(world, after, memory))
-        if done.shape:
-            raise ShapeError(f"{_of(task)}.ended returns the shape {done.shape}; one truth value is needed")
+        found = self.outcome(state.replace(data=before), action, control, after, readings)
         # Before and after are the same where a step diverged, and the reward's derivative by them would be half of one.
-        reward, metrics = jax.tree.map(lambda x: jnp.where(diverged, 0, x), (reward, metrics))
+        reward, metrics = jax.tree.map(lambda x: jnp.where(diverged, 0, x), (found.reward, found.metrics))
         metrics["diverged"] = diverged.astype(reward.dtype)
-        done = jnp.maximum(done.astype(reward.dtype), metrics["diverged"])
-        return EnvironmentState(after, task.observe(world, after, memory), reward, done, metrics, memory)
+        return found.replace(reward=reward, metrics=metrics, done=jnp.maximum(found.done, metrics["diverged"]))
+
+    def outcome(
+        self,
+        state: EnvironmentState,
+        action: Float[Array, "nu"],
+        control: Float[Array, "nu"],
+        after: State,
+        readings: dict[str, Any] | None = None,
+    ) -> EnvironmentState:
+        """Return what the task makes of a step that led to the state `after`, by this simulator or another one.
+
+        `readings` are those of `AbstractTask.reads`; without them they are those in the state `after`, for which the
+        constraints are solved once more.
+        """
+        task, dtype = self.task, after.q.dtype
+        readings = self._readings_at(after, control) if readings is None else readings
+        step = Transition(state.data, action, control, after, jnp.asarray(self.dt, dtype), readings)
+        reward, metrics = self._judged(step, state.info)
+        # What wrappers have added stays. The dictionaries are new ones, because wrappers may write into them.
+        memory = jax.tree.map(lambda x: x, {**state.info, **self._remembered(step, state.info)})
+        ended = jnp.asarray(task.ended(self.world, after, memory))
+        if ended.shape:
+            raise ShapeError(f"{_of(task)}.ended returns the shape {ended.shape}; one truth value is needed")
+        obs = task.observe(self.world, after, memory)
+        return EnvironmentState(after, obs, reward, ended.astype(dtype), {**state.metrics, **metrics}, memory)
+
+    def _readings_at(self, state: State, control: Any) -> dict[str, Any]:
+        """Return what the task reads in a state."""
+        names = self.task.reads()
+        found = self.world.step_and_read(state, control, names=names)[1] if names else {}
+        return {**found, **{name: getattr(state, name) for name in ("q", "v") if name in names}}
 
     def _nothing_done(self, data: State) -> Transition:
         """Return a step that goes nowhere."""
         none = jnp.zeros(self.world.nu, data.q.dtype)
-        readings = held_action(self.world, data, none, self.n_substeps, self.task.reads())[1]
-        return Transition(data, none, none, data, jnp.asarray(self.dt, data.q.dtype), readings)
+        return Transition(data, none, none, data, jnp.asarray(self.dt, data.q.dtype), self._readings_at(data, none))
 
     def _judged(self, step: Transition, memory: dict[str, Any]) -> tuple[Array, dict[str, Array]]:
         """Return the reward and the metrics of a step, which are scalars."""

@@ -7,10 +7,12 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from jaxdyn._types import Array, Float
-from jaxdyn.learn._environment import Environment
+from jaxdyn.learn._environment import AbstractEnvironment
+from jaxdyn.simulate import State
 
 
 class Episode(eqx.Module):
@@ -36,19 +38,17 @@ class Episode(eqx.Module):
 
 
 @eqx.filter_jit
-def evaluate(env: Environment, policy: Any, key: Array, *, episodes: int = 64, length: int = 1000) -> Episode:
+def evaluate(env: AbstractEnvironment, policy: Any, key: Array, *, episodes: int = 64, length: int = 1000) -> Episode:
     """Return what a policy achieves in `episodes` of at most `length` steps, by the actions that it takes without a
-    key. An episode whose state is not finite ends as a fall, with what it had."""
+    key. One in which the simulation diverges counts as a fall."""
     start = jax.vmap(env.reset)(jax.random.split(key, episodes))
     zero = jnp.zeros(episodes, start.reward.dtype)
 
     def step(carry):
         i, state, going, returned, steps = carry
         after = jax.vmap(env.step)(state, jax.vmap(policy)(state.obs))
-        finite = jnp.isfinite(after.reward)
-        counted = going & finite
-        returned = returned + jnp.where(counted, after.reward, 0)
-        return i + 1, after, counted & (after.done == 0), returned, steps + counted
+        returned = returned + jnp.where(going, after.reward, 0)
+        return i + 1, after, going & (after.done == 0), returned, steps + going
 
     def goes_on(carry):
         # Where all have fallen, the rest would be wasted.
@@ -57,3 +57,23 @@ def evaluate(env: Environment, policy: Any, key: Array, *, episodes: int = 64, l
     carry = (jnp.zeros((), jnp.int32), start, zero == 0, zero, zero)
     _, _, going, returned, steps = lax.while_loop(goes_on, step, carry)
     return Episode(returned, steps, ~going)
+
+
+def play(env: AbstractEnvironment, policy: Any, key: Array, *, length: int = 1000) -> tuple[State, float]:
+    """Return the states `[n + 1]` of an episode of at most `length` steps, its start included, and its return; viewers
+    and films take the states."""
+
+    @eqx.filter_jit
+    def episode(env, policy, key):
+        def step(state, _):
+            after = env.step(state, policy(state.obs))
+            return after, (after.data, after.reward, after.done)
+
+        start = env.reset(key)
+        return start.data, lax.scan(step, start, length=length)[1]
+
+    start, (states, rewards, done) = episode(env, policy, key)
+    ends = np.flatnonzero(np.asarray(done))
+    n = int(ends[0]) + 1 if len(ends) else length
+    states = jax.tree.map(lambda x, y: np.concatenate([np.asarray(x)[None], np.asarray(y)[:n]]), start, states)
+    return states, float(np.asarray(rewards)[:n].sum())

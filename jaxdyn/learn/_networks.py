@@ -7,6 +7,7 @@ from typing import Any, Self
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from jaxdyn._errors import ShapeError
 from jaxdyn._types import Array, Float
@@ -32,8 +33,10 @@ class RunningNormalization(eqx.Module):
         return cls(jnp.zeros(size, dtype), jnp.ones(size, dtype), jnp.zeros((), dtype))
 
     def __call__(self, x: Float[Array, "n"]) -> Float[Array, "n"]:
-        # The offset keeps constant observations finite. It is small beside the variance of anything that moves.
-        scaled = (x - self.mean) / jnp.sqrt(self.variance + 1e-5)
+        # No gradient trains these numbers. The offset keeps constant observations finite, and is small beside the
+        # variance of anything that moves.
+        mean, variance = lax.stop_gradient((self.mean, self.variance))
+        scaled = (x - mean) / jnp.sqrt(variance + 1e-5)
         return jnp.clip(scaled, -_LARGEST, _LARGEST)
 
     def seen(self, mean: Array, variance: Array, count: Any) -> Self:

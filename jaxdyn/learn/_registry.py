@@ -17,6 +17,8 @@ _ENVIRONMENTS: dict[str, Callable[..., Environment]] = {
     "half_cheetah": tasks.half_cheetah,
     "walker": tasks.walker,
     "ant": tasks.ant,
+    "humanoid": tasks.humanoid,
+    "quadruped": tasks.quadruped,
 }
 
 
@@ -38,4 +40,4 @@ def environment(name: str, *, dtype: Any = jnp.float32, **options: Any) -> Envir
     """
     look_up(name, _ENVIRONMENTS, "environment")
     env = _ENVIRONMENTS[name](**options)
-    return Environment(env.world.astype(dtype), env.task, substeps=env.n_substeps)
+    return Environment(env.world.astype(dtype), env.task, substeps=env.n_substeps, scene=env.scene)

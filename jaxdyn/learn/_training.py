@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
+import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -126,7 +128,6 @@ class _Run:
                 f"{self.algorithm.actors} actors cannot be shared evenly by {len(self.devices)} devices; take a "
                 "multiple of their number, or give fewer devices"
             )
-        self.mesh = Mesh(np.array(self.devices), (_AXIS,))
 
     def manifest(self) -> dict[str, Any]:
         """Return all that decides which policy comes out."""
@@ -148,40 +149,12 @@ class _Run:
 
     def start(self, key: Any) -> TrainingState:
         """Return the state before the first update."""
+        return _compiled(self.devices)[0](self.episodes, self.algorithm, key)
 
-        def training_start(episodes, key):
-            return initial_state(episodes, self.algorithm, key)
-
-        shapes = jax.eval_shape(training_start, self.episodes, key)
-        return jax.jit(training_start, out_shardings=self.placed(shapes))(self.episodes, key)
-
-    def placed(self, state: TrainingState) -> Any:
-        """Return the sharding of each array of a state."""
-        whole, split = (NamedSharding(self.mesh, spec) for spec in (PartitionSpec(), PartitionSpec(_AXIS)))
-        fields = {f.name: getattr(state, f.name) for f in dataclasses.fields(state)}
-        chosen = {name: split if name in _SPLIT else whole for name in fields}
-        return TrainingState(**{name: jax.tree.map(lambda _, s=chosen[name]: s, x) for name, x in fields.items()})
-
-    def step(self, state: TrainingState) -> Callable[[TrainingState], tuple[TrainingState, dict[str, Any]]]:
-        """Return the compiled update. Numbers of the algorithm are operands, so that others need no compilation."""
-        axis = _AXIS if len(self.devices) > 1 else None
-        specs = jax.tree.map(lambda x: x.spec, self.placed(state))
-        operands = self.episodes, self.algorithm, jnp.asarray(self.updates, state.horizon.dtype)
-
-        def training_update(operands, state):
-            if axis is None:
-                return update(*operands, state)
-            # Each device has its part of the environments, and all have the rest.
-            return jax.shard_map(
-                lambda operands, state: update(*operands, state, axis),
-                mesh=self.mesh,
-                in_specs=(PartitionSpec(), specs),
-                out_specs=(specs, PartitionSpec()),
-                check_vma=False,
-            )(operands, state)
-
-        compiled = jax.jit(training_update, donate_argnums=1)
-        return lambda state: compiled(operands, state)
+    def step(self) -> Callable[[TrainingState], tuple[TrainingState, dict[str, Any]]]:
+        """Return the compiled update. Numbers of the algorithm are operands, so other ones need no compilation."""
+        compiled, updates = _compiled(self.devices)[1], np.float32(self.updates)
+        return lambda state: compiled(self.episodes, self.algorithm, updates, state)
 
     def go(self, store: TrainingFolder | None, checkpoint_seconds: float, progress: bool) -> Training:
         """Train to the end."""
@@ -189,13 +162,15 @@ class _Run:
         state, log = self.start(keys[0]), TrainingLog()
         restored = None if store is None else store.restore(state)
         if restored is not None:
-            state, log = jax.device_put(restored[0], self.placed(state)), TrainingLog(**restored[1])
-        step, samples, done = self.step(state), self.algorithm.samples, int(state.updates)
+            state, log = jax.device_put(restored[0], _placed(self.devices)), TrainingLog(**restored[1])
+        step, samples, done = self.step(), self.algorithm.samples, int(state.updates)
         every = max(1, self.updates // self.evaluations)
         first, saved = time.monotonic() - log.seconds, time.monotonic()
         silent = not progress or jax.process_index() > 0
-        total = {"total": self.updates * samples, "initial": done * samples}
-        with tqdm(**total, unit=" steps", unit_scale=True, disable=silent, desc=type(self.algorithm).__name__) as bar:
+        shown = {"total": self.updates * samples, "initial": done * samples, "desc": type(self.algorithm).__name__}
+        # The log of a job gets a line every few seconds; a terminal draws over the last one.
+        shown |= {"unit": " steps", "unit_scale": True, "mininterval": 0.5 if sys.stderr.isatty() else 5.0}
+        with tqdm(**shown, disable=silent) as bar:
             while done < self.updates:
                 state, numbers = step(state)
                 log.add({name: float(x) for name, x in numbers.items()})
@@ -229,6 +204,45 @@ class _Run:
         if jax.process_index() == 0:
             store.save(state, dataclasses.asdict(log))
             store.write_log(log.records)
+
+
+@functools.cache
+def _compiled(devices: tuple[Any, ...]) -> tuple[Callable, Callable]:
+    """Return the compiled functions that begin a training on some devices, and that update its state."""
+
+    def training_update(episodes, algorithm, updates, state):
+        if len(devices) == 1:
+            return update(episodes, algorithm, updates, state)
+
+        # Each device has its part of the environments, and all have everything else.
+        def part(*operands):
+            return update(*operands, _AXIS)
+
+        whole, shares = PartitionSpec(), _shares(PartitionSpec(), PartitionSpec(_AXIS))
+        inside, outside = (whole, whole, whole, shares), (shares, whole)
+        split = jax.shard_map(part, mesh=_mesh(devices), in_specs=inside, out_specs=outside, check_vma=False)
+        return split(episodes, algorithm, updates, state)
+
+    def training_start(episodes, algorithm, key):
+        return initial_state(episodes, algorithm, key)
+
+    return jax.jit(training_start, out_shardings=_placed(devices)), jax.jit(training_update, donate_argnums=3)
+
+
+def _mesh(devices: tuple[Any, ...]) -> Mesh:
+    return Mesh(np.array(devices), (_AXIS,))
+
+
+def _placed(devices: tuple[Any, ...]) -> Any:
+    """Return the shardings of the fields of a training's state."""
+    whole, split = (NamedSharding(_mesh(devices), spec) for spec in (PartitionSpec(), PartitionSpec(_AXIS)))
+    return _shares(whole, split)
+
+
+def _shares(whole: Any, split: Any) -> Any:
+    """Return `split` for the fields of a training's state that have an axis of environments, `whole` for the others."""
+    names = [field.name for field in dataclasses.fields(TrainingState)]
+    return TrainingState(**{name: split if name in _SPLIT else whole for name in names})
 
 
 def _local(tree: Any) -> Any:

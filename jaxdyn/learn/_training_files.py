@@ -65,7 +65,7 @@ class TrainingFolder:
         if not path.exists():
             return None
         try:
-            return read_tree(path, like)
+            return read_tree(path, lambda _: like)
         except DataError as error:
             path.replace(path.with_name(f"{CHECKPOINT}.damaged"))
             warn(f"{error}; it is kept as {CHECKPOINT}.damaged, and the training begins anew", UserWarning)

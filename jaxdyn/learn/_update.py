@@ -82,7 +82,7 @@ def update(
     """Return the state after an update, and numbers about it. `updates` is the length of the whole training. With
     `axis`, the state has the environments of one device, and means are taken over the axis of devices."""
     means = DeviceMeans(axis)
-    key = jax.random.fold_in(state.key, state.updates)
+    key, order = jax.random.split(jax.random.fold_in(state.key, state.updates))
     keys = jax.vmap(lambda i: jax.random.split(jax.random.fold_in(key, i), algorithm.rollout))(state.actor)
     limit = algorithm.gradient_limit * state.usual_norm
     found = policy_gradient(
@@ -115,7 +115,7 @@ def update(
     }
     if algorithm.critics:
         before = state.critics, state.targets, state.critic_moments
-        fit = fit_critics(algorithm, of_critics, before, steps, state.updates == 0, key, means)
+        fit = fit_critics(algorithm, of_critics, before, steps, state.updates == 0, order, means)
         new |= {"critics": fit.critics, "targets": fit.targets, "critic_moments": fit.moments}
         numbers |= {"critic_loss": fit.loss, "critic_passes": fit.passes, "value": fit.critics[0].center}
     return eqx.tree_at(lambda s: [getattr(s, name) for name in new], state, list(new.values())), numbers

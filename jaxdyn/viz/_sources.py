@@ -85,7 +85,7 @@ def drawing_of(
         surfaces = [surface_of(model, visual, MESHES) for visual in visuals]
         loading = None if file is None else load_collisions
         drawing = draw(model, surfaces, _start_of(source, model, given), load_collisions=loading)
-    touching = source.parts.touching if isinstance(source, World) else None
+    touching = source.parts.touching if isinstance(source, World) and source.contact_names else None
     if contacts and touching is None:
         touching = _contacts_of_file(model, file if given else source, package_dirs, skip_missing)
     return drawing if touching is None else _with_contacts(drawing, touching)

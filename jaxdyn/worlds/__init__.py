@@ -1,6 +1,7 @@
 """Worlds: models with contacts, limits, actuators and sensors, and MJCF files, moving as in MuJoCo, in JAX."""
 
 from jaxdyn.worlds._appearance import Appearance, VisualFile
+from jaxdyn.worlds._bodies import BodyMotion
 from jaxdyn.worlds._causes import cause_names, changes_by_cause
 from jaxdyn.worlds._description import describe
 from jaxdyn.worlds._load_world import load_world

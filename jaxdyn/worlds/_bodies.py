@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import equinox as eqx
 import jax
@@ -45,6 +45,33 @@ class Bodies(Part):
             tuple(np.flatnonzero(m.body_simple == 2).tolist()),
             float_leaf(poses),
         )
+
+
+class BodyMotion(NamedTuple):
+    """Where the bodies of a world are and how they move, in MuJoCo's order, the world's first, along its axes."""
+
+    center: Any
+    """The centers of mass `[*batch, nbody, 3]`, m: MuJoCo's `xipos`."""
+    axes: Any
+    """The principal axes of inertia as columns, `[*batch, nbody, 3, 3]`: MuJoCo's `ximat`."""
+    velocity: Any
+    """The velocities of the centers of mass, m/s, and the angular velocities, rad/s, `[*batch, nbody, 6]`."""
+
+
+def body_motion(robot: Robot, world: PartRows, q, v) -> BodyMotion:
+    """Return the motion of the bodies, each part as rows one after the other."""
+    at = instant(robot, q, robot.broadcast(v))
+    place = Places.located(world.bodies.centers, at)
+    R, velocity = place.pose.rotation, place.velocity(at)
+    rows = (Vec3(*(getattr(column, name) for column in (R.x, R.y, R.z))) for name in "xyz")
+    parts = (place.pose.translation,), rows, (velocity.linear, velocity.angular)
+    return BodyMotion(*(packed_vectors(*jax.tree.map(robot.broadcast, tuple(part))) for part in parts))
+
+
+def packed_vectors(*vectors: Vec3):
+    """Return vectors `[n, *batch]`, for each row one after the other, `[3 k n, *batch]`."""
+    x = jnp.stack([c for vector in vectors for c in (vector.x, vector.y, vector.z)], axis=1)
+    return x.reshape(-1, *x.shape[2:])
 
 
 def with_mocap_bodies(parts: Any, poses: Any) -> Any:

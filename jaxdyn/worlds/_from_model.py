@@ -28,7 +28,7 @@ from jaxdyn.worlds._world_parts import ENDLESS, WorldParts
 _MUJOCO = ("implicitfast", "euler", "implicit", "rk4")
 """MuJoCo's integrators, the default first."""
 _WITH_CONTACT = ("semi_implicit_euler", "implicit_velocity")
-"""The integrators of worlds that move as their model and have contacts."""
+"""The integrators of worlds that move as their model and have contacts or limits."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,14 +82,12 @@ def _with_contacts(model: Model, parts: WorldParts, given: Attached) -> WorldPar
     limits = _limits(given, ContactLaw)
     contacts = None
     shapes, surface, pairs, apart = given.touching
-    if shapes:
+    if shapes or limits is not None:
+        surface = surface if shapes else None
         contacts = ShapeContacts(model, shapes, surface, given.law, limits, given.options, pairs, apart)
-    elif limits is not None:
-        advice = "give contacts=[...], or law=jaxdyn.MujocoLaw(), which has limits without contacts"
-        raise ModelError(f"limits without contact shapes are not built with this law; {advice}")
     if contacts is not None and integrator not in _WITH_CONTACT:
         either = "'semi_implicit_euler' or 'implicit_velocity', whose steps with contact are the same"
-        raise ModelError(f"integrator {integrator!r} takes no contacts; use {either}")
+        raise ModelError(f"integrator {integrator!r} takes no contacts and no limits; use {either}")
     # Steps with contact are implicit in friction.
     warn_of_long_step(model, given.timestep, integrator if contacts is None else "implicit_velocity", 1)
     return dataclasses.replace(parts, integrator=integrator, touching=contacts)

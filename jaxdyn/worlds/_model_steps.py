@@ -15,11 +15,11 @@ from jaxdyn.algorithms import aba
 from jaxdyn.algorithms.recursions import Robot, RobotAndParts
 from jaxdyn.contact import (
     ContactForces,
-    accelerations_of_contact,
-    contact_step,
+    ShapeContacts,
+    contact_accelerations,
     contact_wrenches,
     forces_of_step,
-    in_axes_of_start,
+    moved_straight,
     turning_rate,
 )
 from jaxdyn.model import Model, independent_forces, spanning_coordinates
@@ -34,7 +34,6 @@ from jaxdyn.worlds._parts import Loads, PartRows, instant, sums
 from jaxdyn.worlds._readings import ContactLoads, Readings
 from jaxdyn.worlds._sensors import sensor_values
 from jaxdyn.worlds._states import Given, Solved
-from jaxdyn.worlds._world_parts import WorldParts
 
 
 class _Driven(eqx.Module):
@@ -93,16 +92,17 @@ def _implicit(given: Given, driven: _Driven) -> tuple[Model, Any]:
     return damped, driven.torque + driven.damping * given.arguments.v
 
 
-def _step(model: Model, parts: WorldParts, start: State, torque: Any, dt: Any) -> tuple[State, SolverReport | None]:
-    """Return the state after a step under the torques of actuators, and with contacts how they were solved."""
-    if parts.touching is None:
-        return advance(model, start, torque, dt, None, parts.integrator), None
-    arguments = model, parts.touching, start.q, start.v, torque, dt
-    if model.topology.has_loops:
-        gained, report = accelerations_of_contact(*arguments)
-        return symplectic_step(model, start, torque, dt, gained=gained), report
-    q, v, report = contact_step(*arguments)
-    return State(q, v), report
+def _with_contact(
+    model: Model, touching: ShapeContacts, start: State, torque: Any, dt: Any
+) -> tuple[State, Any, SolverReport]:
+    """Return the state after a step with contact, its accelerations in the axes of its start, and how the contacts were
+    solved."""
+    a, report = contact_accelerations(model, touching, start.q, start.v, torque, dt)
+    if not model.topology.has_loops:
+        return State(*moved_straight(model, start.q, start.v, a, dt)), a, report
+    free = aba(model, start.q, start.v, torque, joint_friction=False)
+    gained = a - (free + turning_rate(model, start.v))
+    return symplectic_step(model, start, torque, dt, gained=gained), a, report
 
 
 def solved_as_model(given: Given, names: tuple[str, ...]) -> Solved:
@@ -113,33 +113,31 @@ def solved_as_model(given: Given, names: tuple[str, ...]) -> Solved:
     model, torque = _implicit(given, driven)
     start, (torque,) = common_form(model, State(arguments.q, arguments.v), {"tau": (torque, (model.nv,))})
     dt = parts.timestep.astype(start.v.dtype)
-    end, report = _step(model, parts, start, torque, dt)
-    found: ContactForces | None = None
-    if report is None:
-        a = aba(given.world.model, arguments.q, arguments.v, driven.torque)
+    if parts.touching is None:
+        end = advance(model, start, torque, dt, None, parts.integrator)
+        gained = a = aba(given.world.model, arguments.q, arguments.v, driven.torque)
         error = count = jnp.zeros_like(a[..., 0])
     else:
-        gained = (in_axes_of_start(model, end.v, dt) - start.v) / dt
-        a = gained - turning_rate(model, start.v)
-        error, count = report.error, report.iterations
-        if {"sensors", "contacts"} & set(names):
-            found = forces_of_step(model, parts.touching, start.q, start.v, gained, dt)
+        end, gained, report = _with_contact(model, parts.touching, start, torque, dt)
+        a, error, count = gained - turning_rate(model, start.v), report.error, report.iterations
+
+    def contacts() -> ContactForces:
+        return forces_of_step(model, parts.touching, start.q, start.v, gained, dt)
+
     made = {
         "step": lambda: (end.q, end.v, driven.activation),
         "acceleration": lambda: a,
         "rates": lambda: driven.rate,
-        "sensors": lambda: _sensed(given, a, found),
-        "contacts": lambda: found,
+        "sensors": lambda: _sensed(given, a, contacts()),
+        "contacts": contacts,
         "deep": lambda: jnp.zeros((*error.shape, 1), error.dtype),
     }
     return Solved(a, error, count, {name: made[name]() for name in names})
 
 
-def contacts_at(given: Given) -> ContactForces | None:
-    """Return the contacts at a state by the law at this state, without a step; None for a world without."""
+def contacts_at(given: Given) -> ContactForces:
+    """Return the contacts at a state by the law at this state, without a step."""
     world, (q, v) = given.world, (given.arguments.q, given.arguments.v)
-    if world.parts.touching is None:
-        return None
     return forces_of_step(world.model, world.parts.touching, q, v, jnp.zeros_like(v), jnp.zeros((), v.dtype))
 
 
@@ -155,7 +153,7 @@ def accelerations_as_model(given: Given) -> dict[str, Any]:
     return {"acceleration": a, "rates": driven.rate}
 
 
-def _sensed(given: Given, a: Any, found: ContactForces | None) -> Any:
+def _sensed(given: Given, a: Any, found: ContactForces) -> Any:
     """Return the values of all sensors at a state with the accelerations `a` and the contacts of a step."""
     world, arguments = given.world, given.arguments
     model, contacts, sensors = world.model, world.parts.touching, world.parts.sensors
@@ -163,7 +161,7 @@ def _sensed(given: Given, a: Any, found: ContactForces | None) -> Any:
         raise ModelError(f"sensors of the kinds {', '.join(sorted(of_loads))} leave out the forces of closed loops")
     bound, operands, named = _bound(given)
     bodies = np.zeros((0, 2), int)
-    if contacts is not None:
+    if contacts is not None and contacts.names:
         for name in ("point", "normal", "force"):
             x = getattr(found, name)
             named[name] = x.reshape(*x.shape[:-2], -1)

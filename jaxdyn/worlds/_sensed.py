@@ -15,7 +15,7 @@ import numpy as np
 from jaxdyn.algorithms.recursions import Robot, turning_accelerations
 from jaxdyn.spatial import Force, Mat3, Quaternion, Vec3
 from jaxdyn.tree import take_rows
-from jaxdyn.worlds._bodies import loads_of
+from jaxdyn.worlds._bodies import loads_of, packed_vectors
 from jaxdyn.worlds._constraints import RowKinds
 from jaxdyn.worlds._contact_rows import TouchingBodies, by_directions, deep_contacts
 from jaxdyn.worlds._equalities import coupling
@@ -79,13 +79,7 @@ def _body_wrenches(robot: Robot, world: PartRows, at: Balance, pushes):
     for loads in _loads_of_rows(robot, world, at, pushes)[0]:
         moment = loads.moment + (loads.point - take_rows(centers, loads.bodies)).cross(loads.force)
         total = total + sums(jax.tree.map(robot.broadcast, Force(moment, loads.force)), loads.bodies, count)
-    return _packed(total.force, total.moment)
-
-
-def _packed(*vectors: Vec3):
-    """Return vectors `[n, *batch]` one after the other for each row, `[3 k n, *batch]`."""
-    x = jnp.stack([c for vector in vectors for c in (vector.x, vector.y, vector.z)], axis=1)
-    return x.reshape(-1, *x.shape[2:])
+    return packed_vectors(total.force, total.moment)
 
 
 def _tension(robot: Robot, world: PartRows, now: Acting):
@@ -229,17 +223,6 @@ class Quantities:
             split = jnp.split(pushes, np.cumsum([term.offset.shape[0] for term in at.terms]))
             return constraint_torque(robot, at, split[:-1])
 
-        def centers():
-            return Places.located(world.bodies.centers, now.at)
-
-        def axes():
-            R = centers().pose.rotation
-            return _packed(*(Vec3(*(getattr(column, name) for column in (R.x, R.y, R.z))) for name in "xyz"))
-
-        def velocities():
-            velocity = centers().velocity(now.at)
-            return _packed(velocity.linear, velocity.angular)
-
         made: dict[str, Callable] = {
             "acceleration": lambda: a - turning_accelerations(robot, robot.broadcast(now.at.v)),
             "step": lambda: after_step(robot, world, now, a),
@@ -249,9 +232,6 @@ class Quantities:
             "contacts": lambda: contact_table(robot, world, now.at, world.constraints.kinds, pushes),
             "deep": lambda: deep_contacts(robot, world, now.at),
             "actuator_torque": lambda: now.actuators.torque,
-            "body_centers": lambda: _packed(centers().pose.translation),
-            "body_axes": axes,
-            "body_velocities": velocities,
             "body_wrenches": lambda: _body_wrenches(robot, world, at, pushes),
         }
         return {name: jax.tree.map(robot.broadcast, made[name]()) for name in self.names}

@@ -15,7 +15,7 @@ from jaxdyn._types import Array, Float, float_leaf
 from jaxdyn.algorithms.recursions import RobotAndParts
 from jaxdyn.model import independent_forces, spanning_coordinates
 from jaxdyn.simulate import State
-from jaxdyn.worlds._bodies import applied_torque, with_mocap_bodies
+from jaxdyn.worlds._bodies import BodyMotion, applied_torque, body_motion, with_mocap_bodies
 from jaxdyn.worlds._equalities import with_active
 from jaxdyn.worlds._world_velocities import body_velocity, world_velocity
 
@@ -215,6 +215,16 @@ def given_of(world: World, state: State, control: Any, torque: Any, wrenches: An
     torque = None if torque is None else applied
     given = Given(as_in(world, state), state, Arguments(q, v, control, activation, applied), torque, wrenches)
     return given if wrenches is None else given._with_forces(given.arguments, torque)
+
+
+def motion_of_bodies(world: World, state: State) -> BodyMotion:
+    """Return the motion of the bodies of a world: see `World.body_motion`."""
+    given = given_of(world, state, None, None, None)
+    bound, operands = given.bound()
+    q = spanning_coordinates(world.model, given.arguments.q, velocity=False)
+    v = spanning_coordinates(world.model, given.arguments.v, velocity=True)
+    found = bound.call(body_motion, operands, q, v)
+    return BodyMotion(*(x.reshape(*x.shape[:-1], -1, *n) for x, n in zip(found, ((3,), (3, 3), (6,)), strict=True)))
 
 
 def as_in(world: World, state: State) -> World:

@@ -64,17 +64,8 @@ def advanced(world: World, state: State, control: Any, torque: Any, wrenches: An
     return Advance(step_from(given, found), readings, report_of(given, found))
 
 
-READABLE = {
-    "q": "nq",
-    "v": "nv",
-    "sensors": "",
-    "actuator_torque": "nv",
-    "body_centers": "nbody 3",
-    "body_axes": "nbody 3 3",
-    "body_velocities": "nbody 6",
-    "body_wrenches": "nbody 6",
-}
-"""What `World.step_and_read` can read, with the axes of each."""
+READABLE = "q", "v", "sensors", "actuator_torque", "body_wrenches"
+"""What `World.step_and_read` can read."""
 
 
 def step_and_read(world: World, state: State, control: Any, names: tuple[str, ...]) -> tuple[State, dict[str, Any]]:
@@ -96,8 +87,8 @@ def _reading(name: str, given: Given, found: Solved) -> Any:
         return getattr(given.arguments, name)
     if name == "sensors":
         return by_name(given.world.parts.sensors, found.results["sensors"])
-    x, axes = found.results[name], READABLE[name].split()[1:]
-    return x.reshape(*x.shape[:-1], len(given.world.body_names), *map(int, axes)) if axes else x
+    x = found.results[name]
+    return x.reshape(*x.shape[:-1], -1, 6) if name == "body_wrenches" else x
 
 
 def report_of(given: Given, found: Solved) -> SolverReport:

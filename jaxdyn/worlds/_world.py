@@ -22,12 +22,22 @@ from jaxdyn.simulate import AbstractWorld, Advance, RolloutOptions, State, Traje
 from jaxdyn.simulate.integrators import require_closed
 from jaxdyn.solve import SolverOptions, SolverReport
 from jaxdyn.worlds._appearance import Appearance, VisualFile
+from jaxdyn.worlds._bodies import BodyMotion
 from jaxdyn.worlds._from_model import Attached, parts_of_model
 from jaxdyn.worlds._inertia_constants import with_inertias_of
 from jaxdyn.worlds._model_constraints import Touching
 from jaxdyn.worlds._model_sensors import Sensor
 from jaxdyn.worlds._model_steps import accelerations_as_model, contacts_at
-from jaxdyn.worlds._states import KEY_AXES, BodyWrenches, Controls, Keyframe, given_of, make_state, start_of
+from jaxdyn.worlds._states import (
+    KEY_AXES,
+    BodyWrenches,
+    Controls,
+    Keyframe,
+    given_of,
+    make_state,
+    motion_of_bodies,
+    start_of,
+)
 from jaxdyn.worlds._steps import advanced, by_name, report_of, solved, step_and_read, stepped
 from jaxdyn.worlds._world_parts import ENDLESS, WorldParts
 from jaxdyn.worlds._world_velocities import body_velocity, world_velocity
@@ -88,8 +98,7 @@ class World(AbstractWorld):
           A shape or a pair may have its own law of the same class. The constants that MuJoCo derives from inertias
           (`invweight0`) are arrays that do not follow when masses of the world change.
         - `limits`: whether joints stop at `Model.position_lower` and `position_upper`, by the default law of the class
-          of `law`, or that law, whose numbers are in N m/rad and s/rad where a coordinate is an angle. With a
-          `ContactLaw` limits need contacts.
+          of `law`, or that law, whose numbers are in N m/rad and s/rad where a coordinate is an angle.
         - `actuators`, `sensors`: what drives and what is read. `Model.effort_limit` limits the sum of the actuators'
           forces on a joint.
         - `timestep`: s.
@@ -285,16 +294,19 @@ class World(AbstractWorld):
         - `"q"` `[*batch, nq]` and `"v"` `[*batch, nv]`: where that was;
         - `"sensors"`: the values of the sensors by their names, `[*batch, n]` each;
         - `"actuator_torque"` `[*batch, nv]`: the forces of the actuators on the degrees of freedom, N m and N;
-        - `"body_centers"` `[*batch, nbody, 3]`, `"body_axes"` `[*batch, nbody, 3, 3]`: the centers of mass of the
-          bodies, m, and their principal axes as columns: MuJoCo's `xipos` and `ximat`;
-        - `"body_velocities"` `[*batch, nbody, 6]`: the velocities of these centers, m/s, and the angular velocities;
         - `"body_wrenches"` `[*batch, nbody, 6]`: the sums of the forces of contacts, connections and welds on each
           body, N, and of their moments about its center of mass, N m: MuJoCo's `cfrc_ext` about other points.
 
-        All are along axes of the world. Arguments and errors as for `accelerations`; `UnknownNameError` for other
-        names, and `ModelError` for what worlds without MuJoCo's law do not have, all but the first three.
+        Wrenches are along axes of the world. Arguments and errors as for `accelerations`; `UnknownNameError` for other
+        names, and `ModelError` for the last two without MuJoCo's law.
         """
         return step_and_read(self, state, control, names)
+
+    @compiled()
+    def body_motion(self, state: State) -> BodyMotion:
+        """The centers of mass, the principal axes and the velocities of the bodies in a state (`BodyMotion`). Errors as
+        for `accelerations`."""
+        return motion_of_bodies(self, state)
 
     @naming_arguments
     def rollout(
@@ -429,13 +441,11 @@ class World(AbstractWorld):
         `accelerations`.
         """
         given = given_of(self, state, control, torque, wrenches)
-        by_step = of_step or self.parts.as_mujoco
-        found = solved(given, "contacts").results["contacts"] if by_step else contacts_at(given)
+        if not (of_step or self.parts.as_mujoco):
+            return contacts_at(given)
+        found = solved(given, "contacts").results["contacts"]
         if isinstance(found, ContactForces):
             return found
-        if found is None:
-            none = jnp.zeros((*given.arguments.v.shape[:-1], 0), given.arguments.v.dtype)
-            return ContactForces(none, *(jnp.zeros((*none.shape, 3), none.dtype) for _ in range(3)))
         gap, *vectors = found
         # Infinite numbers have no place in the programs of states.
         gap = jnp.where(gap < 0.5 * FAR, gap, jnp.inf)

@@ -77,4 +77,4 @@ class CartPoleSwingUp(AbstractTask):
 def cartpole_swingup(**options: Any) -> Environment:
     """Return the environment of `CartPoleSwingUp`."""
     require_arguments(CartPoleSwingUp, (), options)
-    return Environment(load_world(_SCENE), CartPoleSwingUp(**options), substeps=2)
+    return Environment(load_world(_SCENE), CartPoleSwingUp(**options), substeps=2, scene=_SCENE)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from jaxdyn._types import Array, Float
 from jaxdyn.learn._environment import Environment
-from jaxdyn.learn.tasks._runner import AbstractRunner, AbstractWalkingRunner, gymnasium_environment
+from jaxdyn.learn.tasks._runner import AbstractFallingRunner, AbstractRunner, gymnasium_environment
 from jaxdyn.simulate import State
 from jaxdyn.worlds import World
 
@@ -48,7 +48,7 @@ class HalfCheetah(AbstractRunner):
         return jnp.concatenate([state.q[int(self.exclude_current_positions_from_observation) :], state.v])
 
 
-class Hopper(AbstractWalkingRunner):
+class Hopper(AbstractFallingRunner):
     """Gymnasium's `Hopper-v5`: one leg with three motors hops in a plane. An episode ends when the torso leaves the
     healthy ranges of height and pitch."""
 
@@ -74,7 +74,7 @@ class Hopper(AbstractWalkingRunner):
         return jnp.concatenate([state.q[int(self.exclude_current_positions_from_observation) :], v])
 
 
-class Walker(AbstractWalkingRunner):
+class Walker(AbstractFallingRunner):
     """Gymnasium's `Walker2d-v5`: two legs with six motors walk in a plane. An episode ends when the torso leaves the
     healthy ranges of height and pitch."""
 

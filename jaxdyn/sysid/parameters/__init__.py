@@ -2,6 +2,8 @@
 
 from jaxdyn.sysid.parameters import _leaves as leaves
 from jaxdyn.sysid.parameters import _log_cholesky as cholesky
+from jaxdyn.sysid.parameters import _touching_arrays as touching_arrays
+from jaxdyn.sysid.parameters import _world_arrays as world_arrays
 from jaxdyn.sysid.parameters._contact_blocks import ContactNumbers, ContactPlacement, ContactPlane, ContactSizes
 from jaxdyn.sysid.parameters._inertia_blocks import FixedMass, InertiaScale, LogCholesky, Payload, Symmetric
 from jaxdyn.sysid.parameters._leaf_blocks import Additive, LinkLength, Placement, Positive
@@ -16,4 +18,3 @@ from jaxdyn.sysid.parameters._log_cholesky import (
     pseudo_inertia,
 )
 from jaxdyn.sysid.parameters._parametrization import Parametrization
-from jaxdyn.sysid.parameters._touching_arrays import entry_name

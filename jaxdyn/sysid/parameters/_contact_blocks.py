@@ -191,7 +191,7 @@ def _tangents(normal: jax.Array) -> jax.Array:
 def _moves_as_mujoco(choice: Any, tree: Any, what: str) -> bool:
     """Return whether the contacts are those of MuJoCo's law. **Raises** `ModelError` for a robot without contacts, for
     contacts with batch axes, and for links of a world of geoms and geoms of one of links."""
-    if not isinstance(tree, World) or not (tree.parts.as_mujoco or tree.parts.touching is not None):
+    if not isinstance(tree, World) or not tree.contact_names:
         raise ModelError(f"{what}: the reference has no contacts; give the parametrization World(model, contacts)")
     as_mujoco, touching = tree.parts.as_mujoco, tree.parts.touching
     wrong, right = ("links", "geoms") if as_mujoco else ("geoms", "links")

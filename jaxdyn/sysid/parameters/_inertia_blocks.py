@@ -1,4 +1,4 @@
-"""Free inertias: log-Cholesky coordinates, scaled priors, payloads, and mirrored bodies that share numbers."""
+"""Free inertias: log-Cholesky coordinates, scaled priors, payloads, and mirrored parts with shared numbers."""
 
 from __future__ import annotations
 

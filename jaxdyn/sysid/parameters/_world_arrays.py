@@ -27,13 +27,17 @@ class Owned(NamedTuple):
     """Whether each entry is shown as a number instead."""
 
 
+def paths(world: World) -> dict[str, int]:
+    """Return the numbers of all leaves of a world by their paths, such as `"model.gravity"`."""
+    found = jax.tree_util.tree_leaves_with_path(world)
+    return {jax.tree_util.keystr(path).removeprefix("."): i for i, (path, _) in enumerate(found)}
+
+
 class Arrays:
     """The arrays of a world by the paths of their leaves."""
 
     def __init__(self, world: World):
-        paths = jax.tree_util.tree_leaves_with_path(world)
-        self.numbers = {jax.tree_util.keystr(path).removeprefix("."): i for i, (path, _) in enumerate(paths)}
-        self.arrays = [x for _, x in paths]
+        self.numbers, self.arrays = paths(world), jax.tree.leaves(world)
 
     def entry(self, path: str, row: int, column: int = 0) -> tuple[int, int]:
         """Return the leaf and the place of a number in a row of its array."""

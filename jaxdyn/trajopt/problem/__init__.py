@@ -20,7 +20,6 @@ from jaxdyn.trajopt.problem._dynamics import (
     ContinuousDynamics,
     DiscreteDynamics,
     ModelDynamics,
-    with_disturbance,
 )
 from jaxdyn.trajopt.problem._guesses import Guess, interpolated_guess, resampled_guess, static_guess
 from jaxdyn.trajopt.problem._model_limits import JointResidual, effort_bounds, limit_constraints
@@ -47,4 +46,5 @@ from jaxdyn.trajopt.problem._wrapped_dynamics import (
     PreviousControlDynamics,
     StepLengthResidual,
     WrappedDynamics,
+    with_disturbance,
 )

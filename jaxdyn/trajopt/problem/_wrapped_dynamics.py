@@ -1,4 +1,5 @@
-"""Dynamics around other dynamics: with the control before in the state, and with the length of steps as a control."""
+"""Dynamics around other dynamics: displaced by a disturbance, with the control before in the state, and with the length
+of steps as a control."""
 
 import abc
 from typing import Any
@@ -16,8 +17,88 @@ from jaxdyn._errors import (
 )
 from jaxdyn._types import Array, ArrayLike, Float, float_leaf, leaf_of
 from jaxdyn.trajopt.problem._costs import AbstractCost, Quadratic
-from jaxdyn.trajopt.problem._dynamics import AbstractDynamics, DynamicsAround
+from jaxdyn.trajopt.problem._dynamics import AbstractDynamics
 from jaxdyn.trajopt.problem._residuals import AbstractResidual, Linear
+
+
+class DynamicsAround(AbstractDynamics):
+    """Dynamics around other dynamics, with their manifold and times."""
+
+    inner: eqx.AbstractVar[AbstractDynamics]
+
+    # The inner dynamics' own arrays, so a change of the time or of the step reaches them.
+    @property
+    def dt(self) -> Any:
+        """Length of a step, s."""
+        return self.inner.dt
+
+    @property
+    def t0(self) -> Any:
+        """Time of stage 0, s."""
+        return self.inner.t0
+
+    @property
+    def nx(self) -> int:
+        """Length of a state."""
+        return self.inner.nx
+
+    @property
+    def ndx(self) -> int:
+        """Length of a displacement of the state."""
+        return self.inner.ndx
+
+    @property
+    def nu(self) -> int:
+        """Length of a control."""
+        return self.inner.nu
+
+    robot = property(lambda self: self.inner.robot)
+    euclidean = property(lambda self: self.inner.euclidean)
+
+    def neutral(self):
+        return self.inner.neutral()
+
+    def integrate(self, x, dx):
+        return self.inner.integrate(x, dx)
+
+    def difference(self, x0, x1):
+        return self.inner.difference(x0, x1)
+
+    def integrate_jacobian(self, x, dx):
+        return self.inner.integrate_jacobian(x, dx)
+
+    def difference_jacobian(self, x0, x1):
+        return self.inner.difference_jacobian(x0, x1)
+
+    def displacement_rates(self, x):
+        return self.inner.displacement_rates(x)
+
+    def require_horizon(self, horizon):
+        self.inner.require_horizon(horizon)
+
+
+class _DisturbedDynamics(DynamicsAround):
+    """The dynamics `inner`, whose every step is displaced by `disturbance`."""
+
+    inner: AbstractDynamics
+    disturbance: Float[Array, "ndx"]
+
+    def step(self, x, u, k):
+        return self.integrate(self.inner.step(x, u, k), self.disturbance)
+
+    def linearize(self, x, u, k, after):
+        if self.euclidean:
+            return self.inner.linearize(x, u, k, after - self.disturbance)
+        before = self.inner.step(x, u, k)
+        A, B = self.inner.linearize(x, u, k, before)
+        by_before = self.integrate_jacobian(before, self.disturbance)
+        return by_before @ A, by_before @ B
+
+
+def with_disturbance(dynamics: AbstractDynamics, disturbance: Float[Array, "ndx"]) -> AbstractDynamics:
+    """The dynamics with every step displaced by `disturbance`, the constant state disturbance that offset-free control
+    assumes (Pannocchia & Rawlings, Disturbance models for offset-free model-predictive control, AIChE J. 2003)."""
+    return _DisturbedDynamics(dynamics, disturbance)
 
 
 class WrappedDynamics(DynamicsAround):
