@@ -14,11 +14,7 @@ import numpy as np
 from jaxdyn._errors import ModelError, look_up, require_positive
 from jaxdyn.geometry import Plane
 from jaxdyn.sysid.parameters import _leaves as leaves
-from jaxdyn.sysid.parameters._leaf_blocks import (
-    Additive,
-    placement_block,
-    scaled_numbers,
-)
+from jaxdyn.sysid.parameters._leaf_blocks import Additive, placement_block, scaled_numbers
 from jaxdyn.sysid.parameters._parametrization import AbstractBlock, AbstractChoice, JoinedBlocks
 from jaxdyn.sysid.parameters._touching_arrays import law_numbers, links_of_law, shape_labels, shape_sizes
 from jaxdyn.sysid.parameters._world_arrays import contact_numbers, geom_sizes
