@@ -8,6 +8,9 @@ its states: accelerations, sensors, a time step, and a roll-out. Prints a line f
 the reasons of refusals by frequency, and writes all of it as a page of the documentation.
 """
 
+# pyright: reportAttributeAccessIssue=false
+# (MuJoCo is a compiled module without type stubs.)
+
 from __future__ import annotations
 
 import collections
