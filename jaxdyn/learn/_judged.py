@@ -85,10 +85,10 @@ def judge(
     require_positive_integer(steps, "steps")
     m = _mujoco_model(env.world, env.scene if scene is None else scene)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        return _judged(policy, env, _Simulation(m, starts, pool), jax.random.key(seed), steps)
+        return _run_episodes(policy, env, _Simulation(m, starts, pool), jax.random.key(seed), steps)
 
 
-def _judged(policy: Any, env: Environment, simulation: _Simulation, key: Array, steps: int) -> PolicyJudgment:
+def _run_episodes(policy: Any, env: Environment, simulation: _Simulation, key: Array, steps: int) -> PolicyJudgment:
     starts = len(simulation.data)
     begin, follow = (compiled_with((env, policy), function) for function in (_begin, _follow))
     now, seen = begin(jax.random.split(key, starts))
