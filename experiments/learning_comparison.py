@@ -3,13 +3,13 @@
     python -m experiments.learning_comparison [CONFIG] [--key value ...]
 
 Each run is one task, method and seed. Brax's PPO (`pip install "jaxdyn[brax]"`) has the settings of the paper that
-introduced it (`ppo`), with an update after each 2,048 steps, or those of Brax's training notebook (`ppo_large`), with an
-update after some 300,000 steps, which are for accelerators. It trains for `minutes`. This library's trainers have their
-defaults, and train for `steps` of the environments, along which their learning rates fall. At its end each policy is
-judged, without exploration, from `starts` starts in MuJoCo's C code (`jaxdyn.learn.judge`). On the way a policy of PPO
-is judged alike, from `curve_starts` starts, and for those of this library stand the evaluations of the trainer, in its
-own simulation. Judging PPO does not count as training; compilation does. A run that has ended is not repeated, so an
-interrupted comparison continues with the run that was interrupted.
+introduced it (`ppo`), with an update after each 2,048 steps, or those of Brax's training notebook (`ppo_large`), which
+are for accelerators, with an update after some 300,000 steps. It trains for `minutes`. This library's trainers have
+their defaults, and train for `steps` of the environments, along which their learning rates fall. At its end each policy
+is judged, without exploration, from `starts` starts in MuJoCo's C code (`jaxdyn.learn.judge`). On the way a policy of
+PPO is judged alike, from `curve_starts` starts, and for those of this library stand the evaluations of the trainer, in
+its own simulation. Judging PPO does not count as training; compilation does. A run that has ended is not repeated, so
+an interrupted comparison continues with the run that was interrupted.
 
 The times are those of this machine while it ran. Where other programs share it, `cpu_seconds`, the time that the
 process got from the processors, tells more.
@@ -126,10 +126,8 @@ class Curve:
             judged = self.judge(policy, self.config.curve_starts, 0)
             self.points.append({"steps": steps, "seconds": seconds, "cpu_seconds": cpu, **_numbers(judged)})
             cli.announce(f"{steps} steps, {seconds:.0f} s: return {np.median(judged.returns):.6g}")
-        self.judging = (
-            self.judging[0] + _clocks()[0] - now[0],
-            self.judging[1] + _clocks()[1] - now[1],
-        )
+        wall, processors = (x - y + z for x, y, z in zip(_clocks(), now, self.judging, strict=True))
+        self.judging = wall, processors
         return over
 
     def judge(self, policy: Callable[[Any], Any], starts: int, seed: int) -> learn.PolicyJudgment:
@@ -152,7 +150,7 @@ def run(config: Config) -> dict[str, Any]:
         raise DataError(f"there are no settings for the tasks {sorted(unknown)}; known are {', '.join(PPO_LARGE)}")
     folder = config.make_folder()
     with cli.alone_in(folder):
-        records = [record for job in jobs(config) if (record := recorded(folder, config, *job)) is not None]
+        records = [recorded(folder, config, *job) for job in jobs(config)]
         lines = report(records)
         print("\n".join(lines))
         out = {"config": dataclasses.asdict(config), "conditions": conditions(-1), "runs": records}
