@@ -15,8 +15,8 @@ from jaxdyn import joints
 from jaxdyn._compile import compiled
 from jaxdyn._errors import ModelError, checking_arguments, naming_arguments, require_floating, require_time_step
 from jaxdyn._types import Array, ArrayLike, Configuration, Float, Torque, Velocity, float_leaf
-from jaxdyn.contact import ContactLaw, ContactPair, ContactShape, MujocoLaw
-from jaxdyn.geometry import AbstractSurface
+from jaxdyn.contact import ContactForces, ContactLaw, ContactPair, ContactShape, MujocoLaw
+from jaxdyn.geometry import FAR, AbstractSurface
 from jaxdyn.model import LEAVES, Actuator, Model
 from jaxdyn.simulate import AbstractWorld, Advance, RolloutOptions, State, Trajectory, roll_out_world
 from jaxdyn.simulate.integrators import require_closed
@@ -27,7 +27,7 @@ from jaxdyn.worlds._from_model import Attached, parts_of_model
 from jaxdyn.worlds._inertia_constants import with_inertias_of
 from jaxdyn.worlds._model_constraints import Touching
 from jaxdyn.worlds._model_sensors import Sensor
-from jaxdyn.worlds._model_steps import accelerations_as_model
+from jaxdyn.worlds._model_steps import accelerations_as_model, contacts_at
 from jaxdyn.worlds._states import (
     KEY_AXES,
     BodyWrenches,
@@ -87,26 +87,32 @@ class World(AbstractWorld):
 
         **Arguments**
 
-        - `contacts`: shapes on links, which touch the `surface`, `"ground"` for the plane `z = 0`, and by `pairs` each
-          other; `apart` names links that do not, all as in `Contacts`.
+        - `contacts`: shapes on links, which touch the `surface`: `"ground"` for the plane `z = 0`, or None for no
+          surface. Shapes that are fixed in the world, such as a table, only touch those that they have pairs with.
+        - `pairs`: which links touch each other: a `ContactPair` for each two links, or their names; `"all"` for all
+          shapes on different bodies that no joint connects, other than a free one or one of the world, as in Drake.
+          `apart` names links that touch no other link all the same, and pairs of links that do not touch each other.
         - `law`: how contacts push, and with that how the world moves. With a `ContactLaw`, the default, it moves as
-          `jaxdyn.step` moves the model; with a `MujocoLaw` as in MuJoCo. A shape or a pair may have its own law of the
-          same class. The constants that MuJoCo derives from inertias (`invweight0`) are arrays that do not follow when
-          masses of the world change.
+          `jaxdyn.step` moves the model, and in a world with contacts their forces and joint friction are those at the
+          end of the step, so that stiff contacts do not limit the time step; with a `MujocoLaw` it moves as in MuJoCo.
+          A shape or a pair may have its own law of the same class. The constants that MuJoCo derives from inertias
+          (`invweight0`) are arrays that do not follow when masses of the world change.
         - `limits`: whether joints stop at `Model.position_lower` and `position_upper`, by the default law of the class
-          of `law`, or that law. With a `ContactLaw` limits need contacts.
+          of `law`, or that law, whose numbers are in N m/rad and s/rad where a coordinate is an angle.
         - `actuators`, `sensors`: what drives and what is read. `Model.effort_limit` limits the sum of the actuators'
           forces on a joint.
         - `timestep`: s.
         - `integrator`: one of `jaxdyn.step`, by default `"implicit_velocity"`, which takes the damping of actuators on
-          joints with one axis at the end of the step; with MuJoCo's law `"implicitfast"`, the default, `"euler"`,
-          `"implicit"` or `"rk4"`, as MuJoCo has them.
+          joints with one axis at the end of the step, with contacts that or `"semi_implicit_euler"`; with MuJoCo's law
+          `"implicitfast"`, the default, `"euler"`, `"implicit"` or `"rk4"`, as MuJoCo has them.
         - `options`: how contacts and constraints are solved.
 
         With MuJoCo's law, Coulomb friction of joints is MuJoCo's friction loss, without `friction_velocity`, and points
         of `Points` are spheres without size.
 
-        **Raises** `ModelError` for what does not fit together, as in `Contacts`, `Actuator` and `Sensor`, by name;
+        **Raises** `ModelError` for what does not fit together, by name: a shape that touches nothing, pairs of one
+        body, of two fixed links, or of shapes that have no pairs, links of `pairs` and `apart` without shapes, and as
+        in `Actuator` and `Sensor`;
         with MuJoCo's law for models with loops, couplings or joints that mimic others, for springs of ball joints and
         what differs by axis of free ones, for other surfaces than planes, and for pairs of shapes that are not built;
         `UnknownNameError`; `ShapeError`.
@@ -147,7 +153,8 @@ class World(AbstractWorld):
             facts["limits"] = f"of {len(limits.joints) + len(limits.balls)} joints and {len(limits.tendons)} tendons"
             facts["contacts"] = f"{sum(len(x.first) for x in pairs)} pairs of geoms may touch"
         else:
-            facts["contacts"] = f"{0 if parts.touching is None else len(parts.touching.names)}"
+            facts["contacts"] = str(len(self.contact_names))
+            facts |= {} if parts.touching is None else parts.touching.facts()
         facts["step"] = f"{printing.number(self.timestep, 's')}, {parts.integrator}"
         return first + (f", batch {batch}" if batch else ""), facts
 
@@ -192,6 +199,13 @@ class World(AbstractWorld):
     def equality_names(self) -> tuple[str, ...]:
         """The names of the equality constraints, in the order of `State.active`."""
         return self.parts.constraints.equalities.names
+
+    @property
+    def contact_names(self) -> tuple[str, ...]:
+        """The link of each contact, or both links of a pair; with MuJoCo's law both geoms: the order of
+        `contact_forces`."""
+        touching = self.parts.touching
+        return self.parts.constraints.contacts.candidate_names() if touching is None else touching.names
 
     @naming_arguments
     def state(
@@ -315,8 +329,8 @@ class World(AbstractWorld):
 
         - `controls`: the inputs of the actuators, `[*batch, steps, nu]`, one row a step; or a policy, a function
           `(carry, state, t) -> (carry, control)` of the whole batch, as in `jaxdyn.rollout`; zero by default.
-        - `steps`: their number; needed without an array of controls. `policy_state`: the carry of a policy's first
-          call.
+        - `steps`: their number; needed without an array of controls or torques. `policy_state`: the carry of a policy's
+          first call.
         - `substeps`: the time steps of the world for which a control is held; a sample is taken after them.
         - `sensors`: True for those of the world: `Trajectory.sensors` then has their values by name,
           `[*batch, samples, n]`. They are read at the start of the step that follows a sample, with its control and
@@ -402,10 +416,40 @@ class World(AbstractWorld):
         `qfrc_constraint`, but for the axes of free joints. Arguments and errors as for `accelerations`, and
         `ModelError` without MuJoCo's law."""
         if not self.parts.as_mujoco:
-            advice = "jaxdyn.contact_forces(world.model, world.parts.touching, ...) has the forces of its contacts"
-            raise ModelError(f"constraint_forces are those of MuJoCo's law, which this world does not have; {advice}")
+            raise ModelError(
+                "constraint_forces are those of MuJoCo's law, which this world does not have; contact_forces has the "
+                "forces of its contacts"
+            )
         given = given_of(self, state, control, torque, wrenches)
         return solved(given, "torque").results["torque"]
+
+    @compiled("of_step")
+    def contact_forces(
+        self,
+        state: State,
+        control: Controls | None = None,
+        torque: Torque | None = None,
+        wrenches: BodyWrenches | None = None,
+        *,
+        of_step: bool = True,
+    ) -> ContactForces:
+        """The gaps, normals, points and forces of all contacts, `[*batch, nc]`, in the order of `contact_names`.
+
+        With MuJoCo's law they are those at the state. With a `ContactLaw` the forces are those that act for the time
+        step from this state, and the others those at its start; with `of_step=False` the forces are those of the law at
+        this configuration and velocity, as in `rate`, whatever drives the robot. Arguments and errors as for
+        `accelerations`.
+        """
+        given = given_of(self, state, control, torque, wrenches)
+        if not (of_step or self.parts.as_mujoco):
+            return contacts_at(given)
+        found = solved(given, "contacts").results["contacts"]
+        if isinstance(found, ContactForces):
+            return found
+        gap, *vectors = found
+        # Infinite numbers have no place in the programs of states.
+        gap = jnp.where(gap < 0.5 * FAR, gap, jnp.inf)
+        return ContactForces(gap, *(x.to_array() for x in vectors))
 
     @naming_arguments
     def from_qvel(self, q: Configuration, qvel: Velocity) -> Float[Array, "*batch nv"]:
@@ -427,7 +471,9 @@ class World(AbstractWorld):
         """
         if model.topology != self.model.topology:
             raise ModelError("the model has another tree than the world's; give one that was made from world.model")
-        parts = with_inertias_of(self.parts, self.model, model, self.start)
+        # Only MuJoCo's law has constants of that kind.
+        as_mujoco = self.parts.as_mujoco
+        parts = with_inertias_of(self.parts, self.model, model, self.start) if as_mujoco else self.parts
         return eqx.tree_at(lambda world: (world.model, world.parts), self, (model, parts))
 
     def astype(self, dtype: Any) -> Self:

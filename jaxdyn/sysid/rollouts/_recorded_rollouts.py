@@ -11,10 +11,9 @@ import numpy as np
 
 from jaxdyn._errors import DataError, ModelError, naming_arguments, require_choice, require_kind, require_positive
 from jaxdyn._types import Array, Float
-from jaxdyn.contact import Contacts, require_contact
 from jaxdyn.model import Model
 from jaxdyn.simulate import Actuation, State, Trajectory, rollout
-from jaxdyn.simulate.integrators import Integrator, closed, require_contact_integrator
+from jaxdyn.simulate.integrators import Integrator, closed
 from jaxdyn.sysid.parameters import leaves
 from jaxdyn.sysid.recordings import Recording
 from jaxdyn.sysid.rollouts._recorded_worlds import (
@@ -29,37 +28,18 @@ from jaxdyn.worlds import World
 
 
 class Robot(eqx.Module):
-    """A model with its drives and contacts, for roll-outs that identify them together:
-    `Parametrization(Robot(model, actuation), Positive(lambda robot: robot.actuation.blocks[0].ratio))` identifies a
-    gear, `Parametrization(Robot(model, contacts=contacts), ContactNumbers())` the law of contact.
-
-    **Raises** `ModelError` for contacts of another model, and for a model that steps with contact do not take.
+    """A model with its drives, for roll-outs that identify them together: `Parametrization(Robot(model, actuation),
+    Positive(lambda robot: robot.actuation.blocks[0].ratio))` identifies a gear. A robot with contacts is a `World`.
     """
 
     model: Model
     actuation: Actuation | None = None
     """Drives between the recorded torque and the joints: gears, other laws of friction, limits. Blocks with memory
     (lag, delay) are refused, because their memory at the start of a segment is unknown."""
-    contacts: Contacts | None = None
-    """Contacts, as in `rollout`."""
 
     def __check_init__(self) -> None:
         require_kind(self.model, Model, "Robot: `model`", error=ModelError)
         require_kind(self.actuation, (Actuation, type(None)), "Robot: `actuation`", error=ModelError)
-        require_kind(self.contacts, (Contacts, type(None)), "Robot: `contacts`", error=ModelError)
-        if self.contacts is not None:
-            require_contact(self.model, self.contacts)
-
-
-def integrator_of(robot: Any, integrator: Integrator | None) -> Integrator | None:
-    """Return the integrator for a robot where none is given: Runge-Kutta, or the one that takes contacts; None for a
-    world, which has its own. **Raises** `ModelError` for one that does not take the robot's contacts."""
-    if isinstance(robot, World):
-        return None
-    contacts = getattr(robot, "contacts", None)
-    chosen = integrator or ("rk4" if contacts is None else "semi_implicit_euler")
-    require_contact_integrator(leaves.model_of(robot), contacts, chosen)
-    return chosen
 
 
 def simulate_robot(
@@ -67,12 +47,11 @@ def simulate_robot(
 ) -> Trajectory:
     """Return the trajectory of a robot from `start`, with its loops closed, under recorded inputs."""
     if isinstance(robot, World):
-        return simulate_world(robot, start, inputs, dt, substeps)
+        return simulate_world(robot, start, inputs, substeps)
     tau = inputs.tau
     actuation, model = getattr(robot, "actuation", None), leaves.model_of(robot)
     start = closed(model, start)
-    options: Any = {"integrator": integrator_of(robot, integrator), "substeps": substeps}
-    options |= {"contacts": getattr(robot, "contacts", None)}
+    options: Any = {"integrator": integrator or "rk4", "substeps": substeps}
     if actuation is None:
         return rollout(model, start, tau, dt, **options)
     policy = actuation.driven_by(tau)
