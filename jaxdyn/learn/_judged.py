@@ -66,7 +66,7 @@ def judge(
     The scene is that of the environment with the numbers that its world has now, starts are drawn by the task, and an
     action is held for as long as in training. Observations, rewards and ends are those of the task, in MuJoCo's states.
     The policy is called as `policy(obs)` for one environment, and returns the action `[nu]`. Wrappers of the
-    environment, such as `Episodes`, have no part.
+    environment, such as `Episodes`, have no part. MuJoCo's solver has the settings of the scene.
 
     **Arguments**
 
@@ -225,10 +225,10 @@ def _mujoco_model(world: World, scene: Any) -> Any:
     advice = "Environment(load_world(file), task, scene=file) has a scene; for a model, file = to_mjcf(model, ...)"
     if scene is None:
         raise ModelError(f"judge: the environment does not say from which MJCF file its world was loaded; {advice}")
-    m, source = compile_mjcf(scene)
     with warnings.catch_warnings():
         # The world has been loaded before, and its user has seen them.
         warnings.simplefilter("ignore")
+        m, source = compile_mjcf(scene)
         own = load_world(m).astype(world.model.dtype)
         if jax.tree.structure(_parts(own)) != jax.tree.structure(_parts(world)):
             raise ModelError(f"judge: the scene ({source}) has other parts than the world of the environment; {advice}")
@@ -253,7 +253,7 @@ def _almost_equal(one: Any, other: Any) -> bool:
 
     def equal(x, y):
         x, y = np.asarray(x), np.asarray(y)
-        rounding = 32 * np.finfo(x.dtype).eps
+        rounding = 32 * np.finfo(np.result_type(x, np.float16)).eps
         return x.shape == y.shape and np.allclose(x, y, rounding, rounding * np.abs(x).max(initial=0))
 
     return all(map(equal, jax.tree.leaves(one), jax.tree.leaves(other)))
