@@ -1,6 +1,7 @@
 """Gradients of returns: they are right, how they grow and through what, and by which parameter."""
 
 import functools
+import json
 from typing import Any
 
 import equinox as eqx
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 import jaxdyn
+from experiments import benchmark_learning, learning_gradients
 from jaxdyn import ModelError, ShapeError, learn
 from jaxdyn.sysid import AllScales, InertiaScale, Parametrization, Positive
 from jaxdyn.worlds import cause_names, changes_by_cause
@@ -280,3 +282,26 @@ def test_all_scales():
     assert Parametrization(world, AllScales()).names == Parametrization(model, AllScales()).names
     one = Parametrization(model, InertiaScale(), Positive("damping", at=[0]))
     assert Parametrization(model, AllScales()).names == one.names
+
+
+# Experiments
+
+
+@pytest.mark.experiments
+def test_gradients_against_differences(tmp_path):
+    arguments = ["--environments", "cartpole_swingup", "--horizons", "1,4", "--starts", "64", "--differences", "1"]
+    assert learning_gradients.main([*arguments, "--results", str(tmp_path)]) == 0
+    lines = (tmp_path / "learning_gradients" / "measurements.jsonl").read_text().splitlines()
+    records = [json.loads(line) for line in lines]
+    assert [x["steps"] for x in records] == [1, 4]
+    # The swing-up is smooth: both means are those of the same gradient.
+    assert all(x["bias"] < 4 * x["bias_error"] < 2 for x in records)
+
+
+@pytest.mark.experiments
+def test_benchmark_of_the_ant(tmp_path):
+    pytest.importorskip("gymnasium")
+    small = ["--libraries", "forward", "--worlds", "2", "--steps", "1", "--seconds", "0.01", "--repeats", "1"]
+    assert benchmark_learning.main([*small, "--alone", "--results", str(tmp_path)]) == 0
+    (record,) = json.loads((tmp_path / "benchmark_learning" / "measurements.json").read_text())
+    assert record["steps_per_s"] > 0
