@@ -30,7 +30,7 @@ from experiments._benchmark_options import names_in
 from experiments._benchmark_report import step_times, write_step_times
 from experiments._main import CONFIGS, experiment
 from jaxdyn import learn
-from jaxdyn.programs import ProgramConfig
+from jaxdyn.cli import ProgramConfig
 
 DEFAULT_CONFIG = CONFIGS / "benchmark_learning.toml"
 

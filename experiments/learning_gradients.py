@@ -30,7 +30,7 @@ from jax import lax
 from experiments._benchmark_options import names_in, numbers_in
 from experiments._main import CONFIGS, experiment
 from jaxdyn import learn
-from jaxdyn.programs import ProgramConfig, pyplot, save_figure
+from jaxdyn.cli import ProgramConfig, pyplot, save_figure
 
 DEFAULT_CONFIG = CONFIGS / "learning_gradients.toml"
 
