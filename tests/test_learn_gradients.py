@@ -28,9 +28,8 @@ range="-5 80" armature=".1"/><geom name="foot" type="capsule" size=".05" fromto=
 <position name="knee" joint="knee" kp="20" kv="1" ctrllimited="true" ctrlrange="-1 1"/></actuator></mujoco>"""
 """A torso on a vertical slide with one leg, whose foot is near the ground."""
 BALL = """<mujoco><option timestep=".01"/><worldbody><geom name="floor" type="plane" size="9 9 1"/><body pos="0 0 .11">
-<joint name="z" type="slide" axis="0 0 1"/><geom name="ball" size=".1"/></body></worldbody><actuator><motor joint="z" ctrllimited="true"
-ctrlrange="-1 1"/>
-</actuator></mujoco>"""
+<joint name="z" type="slide" axis="0 0 1"/><geom name="ball" size=".1"/></body></worldbody><actuator>
+<motor joint="z" ctrllimited="true" ctrlrange="-1 1"/></actuator></mujoco>"""
 """A ball on a vertical slide above the ground."""
 
 
