@@ -24,13 +24,13 @@ from typing import Any
 import equinox as eqx
 import jax
 from jax import lax
-from jaxdyn.programs import ProgramConfig
 
 from experiments import benchmark_contact
 from experiments._benchmark_options import names_in
 from experiments._benchmark_report import step_times, write_step_times
 from experiments._main import CONFIGS, experiment
 from jaxdyn import learn
+from jaxdyn.cli import ProgramConfig
 
 DEFAULT_CONFIG = CONFIGS / "benchmark_learning.toml"
 

@@ -26,11 +26,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxdyn.programs import ProgramConfig
 
 from experiments._benchmark_options import names_in, numbers_in
 from experiments._main import CONFIGS, experiment
-from jaxdyn import learn, programs
+from jaxdyn import learn
+from jaxdyn.cli import ProgramConfig, pyplot, save_figure
 
 DEFAULT_CONFIG = CONFIGS / "learning_gradients.toml"
 
@@ -40,11 +40,11 @@ class Config(ProgramConfig):
     """Keys of the configuration file. Lists are names or numbers between commas."""
 
     environments: str = "cartpole_swingup,hopper,half_cheetah,ant"
-    horizons: str = "2,4,8,16,32,64"
+    horizons: str = "2,4,8,16,32"
     """Steps of the environments."""
     horizon: int = 16
     """That of the figures against stiffness and width."""
-    starts: int = 256
+    starts: int = 128
     """Samples of the gradient by derivatives."""
     differences: int = 4
     """Samples by differences for each of them."""
@@ -186,7 +186,7 @@ def table(records: list[dict[str, Any]]) -> str:
 
 def draw(path: Any, config: Config, records: list[dict[str, Any]]) -> None:
     """Draw the bias and the noise against the horizon, the time constant and the width."""
-    plt = programs.pyplot()
+    plt = pyplot()
     if plt is None:
         return
     labels = {
@@ -217,7 +217,7 @@ def draw(path: Any, config: Config, records: list[dict[str, Any]]) -> None:
     axes[0, 0].legend(fontsize=7)
     axes[1, 0].legend(fontsize=6)
     fig.tight_layout()
-    programs.save_figure(path, fig, dpi=110)
+    save_figure(path, fig, dpi=110)
 
 
 main = experiment("learning_gradients", Config, run, DEFAULT_CONFIG, __doc__, x64=False)
