@@ -13,12 +13,12 @@ from jaxdyn.learn._environment import Environment as Environment
 from jaxdyn.learn._environment import EnvironmentState as EnvironmentState
 from jaxdyn.learn._environment import Transition as Transition
 from jaxdyn.learn._episodes import Episodes as Episodes
-from jaxdyn.learn._randomization import randomized as randomized
-from jaxdyn.learn._randomization import randomly_scaled as randomly_scaled
 from jaxdyn.learn._evaluation import Episode as Episode
 from jaxdyn.learn._evaluation import evaluate as evaluate
 from jaxdyn.learn._evaluation import play as play
 from jaxdyn.learn._networks import Policy as Policy
+from jaxdyn.learn._randomization import randomized as randomized
+from jaxdyn.learn._randomization import randomly_scaled as randomly_scaled
 from jaxdyn.learn._registry import environment as environment
 from jaxdyn.learn._registry import environments as environments
 from jaxdyn.learn._training import Training as Training
