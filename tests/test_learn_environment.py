@@ -122,7 +122,8 @@ def test_episodes_of_one_element_are_those_of_a_batch():
     _, step = programs(2)
     episodes = Episodes(env(), 2)
     single = jax.jit(episodes.step)
-    states = jax.vmap(episodes.reset)(jax.random.split(jax.random.key(1), 3))
+    # Keys of the older kind are arrays of integers.
+    states = jax.vmap(episodes.reset)(jax.random.split(jax.random.PRNGKey(1), 3))
     one = jax.tree.map(lambda x: x[2], states)
     for _ in range(3):
         states, one = step(states, jnp.full((3, 1), 0.2)), single(one, jnp.full(1, 0.2))

@@ -155,6 +155,19 @@ class AbstractEnvironment(eqx.Module):
     def step(self, state: EnvironmentState, action: Float[Array, "nu"]) -> EnvironmentState:
         """Return what follows when an action is held for `dt`."""
 
+    def printed(self) -> printing.Facts:
+        """The facts that `print` shows."""
+        dt = f"{printing.number(self.dt, 's')}, {self.unwrapped.n_substeps} time steps of the world"
+        facts = {"actions": str(self.action_size), "observations": str(self.observation_size), "dt": dt}
+        return type(self.unwrapped.task).__name__, {**facts, "episodes": f"{self.episode_length} steps"}
+
+    __repr__, __str__, _repr_html_ = printing.one_line, printing.text, printing.table
+
+    @property
+    def episode_length(self) -> int:
+        """The steps after which `Episodes` cut an episode."""
+        return self.unwrapped.task.episode_length
+
     @property
     def action_size(self) -> int:
         """The number of actions."""
@@ -208,14 +221,6 @@ class Environment(AbstractEnvironment):
             _require_ranges(world)
         self.world, self.task, self.n_substeps = world, task, int(substeps)
         self.scene = None if scene is None else os.fspath(scene)
-
-    def printed(self) -> printing.Facts:
-        """The facts that `print` shows."""
-        dt = f"{printing.number(self.dt, 's')}, {self.n_substeps} time steps of the world"
-        facts = {"actions": str(self.action_size), "observations": str(self.observation_size), "dt": dt}
-        return type(self.task).__name__, {**facts, "episodes": f"{self.task.episode_length} steps"}
-
-    __repr__, __str__, _repr_html_ = printing.one_line, printing.text, printing.table
 
     @property
     def unwrapped(self) -> Self:
