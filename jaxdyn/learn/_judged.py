@@ -85,10 +85,12 @@ def judge(
     require_positive_integer(steps, "steps")
     m = _mujoco_model(env.world, env.scene if scene is None else scene)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        return _run_episodes(policy, env, _Simulation(m, starts, pool), jax.random.key(seed), steps)
+        return _run_episodes(policy, env, _EpisodeSimulation(m, starts, pool), jax.random.key(seed), steps)
 
 
-def _run_episodes(policy: Any, env: Environment, simulation: _Simulation, key: Array, steps: int) -> PolicyJudgment:
+def _run_episodes(
+    policy: Any, env: Environment, simulation: _EpisodeSimulation, key: Array, steps: int
+) -> PolicyJudgment:
     starts = len(simulation.data)
     begin, follow = (compiled_with((env, policy), function) for function in (_begin, _follow))
     now, seen = begin(jax.random.split(key, starts))
@@ -171,7 +173,7 @@ def _acting(env: Environment, policy: Any, now: EnvironmentState) -> tuple[Envir
     return now.replace(data=data), seen
 
 
-class _Simulation:
+class _EpisodeSimulation:
     """Simulations by MuJoCo, side by side."""
 
     def __init__(self, m: Any, count: int, pool: ThreadPoolExecutor):
