@@ -35,7 +35,7 @@ class PolicyJudgment(NamedTuple):
     lengths: np.ndarray
     """The steps of the episodes."""
     ends: tuple[End, ...]
-    """What ended each: the task, as after a fall; the time limit; or numbers that MuJoCo calls bad, whose step is not
+    """The end of each: the task, as after a fall; the time limit; or numbers that MuJoCo calls bad, whose step is not
     counted."""
     metrics: dict[str, Float[np.ndarray, "starts"]]
     """The metrics of the task by name, each the mean over the steps of an episode."""
@@ -85,12 +85,10 @@ def judge(
     require_positive_integer(steps, "steps")
     m = _mujoco_model(env.world, env.scene if scene is None else scene)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        return _run_episodes(policy, env, _EpisodeSimulation(m, starts, pool), jax.random.key(seed), steps)
+        return _run_episodes(policy, env, _MujocoRuns(m, starts, pool), jax.random.key(seed), steps)
 
 
-def _run_episodes(
-    policy: Any, env: Environment, simulation: _EpisodeSimulation, key: Array, steps: int
-) -> PolicyJudgment:
+def _run_episodes(policy: Any, env: Environment, simulation: _MujocoRuns, key: Array, steps: int) -> PolicyJudgment:
     starts = len(simulation.data)
     begin, follow = (compiled_with((env, policy), function) for function in (_begin, _follow))
     now, seen = begin(jax.random.split(key, starts))
@@ -173,7 +171,7 @@ def _acting(env: Environment, policy: Any, now: EnvironmentState) -> tuple[Envir
     return now.replace(data=data), seen
 
 
-class _EpisodeSimulation:
+class _MujocoRuns:
     """Simulations by MuJoCo, side by side."""
 
     def __init__(self, m: Any, count: int, pool: ThreadPoolExecutor):

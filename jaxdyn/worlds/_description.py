@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import collections
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from jaxdyn import _printing as printing
 
-if TYPE_CHECKING:
-    from jaxdyn.worlds._world import World
-
 _REACHED = 1e29
 """Bounds beyond are none: worlds have large numbers in the place of infinite ones."""
 
 
-def facts_of(world: World) -> printing.Facts:
-    """Return the facts that `print` shows."""
+def facts_of(world: Any) -> printing.Facts:
+    """Return the facts that `print` shows of a `World`."""
     parts, batch = world.parts, world.start.shape[:-1]
     first = f"{world.model.nb} moving bodies, nq = {world.model.nq}, nv = {world.model.nv}"
     lists = {
@@ -40,7 +37,7 @@ def facts_of(world: World) -> printing.Facts:
     return first + (f", batch {batch}" if batch else ""), facts
 
 
-def describe(world: World) -> dict[str, Any]:
+def describe(world: Any) -> dict[str, Any]:
     """Return what a world has beside its tree, without batch axes, as JSON can hold it: infinite bounds are None."""
     parts = world.parts
     limits, pairs = parts.constraints.limits, parts.constraints.contacts.pairs
@@ -71,12 +68,12 @@ def describe(world: World) -> dict[str, Any]:
     }
 
 
-def _joints_of_dofs(world: World) -> list[str]:
+def _joints_of_dofs(world: Any) -> list[str]:
     topology = world.model.topology
     return [name for i, name in enumerate(topology.joint_names) for _ in range(*topology.v_starts[i : i + 2])]
 
 
-def _actuators(world: World, joints: list[str]) -> list[dict[str, Any]]:
+def _actuators(world: Any, joints: list[str]) -> list[dict[str, Any]]:
     own = world.parts.actuators
     targets = {i: f"joint {joints[v]}" for i, _, v in own.axes_of_joints}
     targets |= {i: f"joint {joints[v]}" for i, _, v, *_ in own.turning}
@@ -105,7 +102,7 @@ def _range(bounds: Any) -> list[list[float | None]]:
     return [[float(x) if abs(x) < _REACHED else None for x in row] for row in np.asarray(bounds, np.float64)]
 
 
-def _equalities(world: World) -> list[dict[str, Any]]:
+def _equalities(world: Any) -> list[dict[str, Any]]:
     own, out = world.parts.constraints.equalities, {}
     if own.held is not None:
         kinds = ["connect"] * own.held.connections
