@@ -28,8 +28,7 @@ from jaxdyn.learn._networks import RunningNormalization
 from jaxdyn.simulate import State
 from jaxdyn.worlds import World, cause_names, changes_by_cause
 
-
-# Changes of Gymnasium's half cheetah and ant, moved by random networks, grew so much in 9 and 11 steps. Between 8 and 16
+# Changes of Gymnasium's half cheetah and ant, moved by random networks, grew so much in 9 and 11 steps. Between 4 and 8
 # steps their gradients became noisier than differences of returns (docs/concepts/first-order-gradients.md).
 _LIMIT = 100.0
 
