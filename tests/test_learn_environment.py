@@ -72,7 +72,9 @@ def shapes(state):
 
 
 def test_steps_are_those_of_the_world_with_the_control_held():
-    one = jax.jit(env().reset)(jax.random.key(3))
+    reset = jax.jit(env().reset)
+    # Methods can be compiled within other transformations.
+    one = jax.tree.map(lambda x: x[1], jax.jit(jax.vmap(reset))(jnp.stack([jax.random.key(2), jax.random.key(3)])))
     after = jax.jit(env().step)(one, jnp.array([0.5]))
     assert shapes(one) == shapes(after)
     state, control = one.data, jnp.array([3.0])
@@ -120,7 +122,8 @@ def test_episodes_of_one_element_are_those_of_a_batch():
     _, step = programs(2)
     episodes = Episodes(env(), 2)
     single = jax.jit(episodes.step)
-    states = jax.vmap(episodes.reset)(jax.random.split(jax.random.key(1), 3))
+    # Keys of the older kind are arrays of integers.
+    states = jax.vmap(episodes.reset)(jax.random.split(jax.random.PRNGKey(1), 3))
     one = jax.tree.map(lambda x: x[2], states)
     for _ in range(3):
         states, one = step(states, jnp.full((3, 1), 0.2)), single(one, jnp.full(1, 0.2))
@@ -128,40 +131,36 @@ def test_episodes_of_one_element_are_those_of_a_batch():
     np.testing.assert_allclose(one.info["last_obs"], states.info["last_obs"][2], rtol=1e-14)
 
 
-@functools.cache
-def returns():
-    """The rewards of some episodes `[steps, batch]` as a function of actions, and of the mass."""
-    episodes = Episodes(env(), 3)
+def test_derivatives_forward_and_reverse_agree_and_stop_where_episodes_end():
     keys = jax.random.split(jax.random.key(0), 2)
 
-    def rewards(actions, mass=1.0):
+    def rewards(actions, mass):
         world = eqx.tree_at(lambda w: w.model.inertial_parameters, env().world, replace_fn=lambda x: mass * x)
-        heavy = Episodes(Environment(world, env().task, substeps=3), 3)
-        states = jax.vmap(episodes.reset)(keys)
+        episodes = Episodes(Environment(world, env().task, substeps=3), 3)
 
         def body(states, action):
-            states = jax.vmap(heavy.step)(states, action)
+            states = jax.vmap(episodes.step)(states, action)
             return states, states.reward
 
-        return jax.lax.scan(body, states, actions)[1]
+        return jax.lax.scan(body, jax.vmap(episodes.reset)(keys), actions)[1]
 
-    return rewards
+    @jax.jit
+    def derivatives(actions, mass, moved, weights):
+        _, forward = jax.jvp(rewards, (actions, mass), moved)
+        value, pull = jax.vjp(rewards, actions, mass)
+        return value, forward, pull(weights)
 
-
-def test_derivatives_forward_and_reverse_agree_and_stop_where_episodes_end():
-    rewards = returns()
-    actions = 0.3 * jax.random.normal(jax.random.key(5), (5, 2, 1))
-    both = (actions, jnp.array(1.0))
-    forward, reverse = (jax.jit(f(rewards, argnums=(0, 1)))(*both) for f in (jax.jacfwd, jax.jacrev))
-    for a, b in zip(forward, reverse, strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-14)
-    # Episodes end after three steps: actions before count for nothing after.
-    by_action = forward[0][..., 0]
-    assert np.all(np.asarray(by_action)[3:, :, :3] == 0)
-    assert np.all(np.abs(np.asarray(by_action)[2, 0, :3, 0]) > 0)
-    step = 1e-6 * jnp.ones_like(actions).at[:, 1].set(0)
-    quotient = (rewards(actions + step) - rewards(actions - step)) / 2e-6
-    np.testing.assert_allclose(quotient, by_action[..., 0].sum(axis=2), rtol=1e-6, atol=1e-8)
+    at, moved = (0.3 * jax.random.normal(jax.random.key(i), (5, 2, 1)) for i in range(2))
+    one, weights = jnp.array(1.0), jax.random.normal(jax.random.key(2), (5, 2))
+    _, forward, (by_action, by_mass) = derivatives(at, one, (moved, one), weights)
+    np.testing.assert_allclose((forward * weights).sum(), (by_action * moved).sum() + by_mass, rtol=1e-12)
+    step = 1e-5
+    ends = [derivatives(at + x * moved, one + x, (moved, one), weights)[0] for x in (step, -step)]
+    np.testing.assert_allclose(forward, (ends[0] - ends[1]) / (2 * step), rtol=1e-6, atol=1e-8)
+    # Episodes end after three steps: no action before counts for what follows.
+    later = weights.at[:3].set(0)
+    assert np.all(np.asarray(derivatives(at, one, (moved, one), later)[2][0])[:3] == 0)
+    assert np.all(np.asarray(by_action)[:3] != 0)
 
 
 def test_an_element_that_diverges_ends_and_does_not_spoil_the_gradient_of_others():
@@ -182,7 +181,7 @@ def test_an_element_that_diverges_ends_and_does_not_spoil_the_gradient_of_others
     np.testing.assert_array_equal(done[0], [1, 0])
     assert reward[0, 0] == 0
     assert np.isfinite(q).all()
-    for gradient in (jax.grad, lambda f: jax.jacfwd(f)):
+    for gradient in (jax.grad, jax.jacfwd):
         compiled = jax.jit(gradient(lambda actions, states: total(actions, states)[0].sum()))
         mixed, fine = compiled(actions, wild), compiled(actions, states)
         np.testing.assert_array_equal(mixed[:, 0], 0)
@@ -255,8 +254,8 @@ def test_wrong_arguments():
     with pytest.raises(jaxdyn.ModelError, match="length"):
         Episodes(env(), 0)
     with pytest.raises(jaxdyn.UnknownNameError, match=r"body\.mass"):
-        learn.scaled(world, {"body.mas": (1, 2)}, jax.random.key(0))
+        learn.randomly_scaled(world, {"body.mas": (1, 2)}, jax.random.key(0))
     with pytest.raises(jaxdyn.ModelError, match="range"):
-        learn.scaled(world, {"body.mass": (2, 1)}, jax.random.key(0))
+        learn.randomly_scaled(world, {"body.mass": (2, 1)}, jax.random.key(0))
     with pytest.raises(jaxdyn.ModelError, match="no numbers"):
-        learn.scaled(world, {"tendon.damping": (1, 2)}, jax.random.key(0))
+        learn.randomly_scaled(world, {"tendon.damping": (1, 2)}, jax.random.key(0))

@@ -23,6 +23,8 @@ TASKS = {
     "humanoid": ("Humanoid-v5", 1.3, dict.fromkeys(INCLUDED, True)),
 }
 
+NAMES = [*list(TASKS)[:4], pytest.param("humanoid", marks=pytest.mark.slow)]
+
 
 @functools.cache
 def ours(name):
@@ -40,7 +42,7 @@ def theirs(name):
     return env
 
 
-@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("name", NAMES)
 def test_tasks_are_those_of_gymnasium(name):
     env, reset, step = ours(name)
     gym = theirs(name)
@@ -73,7 +75,7 @@ def test_tasks_are_those_of_gymnasium(name):
     assert forces > 1
 
 
-@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("name", NAMES)
 def test_starts_have_the_noise_of_gymnasium(name):
     env, reset, _ = ours(name)
     gym = theirs(name)
@@ -116,7 +118,7 @@ def test_ends_are_those_of_gymnasium():
 def test_randomized_masses_of_the_ant_are_those_of_a_scene_with_them():
     env, _, _ = ours("ant")
     world = env.world
-    heavy = learn.scaled(world, {"body.mass": (0.5, 2.0)}, jax.random.key(4))
+    heavy = learn.randomly_scaled(world, {"body.mass": (0.5, 2.0)}, jax.random.key(4))
     ratio = np.array(heavy.model.inertial_parameters[:, 0] / world.model.inertial_parameters[:, 0])
     assert np.ptp(ratio) > 0.5
     spec = mujoco.MjSpec.from_file(env.scene)
@@ -151,7 +153,7 @@ def test_the_quadruped_moves_as_in_mujoco_and_falls():
     m.opt.tolerance, m.opt.ls_tolerance, m.opt.iterations, m.opt.ls_iterations = 0.0, 1e-14, 100, 100
     d = mujoco.MjData(m)
     rng, kicks = np.random.default_rng(0), 0
-    for i in range(12):
+    for _ in range(12):
         action = rng.uniform(-1, 1, 12)
         before = env.task.disturb(env.world, state.data, state.info)
         kicks += not np.array_equal(before.v, state.data.v)
@@ -161,11 +163,9 @@ def test_the_quadruped_moves_as_in_mujoco_and_falls():
         mujoco.mj_step(m, d, env.n_substeps)
         state = step(state, action)
         np.testing.assert_allclose(state.data.q, d.qpos, atol=1e-8)
-        assert d.ncon >= 0
     assert kicks == 6
     assert float(state.done) == 0
     # The observation: velocities and gravity in axes of the trunk, joints, the last action, the command.
-    R = d.body("base").xmat.reshape(3, 3)
     mujoco.mj_kinematics(m, d)
     R = d.body("base").xmat.reshape(3, 3)
     np.testing.assert_allclose(state.obs[:3], R.T @ d.qvel[:3], atol=1e-7)
@@ -182,7 +182,7 @@ def test_the_quadruped_moves_as_in_mujoco_and_falls():
 def test_the_quadruped_has_privileged_observations():
     env = learn.environment("quadruped", base_velocity="privileged")
     assert env.observation_size == {"state": 45, "privileged_state": 48}
-    state = env.reset(jax.random.key(0))
+    state = jax.jit(env.reset)(jax.random.key(0))
     assert state.obs["state"].dtype == jnp.float32
     np.testing.assert_array_equal(state.obs["privileged_state"][3:], state.obs["state"])
 

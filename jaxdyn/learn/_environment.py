@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import abc
 import os
-from typing import Any, Self
+import types
+from typing import TYPE_CHECKING, Any, Self
 
 import equinox as eqx
 import jax
@@ -23,7 +24,7 @@ Observation = Any
 
 
 class EnvironmentState(eqx.Module):
-    """What an environment knows after a reset or a step. All leaves are arrays of one environment; `jax.vmap` of
+    """The knowledge of an environment after a reset or a step. All leaves are arrays of one environment; `jax.vmap` of
     `reset` and `step` puts batch axes in front."""
 
     data: State
@@ -35,7 +36,7 @@ class EnvironmentState(eqx.Module):
     metrics: dict[str, Float[Array, "*batch"]]
     """Further numbers of the task, such as the parts of its reward; and `"diverged"`, 1 after a step that diverged."""
     info: dict[str, Any]
-    """What the task remembers, such as a command, and what wrappers add."""
+    """All that the task remembers, such as a command, and all that wrappers add."""
 
     @property
     def pipeline_state(self) -> State:
@@ -77,11 +78,11 @@ class Transition(eqx.Module):
     dt: Float[Array, ""]
     """The time for which the action was held, s."""
     readings: dict[str, Any]
-    """What the task reads in the step (`AbstractTask.reads`)."""
+    """All that the task reads in the step (`AbstractTask.reads`)."""
 
 
 class AbstractTask(eqx.Module):
-    """What an environment is for: where it starts, what is seen, rewarded and ended. All functions are those of one
+    """The purpose of an environment: where it starts, what is seen, rewarded and ended. All functions are those of one
     environment without batch axes, and pure. `memory` is a dictionary of arrays, which keep their shapes and dtypes;
     it is `EnvironmentState.info`, so it also has what wrappers add, which functions leave alone."""
 
@@ -133,8 +134,13 @@ class AbstractTask(eqx.Module):
 class AbstractEnvironment(eqx.Module):
     """Pure functions `reset` and `step` of one environment, which `jax.vmap` makes those of a batch."""
 
-    # `jax.jit(env.step)` takes functions that have a hash. That of a module is made of its arrays, which have none.
-    __hash__ = object.__hash__
+    if not TYPE_CHECKING:
+
+        def __getattribute__(self, name: str) -> Any:
+            # `jax.jit(env.step)` takes functions that have a hash and can be compared: a method of Python's is known by
+            # its object. That of an equinox module is a tree of arrays, which have no hash.
+            found = super().__getattribute__(name)
+            return types.MethodType(found.__func__, self) if hasattr(found, "__func__") else found
 
     @property
     @abc.abstractmethod
@@ -148,6 +154,19 @@ class AbstractEnvironment(eqx.Module):
     @abc.abstractmethod
     def step(self, state: EnvironmentState, action: Float[Array, "nu"]) -> EnvironmentState:
         """Return what follows when an action is held for `dt`."""
+
+    def printed(self) -> printing.Facts:
+        """The facts that `print` shows."""
+        dt = f"{printing.number(self.dt, 's')}, {self.unwrapped.n_substeps} time steps of the world"
+        facts = {"actions": str(self.action_size), "observations": str(self.observation_size), "dt": dt}
+        return type(self.unwrapped.task).__name__, {**facts, "episodes": f"{self.episode_length} steps"}
+
+    __repr__, __str__, _repr_html_ = printing.one_line, printing.text, printing.table
+
+    @property
+    def episode_length(self) -> int:
+        """The steps after which `Episodes` cut an episode."""
+        return self.unwrapped.task.episode_length
 
     @property
     def action_size(self) -> int:
@@ -202,14 +221,6 @@ class Environment(AbstractEnvironment):
             _require_ranges(world)
         self.world, self.task, self.n_substeps = world, task, int(substeps)
         self.scene = None if scene is None else os.fspath(scene)
-
-    def printed(self) -> printing.Facts:
-        """The facts that `print` shows."""
-        dt = f"{printing.number(self.dt, 's')}, {self.n_substeps} time steps of the world"
-        facts = {"actions": str(self.action_size), "observations": str(self.observation_size), "dt": dt}
-        return type(self.task).__name__, {**facts, "episodes": f"{self.task.episode_length} steps"}
-
-    __repr__, __str__, _repr_html_ = printing.one_line, printing.text, printing.table
 
     @property
     def unwrapped(self) -> Self:

@@ -44,14 +44,18 @@ class Episodes(AbstractEnvironment):
         """The environment without wrappers."""
         return self.env.unwrapped
 
+    @property
+    def episode_length(self) -> int:
+        """The steps after which an episode is cut."""
+        return self.length
+
     def reset(self, key: Array) -> EnvironmentState:
         """Return the start of an episode."""
-        data, obs, memory, key = _start(self.env, key)
-        zero = jnp.zeros((), data.q.dtype)
-        shapes = jax.eval_shape(self.env.reset, key).metrics
-        metrics = {name: jnp.zeros(x.shape, x.dtype) for name, x in shapes.items()}
-        own = {"key": key, "steps": zero, "truncation": zero, "last_obs": obs}
-        return EnvironmentState(data, obs, zero, zero, metrics, {**memory, **own})
+        key, now = jax.random.split(key)
+        state = self.env.reset(now)
+        zero = jnp.zeros_like(state.reward)
+        own = {"key": key, "steps": zero, "truncation": zero, "last_obs": state.obs}
+        return state.replace(info={**state.info, **own})
 
     def step(self, state: EnvironmentState, action: Float[Array, "nu"]) -> EnvironmentState:
         """Return what follows an action; where the episode ended, the data and the observation are those of a start."""
@@ -59,7 +63,7 @@ class Episodes(AbstractEnvironment):
         steps = state.info["steps"] + 1
         ended = (after.done > 0) | (steps >= self.length)
         done = ended.astype(after.done.dtype)
-        fresh = lax.stop_gradient(_starts_where(self.env, ended, state.info["key"]))
+        fresh = lax.stop_gradient(starts_where(self.env, ended, state.info["key"]))
         memory = {name: after.info[name] for name in fresh[2]}
         old = after.data, after.obs, memory, state.info["key"]
         data, obs, memory, key = jax.tree.map(lambda x, y: jnp.where(ended, x, y), fresh, old)
@@ -75,7 +79,7 @@ def _start(env: AbstractEnvironment, key: Array) -> tuple[Any, Any, Any, Array]:
     return state.data, state.obs, state.info, key
 
 
-def _starts_where(env: AbstractEnvironment, ended: Array, key: Array) -> Any:
+def starts_where(env: AbstractEnvironment, ended: Array, key: Array) -> Any:
     """Return what `_start` does where an episode ended, else zeros; in a batch for as few elements as possible."""
     arrays, static = eqx.partition(env, eqx.is_array)
     shapes = jax.eval_shape(lambda key: _start(env, key), key)

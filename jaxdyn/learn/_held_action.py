@@ -57,7 +57,6 @@ def _without_derivatives_unless(function: Callable, *operands: Any) -> Any:
     traced = [i for i, x in enumerate(leaves) if isinstance(x, Tracer)]
     results = []
 
-    @jax.custom_jvp
     def flat(*some):
         whole = list(leaves)
         for i, x in zip(traced, some, strict=True):
@@ -73,7 +72,7 @@ def _without_derivatives_unless(function: Callable, *operands: Any) -> Any:
             whole = list(primals)
             for i, x in zip(moved, some, strict=True):
                 whole[i] = x
-            return flat.fun(*whole)
+            return flat(*whole)
 
         found, linear = jax.linearize(by_moved, *(primals[i] for i in moved))
         # The truth value is the last result, so that it is known before the tangents are used.
@@ -84,6 +83,7 @@ def _without_derivatives_unless(function: Callable, *operands: Any) -> Any:
 
         return found, [cleaned(x) for x in linear(*(cleaned(tangents[i]) for i in moved))]
 
-    flat.defjvp(derivative, symbolic_zeros=True)
-    found = flat(*(leaves[i] for i in traced))
+    guarded = jax.custom_jvp(flat)
+    guarded.defjvp(derivative, symbolic_zeros=True)
+    found = guarded(*(leaves[i] for i in traced))
     return jax.tree.unflatten(results[0], found)

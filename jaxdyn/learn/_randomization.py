@@ -17,12 +17,12 @@ from jaxdyn.sysid.parameters import leaves, world_arrays
 from jaxdyn.worlds import World
 
 type Ranges = Mapping[str, tuple[float, float]]
-"""The least and the greatest factor for numbers of a world, by their names (`scaled`)."""
+"""The least and the greatest factor for numbers of a world, by their names (`randomly_scaled`)."""
 type _Groups = list[tuple[tuple[int, int], ...]]
 """Entries that have one factor: leaves and places in them."""
 
 
-def scaled(world: World, ranges: Ranges, key: Array) -> World:
+def randomly_scaled(world: World, ranges: Ranges, key: Array) -> World:
     """Return the world with numbers multiplied by factors that are drawn uniformly from ranges, such as
     `{"body.mass": (0.8, 1.2), "geom.friction": (0.5, 1.25), "actuator.kp": (0.9, 1.1)}`.
 
@@ -39,13 +39,13 @@ def scaled(world: World, ranges: Ranges, key: Array) -> World:
 
     **Raises** `UnknownNameError`; `ModelError` for a range that is not one, and for a world without such numbers.
     """
-    require_kind(world, World, "scaled: `world`")
+    require_kind(world, World, "randomly_scaled: `world`")
     names, tree, claims = tuple(ranges), world, set()
     for name, of_name in zip(names, jax.random.split(key, max(len(names), 1)), strict=False):
         lower, upper = _range(name, ranges[name])
         groups = _groups(world, name)
         if not groups:
-            raise ModelError(f"scaled: the world has no numbers {name!r}")
+            raise ModelError(f"randomly_scaled: the world has no numbers {name!r}")
         factors = jax.random.uniform(of_name, (len(groups),), world.model.dtype, lower, upper)
         table = np.array([(leaf, place, k) for k, group in enumerate(groups) for leaf, place in group])
         for leaf in np.unique(table[:, 0]):
@@ -60,7 +60,8 @@ def scaled(world: World, ranges: Ranges, key: Array) -> World:
 def _range(name: str, given: Any) -> tuple[float, float]:
     bounds = np.asarray(given, float)
     if bounds.shape != (2,) or not np.isfinite(bounds).all() or bounds[0] > bounds[1]:
-        raise ModelError(f"scaled: the range of {name!r} is {given}; a pair of the least and greatest factor is needed")
+        needed = "a pair of the least and the greatest factor is needed"
+        raise ModelError(f"randomly_scaled: the range of {name!r} is {given}; {needed}")
     return float(bounds[0]), float(bounds[1])
 
 
@@ -80,9 +81,9 @@ def _groups(world: World, name: str) -> _Groups:
     if kind != "geom":
         owned = world_arrays.numbers_of(world, kind, attribute) or []
     elif attribute == "size":
-        owned = world_arrays.geom_sizes(world, None, "scaled")
+        owned = world_arrays.geom_sizes(world, None, "randomly_scaled")
     else:
-        owned = world_arrays.contact_numbers(world, attribute, None, "scaled")
+        owned = world_arrays.contact_numbers(world, attribute, None, "randomly_scaled")
     return [x.entries for x in owned]
 
 
@@ -109,14 +110,14 @@ def randomized(
     states = jax.vmap(lambda env, state, action: env.step(state, action), in_axes=(axes, 0, 0))(envs, states, actions)
     ```
 
-    `randomize` are ranges of factors, as in `scaled`, or a function `(world, key)` that returns a world of the same
-    structure. New keys compile nothing again.
+    `randomize` are ranges of factors, as in `randomly_scaled`, or a function `(world, key)` that returns a world of the
+    same structure. New keys compile nothing again.
 
-    **Raises** as `scaled` does; `ModelError` for a world of another structure.
+    **Raises** as `randomly_scaled` does; `ModelError` for a world of another structure.
     """
     require_kind(env, AbstractEnvironment, "randomized: `env`")
     world, ranges = env.unwrapped.world, randomize
-    draw = (lambda world, key: scaled(world, ranges, key)) if isinstance(ranges, Mapping) else ranges
+    draw = (lambda world, key: randomly_scaled(world, ranges, key)) if isinstance(ranges, Mapping) else ranges
     old, structure = jax.tree.flatten(world)
     drawn: list[bool] = []
 
