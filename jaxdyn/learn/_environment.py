@@ -15,7 +15,7 @@ import numpy as np
 from jaxdyn import _printing as printing
 from jaxdyn._errors import ModelError, ShapeError, require_kind, require_positive_integer
 from jaxdyn._types import Array, Float
-from jaxdyn.learn._held_action import held_action
+from jaxdyn.learn._held_action import held_action, no_readings
 from jaxdyn.simulate import State
 from jaxdyn.worlds import World
 
@@ -292,7 +292,8 @@ class Environment(AbstractEnvironment):
     def _nothing_done(self, data: State) -> Transition:
         """Return a step that goes nowhere."""
         none = jnp.zeros(self.world.nu, data.q.dtype)
-        return Transition(data, none, none, data, jnp.asarray(self.dt, data.q.dtype), self._readings_at(data, none))
+        readings = no_readings(self.world, data, self.task.reads())
+        return Transition(data, none, none, data, jnp.asarray(self.dt, data.q.dtype), readings)
 
     def _judged(self, step: Transition, memory: dict[str, Any]) -> tuple[Array, dict[str, Array]]:
         """Return the reward and the metrics of a step, which are scalars."""
