@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 OURS = "jaxdyn"
@@ -72,60 +72,78 @@ class Judged(NamedTuple):
 
 def lines() -> list[Line]:
     """Return every claim for each of its robots, batches and precisions."""
-    out: list[Line] = []
+    return [*_dynamics(), *_gradients(), *_rollouts(), *_own_functions(), *_chains()]
 
-    def add(claim: str, key: Key, limit: float, peers: Iterable[tuple[str, str]] = (), **changes) -> None:
-        against = tuple(key._replace(peer=peer, dtype=dtype, **changes) for peer, dtype in peers)
-        out.append(Line(claim, key, limit, against))
 
-    pinocchio = [("pinocchio", "float64"), ("pinocchio_parallel", "float64")]
+_PINOCCHIO = [("pinocchio", "float64"), ("pinocchio_parallel", "float64")]
+_JAX = [(peer, "float32") for peer in JAX_PEERS]
+
+
+def _line(claim: str, key: Key, limit: float, peers: Iterable[tuple[str, str]] = (), **changes) -> Line:
+    """Return a claim on times beside those of peers, with the precision of each."""
+    return Line(claim, key, limit, tuple(key._replace(peer=peer, dtype=dtype, **changes) for peer, dtype in peers))
+
+
+def _dynamics() -> Iterator[Line]:
     for (operation, dtype), limits in LIMITS.items():
         for robot, limit in zip(ROBOTS, limits, strict=True):
             key = Key(robot, operation, 1024, OURS, dtype)
-            add(f"{operation} against Pinocchio, one thread", key, limit, pinocchio)
+            yield _line(f"{operation} against Pinocchio, one thread", key, limit, _PINOCCHIO)
     for batch, robot in itertools.product((256, 1024), ROBOTS):
-        add("crba against Pinocchio", Key(robot, "crba", batch, OURS, "float32"), 1.2, pinocchio[:1])
+        yield _line("crba against Pinocchio", Key(robot, "crba", batch, OURS, "float32"), 1.2, _PINOCCHIO[:1])
     for (dtype, limit), robot in itertools.product((("float32", 1.0), ("float64", 2.0)), ROBOTS):
         key = Key(robot, "aba_derivatives", 256, OURS, dtype)
-        add("aba_derivatives against Pinocchio's", key, limit, pinocchio[:1])
+        yield _line("aba_derivatives against Pinocchio's", key, limit, _PINOCCHIO[:1])
     for operation, robot in itertools.product(QUANTITIES, ROBOTS):
         key = Key(robot, operation, 256, OURS, "float32")
-        add(f"{operation} against Pinocchio's", key, 2.0, pinocchio[:1])
+        yield _line(f"{operation} against Pinocchio's", key, 2.0, _PINOCCHIO[:1])
+
+
+def _gradients() -> Iterator[Line]:
     for dtype, robot in itertools.product(("float32", "float64"), ROBOTS):
         key = Key(robot, "gradient", 1024, OURS, dtype)
-        add("gradient of sum(aba^2) against aba itself", key, 4.0, [(OURS, dtype)], operation="aba")
+        yield _line("gradient of sum(aba^2) against aba itself", key, 4.0, [(OURS, dtype)], operation="aba")
     for robot in ROBOTS:
         key = Key(robot, "gradient", 1024, OURS, "float32")
-        add("gradient of sum(aba^2) against the best JAX peer", key, 1 / 3, [(p, "float32") for p in JAX_PEERS])
+        yield _line("gradient of sum(aba^2) against the best JAX peer", key, 1 / 3, _JAX)
     for operation, robot in itertools.product(("aba", "rnea", "crba"), ROBOTS):
         key = Key(robot, operation, 1024, OURS, "float32")
-        add(f"{operation} against the best of frax and Brax", key, 0.5, [("frax", "float32"), ("brax", "float32")])
+        peers = [("frax", "float32"), ("brax", "float32")]
+        yield _line(f"{operation} against the best of frax and Brax", key, 0.5, peers)
     for operation, robot in itertools.product(("aba", "rnea"), ROBOTS):
         key = Key(robot, operation, 1, OURS, "float32")
-        add(f"{operation} of one state against the best JAX peer", key, 1.0, [(p, "float32") for p in JAX_PEERS])
+        yield _line(f"{operation} of one state against the best JAX peer", key, 1.0, _JAX)
+
+
+def _rollouts() -> Iterator[Line]:
     for robot in ROBOTS:
         key = Key(robot, "rollout", 1, OURS, "float32")
-        add("roll-out against MuJoCo's C", key, 0.3, [("mujoco", "float64")])
+        yield _line("roll-out against MuJoCo's C", key, 0.3, [("mujoco", "float64")])
     for robot in ROBOTS:
-        add("roll-out against Brax", Key(robot, "rollout", 1, OURS, "float32"), 0.6, [("brax", "float32")])
+        yield _line("roll-out against Brax", Key(robot, "rollout", 1, OURS, "float32"), 0.6, [("brax", "float32")])
     plants = (("MuJoCo's C", ("mujoco", "float64"), 0.02), ("Brax", ("brax", "float32"), 1.0))
     for (name, peer, limit), robot in itertools.product(plants, ROBOTS[:2]):
-        add(f"256 roll-outs against {name}", Key(robot, "rollout", 256, OURS, "float32"), limit, [peer])
+        yield _line(f"256 roll-outs against {name}", Key(robot, "rollout", 256, OURS, "float32"), limit, [peer])
+
+
+def _own_functions() -> Iterator[Line]:
     for operation, dtype, robot in itertools.product(("aba", "rnea"), ("float32", "float64"), ROBOTS):
         key = Key(robot, f"vmap_{operation}", 1024, OURS, dtype)
-        add(f"jax.vmap of {operation} against its batch axes", key, 1.2, [(OURS, dtype)], operation=operation)
+        yield _line(f"jax.vmap of {operation} against its batch axes", key, 1.2, [(OURS, dtype)], operation=operation)
     for (operation, batch), seconds in FIRST_CALLS.items():
         for robot, limit in zip(ROBOTS, seconds, strict=True):
             key = Key(robot, operation, batch, OURS, "float32")
-            out.append(Line(f"CPU seconds to trace and compile {operation}", key, limit, (), "compilation"))
+            yield Line(f"CPU seconds to trace and compile {operation}", key, limit, (), "compilation")
+
+
+def _chains() -> Iterator[Line]:
     for operation, dtype in itertools.product(("aba", "rnea"), ("float32", "float64")):
         key = Key("chain512", operation, 256, OURS, dtype)
-        add(f"{operation} of 512 joints against 128 joints", key, 4.5, [(OURS, dtype)], robot="chain128")
+        yield _line(f"{operation} of 512 joints against 128 joints", key, 4.5, [(OURS, dtype)], robot="chain128")
     for robot, limit in (("chain32", 5e-4), ("chain128", 3e-3)):
         key = Key(robot, "aba", 256, OURS, "float32")
         # The reference of the error is the measurement in double precision.
-        out.append(Line("relative error of aba", key, limit, (key._replace(dtype="float64"),), "error"))
-    return out
+        yield Line("relative error of aba", key, limit, (key._replace(dtype="float64"),), "error")
 
 
 def needed() -> list[Key]:

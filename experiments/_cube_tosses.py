@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
+from experiments import _job_files
 from experiments._flights import Flight, flights
 from jaxdyn import DataError, State, cli, samples
 from jaxdyn.spatial import quaternion_to_rotation
@@ -35,7 +36,7 @@ def load(config: Any) -> tuple[Tosses, Tosses]:
     def read(arrays: dict[str, np.ndarray]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         return arrays["samples"], {name: arrays[name].astype(np.float64) for name in names}
 
-    counts, columns = cli.read_npz(path, read)
+    counts, columns = _job_files.read_npz(path, read)
     needed = config.training + config.testing
     if needed > len(counts):
         raise DataError(f"{path} has {len(counts)} tosses, but training and testing are {needed} together")

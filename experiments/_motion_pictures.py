@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxdyn import Contacts, cli
+from jaxdyn import World, cli
 from jaxdyn.trajopt import ModelDynamics
 from jaxdyn.viz import plot_trajectory, save_video
 
@@ -22,12 +22,13 @@ def draw_motion(path: Path, title: str, dynamics: ModelDynamics, xs: np.ndarray,
     cli.save_figure(path, figure)
 
 
-def film_motion(path: Path, dynamics: ModelDynamics, xs: np.ndarray, shapes: Contacts | None = None) -> None:
-    """Write a film in the time of the motion, with shapes of the robot and of obstacles."""
+def film_motion(path: Path, dynamics: ModelDynamics, xs: np.ndarray, world: World | None = None) -> None:
+    """Write a film in the time of the motion, of the robot or of a world with it and obstacles."""
     cli.announce(f"drawing the pictures of {path.name}")
     model, t = dynamics.model, float(dynamics.dt) * np.arange(len(xs))
     try:
-        save_video(path, model, t, xs[:, : model.nq], contacts=shapes, frames_per_second=20.0, width=400, height=400)
+        shown = model if world is None else world
+        save_video(path, shown, t, xs[:, : model.nq], frames_per_second=20.0, width=400, height=400)
     except ImportError as error:
         print(f"no film: {error}")
         return

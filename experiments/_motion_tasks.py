@@ -12,13 +12,13 @@ import numpy as np
 from jaxdyn import (
     BodyInertia,
     Capsule,
-    Contacts,
     ContactShape,
     DataError,
     Joint,
     Model,
     ModelBuilder,
     Sphere,
+    World,
     frame_pose,
     generalized_gravity,
     samples,
@@ -39,8 +39,8 @@ class MotionTask(NamedTuple):
     """Returns the distance of a state from the goal."""
     unit: str
     """The unit of `error`."""
-    shapes: Contacts | None = None
-    """An obstacle and what avoids it, to be drawn."""
+    world: World | None = None
+    """The robot with an obstacle and what avoids it, to be drawn."""
 
 
 HOME = np.array([0.0, -0.6, 0.0, -2.2, 0.0, 1.6, 0.8])
@@ -144,8 +144,8 @@ def arm(horizon: int) -> MotionTask:
         return float(np.linalg.norm(np.asarray(position) - target))
 
     pairs = [("world", capsule.link) for capsule in ARM_CAPSULES]
-    shapes = Contacts(model, [*ARM_CAPSULES, ball], surface=None, pairs=pairs)
-    return MotionTask(problem, hold, error, "m", shapes)
+    world = World(model, [*ARM_CAPSULES, ball], None, pairs)
+    return MotionTask(problem, hold, error, "m", world)
 
 
 QUADROTOR_ARM = 0.17

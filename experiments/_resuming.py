@@ -16,6 +16,7 @@ import jax
 import numpy as np
 from jax._src import distributed
 
+from experiments import _job_files
 from jaxdyn import DataError, cli
 from jaxdyn._errors import warn
 
@@ -135,16 +136,16 @@ class Pieces:
                 left = []
                 for i in missing:
                     path = self.folder / self.names[i]
-                    with cli.holding(path, wait=wait, forget=True) as held:
+                    with _job_files.holding(path, wait=wait, forget=True) as held:
                         if not held:
                             left.append(i)
                             continue
                         if i in self._damaged or path.name not in self._read():
                             arrays = make(i)
                             # Something else under this name, as of a job whose manifest was lost, is kept.
-                            cli.write_npz(path, arrays, keep_other=True)
+                            _job_files.write_npz(path, arrays, keep_other=True)
                             # The manifest is written after the piece: a piece that is not listed is made again.
-                            self._listed = self._update({path.name: cli.digest_of_file(path)}, {})
+                            self._listed = self._update({path.name: _job_files.digest_of_file(path)}, {})
                             self._damaged.discard(i)
                             made += 1
                             bar.set_postfix_str(facts(arrays))
@@ -160,7 +161,7 @@ class Pieces:
         if name not in self._listed:
             return False
         path = self.folder / name
-        if path.is_file() and cli.digest_of_file(path) == self._listed[name]:
+        if path.is_file() and _job_files.digest_of_file(path) == self._listed[name]:
             return False
         what = "is damaged" if os.path.lexists(path) else "is missing"
         warn(f"{path} {what} and is made again", UserWarning)
@@ -171,10 +172,10 @@ class Pieces:
 
     def _update(self, new: dict[str, str], notes: Mapping[str, Any]) -> dict[str, str]:
         """Add pieces and further entries to the manifest, and return all pieces that it lists."""
-        with cli.holding(self._manifest, wait=60.0) as held:
+        with _job_files.holding(self._manifest, wait=60.0) as held:
             if not held:
                 raise DataError(f"{self._manifest}: another process has held it for a minute; end that process")
-            begun = cli.begin(self._manifest, self._content, self._why)
+            begun = _job_files.begin(self._manifest, self._content, self._why)
             listed = dict(sorted((self._digests(begun) | new).items()))
             if new or any(begun.get(key) != value for key, value in notes.items()):
                 cli.write_json(self._manifest, {**begun, **notes, self.unit: listed})

@@ -29,16 +29,13 @@ from experiments._main import CONFIGS, experiment
 from experiments._timing import wall_time
 from jaxdyn import (
     ContactLaw,
-    Contacts,
     ContactShape,
-    Model,
     SolverOptions,
     Sphere,
     State,
+    World,
     native,
-    rollout,
     samples,
-    step,
     to_mjcf,
 )
 from jaxdyn.cli import ProgramConfig
@@ -56,8 +53,8 @@ class Config(ProgramConfig):
 
     batches: str = "256"
     libraries: str = "native,xla,gradient,mujoco,mjx"
-    """`native` and `xla`: this library with native code and without; `gradient`: one step's by the state, the model and
-    the contacts, at the states after half of the steps."""
+    """`native` and `xla`: this library with native code and without; `gradient`: one step's by the state and the
+    world, at the states after half of the steps."""
     iterations: int = 4
     """Iterations of every step; 0 iterates to this library's tolerance."""
     steps: int = 100
@@ -69,8 +66,7 @@ class Config(ProgramConfig):
 class Scene(NamedTuple):
     """The robots at their start."""
 
-    model: Model
-    contacts: Contacts
+    world: World
     q: jax.Array
     v: jax.Array
 
@@ -93,9 +89,10 @@ def scene(config: Config, batch: int) -> Scene:
     """Return the robots, in single precision."""
     model = samples.quadruped().astype(jnp.float32)
     options = SolverOptions(config.iterations, 0.0) if config.iterations else SolverOptions()
-    contacts = Contacts(model, [ContactShape(name, Sphere(RADIUS)) for name in FEET], law=LAW, options=options)
+    shapes = [ContactShape(name, Sphere(RADIUS)) for name in FEET]
+    world = World(model, shapes, law=LAW, options=options, timestep=TIMESTEP).astype(jnp.float32)
     q = jnp.broadcast_to(model.neutral().at[2].set(HEIGHT), (batch, model.nq))
-    return Scene(model, contacts, q, 0.3 * jax.random.normal(jax.random.key(0), (batch, model.nv), jnp.float32))
+    return Scene(world, q, 0.3 * jax.random.normal(jax.random.key(0), (batch, model.nv), jnp.float32))
 
 
 def timed(function: Callable, arguments: tuple, config: Any) -> tuple[float, float]:
@@ -108,9 +105,8 @@ def timed(function: Callable, arguments: tuple, config: Any) -> tuple[float, flo
 
 def rolled(robots: Scene, steps: int) -> Callable[[jax.Array, jax.Array], State]:
     """Return the function of a state that returns the one some steps later."""
-    model, contacts = robots.model, robots.contacts
-    controls, last = jnp.zeros((steps, model.nv), robots.q.dtype), RolloutOptions(save_every=steps)
-    return jax.jit(lambda q, v: rollout(model, State(q, v), controls, TIMESTEP, contacts=contacts, options=last).final)
+    last = RolloutOptions(save_every=steps)
+    return jax.jit(lambda q, v: robots.world.rollout(State(q, v), steps=steps, options=last).final)
 
 
 def time_steps(robots: Scene, config: Config) -> tuple[float, float]:
@@ -123,13 +119,12 @@ def time_steps_without_native_code(robots: Scene, config: Config) -> tuple[float
 
 
 def time_gradient(robots: Scene, config: Config) -> tuple[float, float]:
-    arrays, static = eqx.partition((robots.model, robots.contacts), eqx.is_inexact_array)
+    arrays, static = eqx.partition(robots.world, eqx.is_inexact_array)
     # Half-way the feet are on the ground; the time of a step depends on what touches.
     middle = rolled(robots, max(1, config.steps // 2))(robots.q, robots.v)
 
     def loss(arrays, q, v):
-        model, contacts = eqx.combine(arrays, static)
-        after = step(model, State(q, v), jnp.zeros_like(v), TIMESTEP, contacts=contacts)
+        after = eqx.combine(arrays, static).step(State(q, v))
         return (after.q**2).sum() + (after.v**2).sum()
 
     return timed(jax.jit(jax.grad(loss, (0, 1, 2))), (arrays, middle.q, middle.v), config)

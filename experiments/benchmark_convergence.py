@@ -22,6 +22,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
+from experiments import _job_files
 from experiments._benchmark_report import conditions, number, table
 from experiments._main import CONFIGS, experiment
 from experiments._optimal_control import PROBLEMS, Benchmark
@@ -138,7 +139,7 @@ def _results(content: Any) -> dict[str, dict[str, dict[str, Any]]]:
 
 def digest(tree: Any) -> str:
     """Return a short digest of the arrays of a pytree."""
-    return cli.digest_of_arrays(arrays_by_path(tree))[:16]
+    return _job_files.digest_of_arrays(arrays_by_path(tree))[:16]
 
 
 def outcome(problem: Problem, found, converged: bool) -> dict[str, Any]:

@@ -19,6 +19,7 @@ import equinox as eqx
 import jax
 import numpy as np
 
+from experiments import _job_files
 from experiments._control_tasks import CONTROL_TASKS, ControlTask
 from experiments._main import CONFIGS, experiment
 from experiments._motion_pictures import draw_motion, film_motion
@@ -147,7 +148,7 @@ def run(config: Config) -> dict[str, Any]:
     shown = every[min(1, len(every) - 1)]
     first: trajopt.ClosedLoop = shown.runs[0]
     arrays = {"t": config.timestep * np.arange(len(first.xs)), "xs": first.xs, "us": first.us}
-    cli.write_npz(folder / "trajectory.npz", arrays)
+    _job_files.write_npz(folder / "trajectory.npz", arrays)
     dynamics = shown.task.problem.dynamics
     assert isinstance(dynamics, trajopt.ModelDynamics)
     if config.plot:

@@ -49,7 +49,7 @@ from experiments._cube_tosses import Tosses, first, load
 from experiments._flights import free_fall, state
 from experiments._main import CONFIGS, experiment
 from experiments._resuming import require_seed
-from jaxdyn import ContactLaw, Contacts, ContactShape, DataError, Model, State, cli, rollout, samples, sysid
+from jaxdyn import ContactLaw, ContactShape, DataError, State, World, cli, samples, sysid
 from jaxdyn.geometry import Plane, Sphere
 from jaxdyn.spatial import quaternion_to_rotation, transform_inertial_parameters
 
@@ -201,8 +201,8 @@ def check(config: Config) -> None:
             raise DataError(f"{name} is {list(counts)}; numbers of samples from 2 on are needed, or 0 for all")
 
 
-def scene(x: dict[str, Any]) -> tuple[Model, Contacts]:
-    """Return the cube and the contacts of its rounded corners with these numbers."""
+def scene(config: Config, x: dict[str, Any]) -> World:
+    """Return the cube, whose rounded corners touch the table, with these numbers."""
     model = samples.cube()
     about_center = MASS * jnp.eye(10)[0] + x["inertia"] * jnp.zeros(10).at[jnp.array([4, 6, 9])].set(1.0)
     inertia = transform_inertial_parameters(about_center, jnp.concatenate([x["center"], jnp.array([1.0, 0, 0, 0])]))
@@ -215,7 +215,8 @@ def scene(x: dict[str, Any]) -> tuple[Model, Contacts]:
     for names, size in ((LAW, radius), (PRESSED, radius - x["pressed_depth"])):
         law = ContactLaw(*(x[name] for name in names))
         shapes += [ContactShape("cube", Sphere(size), place, law) for place in places]
-    return model, Contacts(model, shapes, Plane((0.0, 0.0, 1.0), x["height"]))
+    table = Plane((0.0, 0.0, 1.0), x["height"])
+    return World(model, shapes, table, timestep=1 / (config.rate * config.substeps))
 
 
 def flown(x: dict[str, Any], tosses: Tosses) -> State:
@@ -225,10 +226,7 @@ def flown(x: dict[str, Any], tosses: Tosses) -> State:
 
 def tossed(config: Config, x: dict[str, Any], tosses: Tosses, start: State) -> tuple[Any, Any]:
     """Return the errors of position, in widths, and of rotation, degrees, at all samples, `[n, samples]` each."""
-    model, contacts = scene(x)
-    steps = tosses.position.shape[1] - 1
-    zero = jnp.zeros((steps, model.nv), model.dtype)
-    motion = rollout(model, start, zero, 1 / config.rate, substeps=config.substeps, contacts=contacts)
+    motion = scene(config, x).rollout(start, steps=tosses.position.shape[1] - 1, substeps=config.substeps)
     tiny = 1e-12  # so that the errors of the first sample, which are zero, have derivatives
     apart = jnp.sqrt(((motion.q[..., :3] - tosses.position) ** 2).sum(-1) + tiny)
     # The chord between the quaternions, of which one may be the negative of the other.

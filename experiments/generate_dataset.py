@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from experiments import _job_files
 from experiments._main import CONFIGS, experiment
 from experiments._population import Controls, Population, draw_models, draw_motion, effort_limits
 from experiments._resuming import Pieces, Processes, arrays_by_path, require_seed
@@ -116,7 +117,7 @@ def manifest(config: Config, model: Model) -> dict[str, Any]:
         "jax": jax.__version__,
         "numpy": np.__version__,
         "platform": jax.default_backend(),
-        "robot": cli.digest_of_arrays(arrays_by_path(model)),
+        "robot": _job_files.digest_of_arrays(arrays_by_path(model)),
     }
     content = {k: v for k, v in dataclasses.asdict(config).items() if k not in free}
     return {"format": FORMAT, "config": content, "made_with": made_with}

@@ -32,6 +32,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from experiments import _job_files
 from experiments._main import CONFIGS, experiment
 from jaxdyn import DataError, Joint, Model, ModelBuilder, cli, sysid
 
@@ -281,7 +282,7 @@ def fit_others(
             bar.update()
             bar.set_postfix(cost=f"{step.cost:.6g}", expected_decrease=f"{step.expected_decrease:.1e}")
             content = {**step.state.arrays(), "seconds": np.float64(before + time.perf_counter() - began)}
-            cli.write_checkpoint(path, content, job)
+            _job_files.write_checkpoint(path, content, job)
 
         out = sysid.fit_rollouts(
             p,
@@ -302,7 +303,7 @@ def load_state(path: Path, job: str) -> tuple[sysid.ShootingState | None, float]
     def restored(arrays: dict[str, np.ndarray]) -> tuple[sysid.ShootingState, float]:
         return sysid.ShootingState.from_arrays(arrays), float(arrays["seconds"])
 
-    return cli.read_checkpoint(path, job, restored) or (None, 0.0)
+    return _job_files.read_checkpoint(path, job, restored) or (None, 0.0)
 
 
 def begin_fits(folder: Path, config: Config, runs: dict[str, sysid.Recording]) -> str:
@@ -312,10 +313,10 @@ def begin_fits(folder: Path, config: Config, runs: dict[str, sysid.Recording]) -
     free = {"name", "results", "plot", "report", "bootstrap", "held_out", "horizon", "start_every"}
     free |= {"max_iterations", "calibrate", "history"}
     manifest = {"config": {k: v for k, v in dataclasses.asdict(config).items() if k not in free}}
-    cli.begin(folder / "manifest.json", manifest, "a fit that continues would be a mixture of both")
+    _job_files.begin(folder / "manifest.json", manifest, "a fit that continues would be a mixture of both")
     named = {f"{name}.{x}": getattr(run, x) for name, run in runs.items() for x in ("t", "q", "v", "tau")}
-    data = cli.digest_of_arrays({name: x for name, x in named.items() if x is not None})
-    return cli.digest_of_json([manifest, data])
+    data = _job_files.digest_of_arrays({name: x for name, x in named.items() if x is not None})
+    return _job_files.digest_of_json([manifest, data])
 
 
 def horizons(config: Config) -> tuple[float, float]:

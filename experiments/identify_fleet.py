@@ -23,21 +23,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from experiments._job_files import digest_of_arrays, read_npz
 from experiments._main import CONFIGS, experiment
 from experiments._resuming import Pieces, Processes, arrays_by_path, require_seed
 from jaxdyn import DataError, Model, State, Status, rollout
 from jaxdyn._errors import require_choice
-from jaxdyn.cli import (
-    SAMPLES,
-    ProgramConfig,
-    ProgressBar,
-    announce,
-    digest_of_arrays,
-    load_robot,
-    read_npz,
-    require_positive_keys,
-    write_json,
-)
+from jaxdyn.cli import SAMPLES, ProgramConfig, ProgressBar, announce, load_robot, require_positive_keys, write_json
 from jaxdyn.sysid import FleetFit, InertiaScale, Parametrization, Positive, RolloutFitOptions, fit_fleet
 
 DEFAULT_CONFIG = CONFIGS / "identify_fleet.toml"

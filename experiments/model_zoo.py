@@ -1,23 +1,31 @@
-"""Load every robot file of some packages, and compare robots with Pinocchio and scenes with MuJoCo.
+"""Load every robot file below some folders, and compare robots with Pinocchio and scenes with MuJoCo.
 
-    python -m experiments.model_zoo [CONFIG] [--key value ...]
+    python -m experiments.model_zoo [CONFIG] [--folder PATH] [--key value ...]
 
 URDF files are compared with Pinocchio, with fixed and with free base: mass matrix, bias (Coriolis, gravity, springs)
-and forward dynamics at random states. MJCF files are compared with MuJoCo as scenes, with contacts, actuators, tendons
-and all: accelerations at states of several kinds, and a roll-out. Prints a table, and writes it as a page of the
-documentation.
+and forward dynamics at random states. MJCF files are compared with MuJoCo as `jaxdyn check --against mujoco` does, at
+its states: accelerations, sensors, a time step, and a roll-out. Prints a line for each file when it is compared, then
+the reasons of refusals by frequency, and writes all of it as a page of the documentation.
 """
+
+# pyright: reportAttributeAccessIssue=false
+# (MuJoCo is a compiled module without type stubs.)
 
 from __future__ import annotations
 
+import collections
 import concurrent.futures
+import contextlib
 import dataclasses
+import functools
 import importlib.metadata
-import multiprocessing
+import json
 import os
 import re
 import sys
+import threading
 import time
+import traceback
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,30 +35,32 @@ import jax
 import numpy as np
 
 from experiments._main import CONFIGS, experiment, version_of
+from experiments._worker import Worker
 from jaxdyn import DataError, JaxdynError, Model, aba, cli, load_world
 from jaxdyn.io import is_mjcf, load_urdf
 
 DEFAULT_CONFIG = CONFIGS / "model_zoo.toml"
 
-FEW = 25
-"""The cases that one process compares. Native programs stay in memory until it ends, and take places in the table of
-its memory maps, whose length systems limit."""
-GRADIENTS = (
-    "For each model that counts as equal, the gradient of forward dynamics with respect to the state and every array",
-    "of the model is finite.",
-)
+BAD = "DIFFERENT", "FAILED"
+"""The verdicts that are mistakes of this library."""
+SHOWN = 3
+"""The most reasons in a row of the page."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Config(cli.ProgramConfig):
     """Keys of the configuration file."""
 
-    urdf: str
-    """Folders with URDF files, separated by commas: paths, or `distribution:path` of an installed distribution."""
-    mjcf: str
-    """The same with MJCF files."""
+    folder: str
+    """Folders with URDF and MJCF files, which are searched to any depth, separated by commas: paths, or
+    `distribution:path` of an installed distribution."""
     only: str = ""
     """Text in the paths of the files that are compared."""
+    seconds: float = 120.0
+    """Longest time of a file, s; most of it is compilation. None for 0: then all are compared in this process."""
+    resume: bool = False
+    """Whether to keep the outcomes of an earlier run of this name, and to compare what it lacks or has not ended in
+    time. The outcomes are those of the library and the settings of that run."""
     states: int = 5
     """Random states of each model."""
     tolerance: float = 1e-9
@@ -62,7 +72,7 @@ class Config(cli.ProgramConfig):
     seed: int = 0
     gradients: bool = True
     """Whether the gradient of the forward dynamics of a robot with respect to the state and every array of the model
-    must be finite, too. It takes most of the time."""
+    must be finite, too. It takes most of the time of a robot."""
     processes: int = 1
     report: str = "docs/model-zoo.md"
     """The page that is written; none if empty or if `only` leaves files out."""
@@ -78,23 +88,28 @@ class Case:
     path: str
     free_base: bool = False
 
+    def __str__(self) -> str:
+        return f"{self.package} {self.name}" + (", free base" if self.free_base else "")
+
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """The outcome of a case: `equal`, `DIFFERENT`, `refused` (by this library), or `not compared` (no reference, or no
-    scene: a part of one that MuJoCo does not compile by itself, or in which nothing moves)."""
+    """The outcome of a case: `equal`, `DIFFERENT`, `refused` (by this library), `FAILED` (with an error that is no
+    refusal), `not in time`, `no scene` (a part of one that MuJoCo does not compile by itself, or in which nothing
+    moves), or `not compared` (no reference)."""
 
     case: Case
     verdict: str
-    reason: str = ""
+    reasons: list[str] = dataclasses.field(default_factory=list)
     errors: dict[str, float] = dataclasses.field(default_factory=dict)
     condition: float = 0.0
     """The largest condition number of the mass matrix over the states."""
     nv: int = 0
     followers: int = 0
-    load_seconds: float = 0.0
     rollout: str = ""
     """For how many steps the roll-out of a scene agrees with MuJoCo's."""
+    apart_from_contacts: str = ""
+    """The verdict on a refused scene whose contacts are disabled."""
     seconds: float = 0.0
     """CPU time of the whole case, s; most of it is compilation."""
 
@@ -102,44 +117,71 @@ class Outcome:
     def worst(self) -> float:
         return max(self.errors.values())
 
+    @property
+    def bad(self) -> bool:
+        return self.verdict in BAD or self.apart_from_contacts in BAD
+
+    def __str__(self) -> str:
+        facts = [f"{name} {error:.0e}" for name, error in self.errors.items()]
+        facts += [f"roll-out {self.rollout}"] * bool(self.rollout)
+        facts += [f"{self.apart_from_contacts} without contacts"] * bool(self.apart_from_contacts)
+        return ", ".join([*facts, "; ".join(self.reasons)] if self.reasons else facts)
+
 
 def run(config: Config) -> list[Outcome]:
-    """Compare, print, and write the page and `<results>/<name>/outcomes.json`."""
+    """Compare, print, and write the page and `<results>/<name>/outcomes.jsonl`, a line for each case."""
     cli.require_positive_keys(config, "processes", "states")
     cases, missing = all_cases(config)
     for package in missing:
         print(f"{package} is not installed: its files are left out")
     if not cases:
-        raise DataError(f"no files to compare below {config.urdf}, {config.mjcf} with {config.only!r} in their paths")
-    outcomes = list(cli.ProgressBar(results_of(cases, config), total=len(cases), desc="models", mininterval=1.0))
-    lines = page(outcomes, config, missing)
-    print("\n".join(lines))
-    folder = config.make_folder()
-    cli.write_json(folder / "outcomes.json", [dataclasses.asdict(x) for x in outcomes], announce=True)
+        raise DataError(f"no files to compare below {config.folder} with {config.only!r} in their paths")
+    path = config.make_folder() / "outcomes.jsonl"
+    known = {str(x.case): x for x in earlier(path)} if config.resume else {}
+    outcomes = {name: x for name, x in known.items() if x.verdict != "not in time" or x.seconds >= config.seconds}
+    with path.open("w", encoding="utf-8") as file:
+        for outcome in known.values():
+            print(json.dumps(dataclasses.asdict(outcome)), file=file)
+        for outcome in results_of([case for case in cases if str(case) not in outcomes], config):
+            outcomes[str(outcome.case)] = outcome
+            print(f"{outcome.verdict:12} {outcome.case}: {outcome}", flush=True)
+            # A run that is interrupted leaves all outcomes until then.
+            print(json.dumps(dataclasses.asdict(outcome)), file=file, flush=True)
+    ordered = [outcomes[str(case)] for case in cases]
+    lines = page(ordered, config, missing)
+    print("\n".join(["", *counts(ordered), "", *reasons(ordered)]))
     if config.report and not config.only:
         Path(config.report).write_text("\n".join(lines) + "\n", encoding="utf-8")
         print(f"wrote {config.report}")
-    return outcomes
+    return ordered
 
 
-# The files.
+def earlier(path: Path) -> list[Outcome]:
+    """Return the outcomes in a file; of several of a case the last one counts, and a line that an interruption has cut
+    off does not."""
+    found = []
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+        with contextlib.suppress(ValueError):
+            fields = json.loads(line)
+            found.append(Outcome(**fields | {"case": Case(**fields["case"])}))
+    return found
 
 
 def all_cases(config: Config) -> tuple[list[Case], list[str]]:
     """Return every case, and the packages that are not installed."""
     cases, missing = [], []
-    for kind, sources in (("urdf", config.urdf), ("mjcf", config.mjcf)):
-        for source in filter(None, map(str.strip, sources.split(","))):
-            package, folder = locate(source)
-            if folder is None:
-                missing.append(package)
+    for source in filter(None, map(str.strip, config.folder.split(","))):
+        package, folder = locate(source)
+        if folder is None:
+            missing.append(package)
+            continue
+        for path in sorted((*folder.rglob("*.urdf"), *folder.rglob("*.xml"))):
+            name, kind = path.relative_to(folder).as_posix(), "mjcf" if is_mjcf(path) else "urdf"
+            # Many other files are XML as well.
+            if config.only not in name or (kind == "urdf" and path.suffix == ".xml"):
                 continue
-            for path in files(folder, kind):
-                name = path.relative_to(folder).as_posix()
-                if config.only not in name:
-                    continue
-                for free_base in (False, True) if kind == "urdf" else (False,):
-                    cases.append(Case(kind, package, name, str(path), free_base))
+            bases = (False, True) if kind == "urdf" else (False,)
+            cases += [Case(kind, package, name, str(path), free_base) for free_base in bases]
     return cases, missing
 
 
@@ -158,30 +200,33 @@ def locate(source: str) -> tuple[str, Path | None]:
     return f"{package} {distribution.version}", Path(str(distribution.locate_file(inside)))
 
 
-def files(folder: Path, kind: str) -> list[Path]:
-    """Return the robot files of a kind below a folder."""
-    if kind == "urdf":
-        return sorted(folder.rglob("*.urdf"))
-    return [path for path in sorted(folder.rglob("*.xml")) if is_mjcf(path)]
-
-
-# One case.
-
-
 def results_of(cases: list[Case], config: Config) -> Iterator[Outcome]:
     """Yield the outcome of each case, in order."""
-    arguments = [(case, config) for case in cases]
-    if len(cases) <= FEW:
+    compare = functools.partial(outcome_of, config=config)
+    if not config.seconds:
         prepare()
-        yield from map(outcome_of, arguments)
+        yield from map(compare, cases)
         return
-    # Threads of JAX do not survive a fork.
-    context = multiprocessing.get_context("spawn")
-    many = FEW * config.processes
-    for first in range(0, len(cases), many):
-        # The pool's own `max_tasks_per_child` can hang (Python's issue 115634).
-        with concurrent.futures.ProcessPoolExecutor(config.processes, context, initializer=prepare) as pool:
-            yield from pool.map(outcome_of, arguments[first : first + many])
+    of_thread, workers = threading.local(), []
+
+    def compared(case: Case) -> Outcome:
+        if not hasattr(of_thread, "worker"):
+            of_thread.worker = Worker(compare, prepare, config.seconds)
+            workers.append(of_thread.worker)
+        try:
+            return of_thread.worker(case)
+        except TimeoutError as error:
+            return Outcome(case, "not in time", [str(error)], seconds=config.seconds)
+        except ChildProcessError as error:
+            return Outcome(case, "FAILED", [str(error)])
+
+    pool = concurrent.futures.ThreadPoolExecutor(config.processes)
+    try:
+        yield from pool.map(compared, cases)
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+        for worker in workers:
+            worker.end()
 
 
 def prepare() -> None:
@@ -192,11 +237,16 @@ def prepare() -> None:
     warnings.simplefilter("ignore")
 
 
-def outcome_of(arguments: tuple[Case, Config]) -> Outcome:
+def outcome_of(case: Case, config: Config) -> Outcome:
     """Compare a case and measure the time."""
     began = time.process_time()
-    case, config = arguments
-    outcome = compare_robot(case, config) if case.kind == "urdf" else compare_world(case, config)
+    try:
+        outcome = compare_robot(case, config) if case.kind == "urdf" else compare_world(case, config)
+    except Exception as error:
+        # An error that is no refusal is an outcome, too.
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        text = " ".join(f"{type(error).__name__}: {error}, in {place.name} of {Path(place.filename).name}".split())
+        outcome = Outcome(case, "FAILED", [without_folder(text, case)])
     # Programs of XLA take places in the table of memory maps, too.
     jax.clear_caches()
     return dataclasses.replace(outcome, seconds=time.process_time() - began)
@@ -205,18 +255,16 @@ def outcome_of(arguments: tuple[Case, Config]) -> Outcome:
 def compare_robot(case: Case, config: Config) -> Outcome:
     """Compare a URDF file with Pinocchio."""
     path = Path(case.path)
-    began = time.process_time()
     try:
         model = load_urdf(path, free_base=case.free_base)
     except JaxdynError as error:
-        return Outcome(case, "refused", without_folder(str(error), case))
-    seconds = time.process_time() - began
-    facts: dict[str, Any] = {"nv": model.nv, "followers": len(model.topology.mimics), "load_seconds": seconds}
+        return Outcome(case, "refused", [without_folder(str(error), case)])
+    facts: dict[str, Any] = {"nv": model.nv, "followers": len(model.topology.mimics)}
     states = cli.random_states(model, config.states, config.seed)
     try:
         expected = cli.pinocchio_answers(model, cli.pinocchio_model(path, case.free_base), path, states)
     except (ImportError, ValueError, RuntimeError) as error:
-        return Outcome(case, "not compared", without_folder(f"{type(error).__name__}: {error}", case), **facts)
+        return Outcome(case, "not compared", [without_folder(f"{type(error).__name__}: {error}", case)], **facts)
     errors = cli.largest_errors(cli.dynamics(model, states), expected)
     if config.gradients:
         errors["gradient"] = 0.0 if gradient_is_finite(model, states) else float("inf")
@@ -250,24 +298,42 @@ def why_no_world(path: str) -> str | None:
 
 
 def compare_world(case: Case, config: Config) -> Outcome:
-    """Compare an MJCF file with MuJoCo."""
+    """Compare an MJCF file with MuJoCo; where pairs of geoms alone are refused, the scene without contacts as well."""
     reason = why_no_world(case.path)
     if reason:
-        return Outcome(case, "not compared", without_folder(reason, case))
-    began = time.process_time()
+        return Outcome(case, "no scene", [without_folder(reason, case)])
     try:
         scene = load_world(case.path)
     except JaxdynError as error:
-        return Outcome(case, "refused", without_folder("; ".join(why_refused(error)), case))
-    facts: dict[str, Any] = {"nv": scene.model.nv, "load_seconds": time.process_time() - began}
+        refused = Outcome(case, "refused", [without_folder(x, case) for x in why_refused(error)])
+        if not all("that can touch" in x for x in refused.reasons):
+            return refused
+        apart = compared_scene(case, without_contacts(case.path), None, config)
+        found = {"nv": apart.nv, "errors": apart.errors, "rollout": apart.rollout}
+        return dataclasses.replace(refused, apart_from_contacts=apart.verdict, **found)
+    return compared_scene(case, case.path, scene, config)
+
+
+def without_contacts(path: str) -> Any:
+    """Return the `mjModel` of an MJCF file whose contacts are disabled."""
+    import mujoco
+
+    spec = mujoco.MjSpec.from_file(path)
+    spec.option.disableflags |= mujoco.mjtDisableBit.mjDSBL_CONTACT
+    return spec.compile()
+
+
+def compared_scene(case: Case, source: Any, scene: Any, config: Config) -> Outcome:
+    """Compare a scene with MuJoCo at the states of `jaxdyn check`."""
     found = cli.compare_world(
-        case.path,
+        source,
         scene,
         states=config.states,
         steps=config.steps,
         tolerance=config.scene_tolerance,
         seed=config.seed,
     )
+    facts: dict[str, Any] = {"nv": found.nv}
     names = {"acceleration": "error", "step": "step_error", "sensors": "sensor_error"}
     errors = {name: max(getattr(x, e) for x in found.accelerations.values()) for name, e in names.items()}
     if found.rollout is not None:
@@ -278,96 +344,107 @@ def compare_world(case: Case, config: Config) -> Outcome:
         if found.margin_change:
             facts["rollout"] += f", margins changed by {found.margin_change:g}"
     if found.first is not None:
-        facts["reason"] = f"{found.first.quantity}, from {found.first.where}"
+        facts["reasons"] = [f"{found.first.quantity}, from {found.first.where}, at the state {found.first.state!r}"]
     if found.equal and not found.comparable:
-        return Outcome(case, "not compared", "most states hang on rounding: bodies only just touch", **facts)
+        return Outcome(case, "not compared", ["most states hang on rounding: bodies only just touch"], **facts)
     return Outcome(case, "equal" if found.equal else "DIFFERENT", errors=errors, **facts)
 
 
 def without_folder(text: str, case: Case) -> str:
-    """Return a text without the folder in which the package is installed."""
-    return text.replace(case.path.removesuffix(case.name), "")
+    """Return a text without the folder in which the package is installed, and without the name of the file."""
+    text = text.replace(case.path.removesuffix(case.name), "").replace(f"{case.name}, ", "")
+    return re.sub(r"^line \d+: ", "", " ".join(text.replace(f"{case.name}: ", "").split()))
 
 
-# The page.
+PAGE = """# Model zoo
+
+This page compares robot files of other projects with Pinocchio (URDF) and scenes with MuJoCo (MJCF), in double
+precision.
+
+For URDF files, mass matrix, bias (Coriolis, gravity, springs) and forward dynamics at {states} random states are
+compared, without friction. A number is the largest of the three errors, each relative to the largest number of the
+answer. Answers are equal if they differ by at most {tolerance:g}. Accelerations may differ by more if the mass matrix
+is badly conditioned, up to the effect of rounding; the table then gives its condition number. {gradients}Joints that
+mimic others follow their leader. Pinocchio's joints are independent, and are projected on their leaders for the
+comparison, `G^T M G`.
+
+MJCF files are compared as whole scenes (`jaxdyn check scene.xml --against mujoco`): accelerations, sensors and a time
+step at the initial state, keyframes, {states} random states, {states} of a motion and {states} at limits (of joints,
+controls and activations, with violated equalities), and a roll-out of {steps} steps. The number is the largest error of
+accelerations, relative to the largest of a state and to at least 1; equal is at most {scene_tolerance:g}, or ten times
+what changes in MuJoCo if the state changes by 1e-12, and a roll-out that stays within 1e-5 for as long as MuJoCo's own,
+so changed, stay within 1e-7. Where bodies only just touch in most states, rounding says whether there is a contact;
+there margins of contacts and limits are made larger and smaller by 1e-6 for the comparison. Parts of scenes, which
+MuJoCo does not compile by themselves or in which nothing moves, are no scenes. Where pairs of geoms are the only reason
+to refuse a scene, it is compared once more without contacts.
+
+    python -m experiments.model_zoo
+
+Any folder is compared by `--folder PATH`; a file that takes longer than `--seconds` is named and left out.
+"""
+GRADIENTS = """For each model that counts as equal, the
+gradient of forward dynamics with respect to the state and every array of the model is finite. """
 
 
 def page(outcomes: list[Outcome], config: Config, missing: list[str]) -> list[str]:
-    """Return the lines of the page and of the output on the terminal."""
-    counts = {verdict: sum(o.verdict == verdict for o in outcomes) for verdict in ("equal", "DIFFERENT", "refused")}
-    counts["not compared"] = len(outcomes) - sum(counts.values())
+    """Return the lines of the page."""
     versions = {name: version_of(name) for name in ("jax", "pin", "mujoco")}
-    # Different reasons, numbered in the order of their appearance.
-    notes: dict[str, int] = {}
     lines = [
-        "# Model zoo",
-        "",
-        "This page compares robot files of other projects with Pinocchio (URDF) and scenes with MuJoCo (MJCF), in",
-        "double precision.",
-        "",
-        f"Of URDF files mass matrix, bias (Coriolis, gravity, springs) and forward dynamics at {config.states} random",
-        "states are compared, without friction. A number is the largest of the three errors, each relative to the",
-        f"largest number of the answer. Answers are equal if they differ by at most {config.tolerance:g}.",
-        "Accelerations may differ by more if the mass matrix is badly conditioned, up to the effect of rounding; the",
-        "table then gives its condition number.",
-        *(GRADIENTS if config.gradients else ()),
-        "Joints that mimic others follow their leader. Pinocchio's joints are independent, and are projected on their",
-        "leaders for the comparison, `G^T M G`.",
-        "",
-        "MJCF files are compared as whole scenes (`jaxdyn check scene.xml --against mujoco`): accelerations, sensors",
-        f"and a time step at the initial state, keyframes, {config.states} random states, {config.states} of a motion",
-        f"and {config.states} at limits (of joints, controls and activations, with violated equalities), and a",
-        f"roll-out of {config.steps} steps. The number is the largest error of accelerations, relative to the largest",
-        "of a state",
-        f"and to at least 1; equal is at most {config.scene_tolerance:g}, or ten times what changes in MuJoCo if the",
-        "state changes by 1e-12, and a roll-out that stays within 1e-5 for as long as MuJoCo's own, so changed, stay",
-        "within 1e-7. Where bodies only just touch in most states, rounding says whether there is a contact; there",
-        "margins of contacts and limits are made larger and smaller by 1e-6 for the comparison. Parts of scenes, which",
-        "MuJoCo does not compile by themselves or in which nothing moves, are not compared.",
-        "",
-        "    python -m experiments.model_zoo",
+        *PAGE.format(**vars(config) | {"gradients": GRADIENTS * config.gradients}).splitlines(),
         "",
         f"{', '.join(f'{name} {version}' for name, version in versions.items() if version)}; "
-        f"{sum(o.seconds for o in outcomes) / 60:.1f} min of CPU time, most of it compilation. "
-        + ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count or verdict == "DIFFERENT")
-        + f" of {len(outcomes)} cases (file and base)."
+        f"{sum(o.seconds for o in outcomes) / 60:.1f} min of CPU time, most of it compilation."
         + (f" Not installed, left out: {', '.join(missing)}." if missing else ""),
+        *["", *counts(outcomes), "", "## Reasons of refusals", "", *reasons(outcomes)],
     ]
     for package in dict.fromkeys(o.case.package for o in outcomes):
-        of_package = [o for o in outcomes if o.case.package == package]
-        urdf = of_package[0].case.kind == "urdf"
-        columns = ("fixed base", "free base") if urdf else ("outcome",)
-        lines += ["", f"## {package}", "", f"| file | nv | {' | '.join(columns)} | loading, ms |"]
-        lines.append("|---" * (len(columns) + 3) + "|")
-        for name in dict.fromkeys(o.case.name for o in of_package):
-            row = [o for o in of_package if o.case.name == name]
-            loaded = [o for o in row if o.nv]
-            nv = " / ".join(str(o.nv) for o in loaded)
-            follow = f" ({loaded[0].followers} more follow)" if loaded and loaded[0].followers else ""
-            milliseconds = " / ".join(f"{1000 * o.load_seconds:.0f}" for o in loaded)
-            cells = [cell(o, config.tolerance, notes) for o in row]
-            lines.append(f"| {name} | {nv}{follow} | {' | '.join(cells)} | {milliseconds} |")
-    if notes:
-        lines += ["", "## Notes", ""] + [f"{number}. {text}" for text, number in notes.items()]
+        of_package = [o for o in outcomes if o.case.package == package and o.verdict != "no scene"]
+        if of_package:
+            lines += ["", f"## {package}", "", "| file | nv | outcome |", "|---|---|---|"]
+            lines += [row(o, config.tolerance) for o in of_package]
     return lines
 
 
-def cell(outcome: Outcome, tolerance: float, notes: dict[str, int]) -> str:
-    """Return the cell of an outcome in the table; `notes` gets the reason for its absence."""
-    if outcome.verdict == "equal":
-        if outcome.case.kind == "mjcf":
-            return f"{outcome.errors['acceleration']:.0e}" + (f" ({outcome.rollout})" if outcome.rollout else "")
-        conditioned = f" (condition {outcome.condition:.0e})" if outcome.worst > tolerance else ""
-        return f"{outcome.worst:.0e}{conditioned}"
-    if outcome.verdict == "DIFFERENT":
-        errors = ", ".join(f"{name} {error:.0e}" for name, error in outcome.errors.items())
-        return f"**DIFFERENT** {errors}" + (f": {outcome.reason}" if outcome.reason else "")
-    # Without the name, which is in the row, and the line, many cases may have the same reason.
-    reason = " ".join(
-        outcome.reason.replace(f"{outcome.case.name}, ", "").replace(f"{outcome.case.name}: ", "").split()
+def counts(outcomes: list[Outcome]) -> list[str]:
+    """Return a table of the numbers of verdicts of each package."""
+    verdicts = ["equal", "refused", "DIFFERENT", "FAILED", "not in time", "not compared", "no scene"]
+    lines = ["| package | cases | " + " | ".join(verdicts) + " |", "|---" * (len(verdicts) + 2) + "|"]
+    packages = {name: [o for o in outcomes if o.case.package == name] for name in [o.case.package for o in outcomes]}
+    for name, found in (packages | {"all": outcomes}).items():
+        of_each = collections.Counter(o.verdict for o in found)
+        lines.append(f"| {name} | {len(found)} | " + " | ".join(str(of_each[x]) for x in verdicts) + " |")
+    apart = collections.Counter(o.apart_from_contacts for o in outcomes if o.apart_from_contacts)
+    if apart:
+        lines += ["", "Refused scenes without contacts: " + ", ".join(f"{n} {x}" for x, n in apart.items()) + "."]
+    return lines
+
+
+def reasons(outcomes: list[Outcome]) -> list[str]:
+    """Return a table of the reasons of refusals by frequency, without names and numbers."""
+    found = collections.Counter(
+        reason
+        for o in outcomes
+        if o.verdict == "refused"
+        for reason in {re.sub(r"^\d+ pairs? of", "pairs of", re.sub(r"'[^']*'", "...", x)) for x in o.reasons}
     )
-    reason = re.sub(r"^line \d+: ", "", reason)
-    return f"{outcome.verdict} ({notes.setdefault(reason, len(notes) + 1)})"
+    return ["| cases | reason |", "|---|---|", *(f"| {n} | {reason} |" for reason, n in found.most_common())]
+
+
+def row(outcome: Outcome, tolerance: float) -> str:
+    """Return the row of an outcome in the table of its package."""
+    name = outcome.case.name + (", free base" if outcome.case.free_base else "")
+    nv = f"{outcome.nv or ''}" + (f" ({outcome.followers} more follow)" if outcome.followers else "")
+    if outcome.bad:
+        return f"| {name} | {nv} | **{outcome.verdict}**: {outcome} |"
+    if outcome.verdict != "equal":
+        apart = f", {outcome.apart_from_contacts} without contacts" * bool(outcome.apart_from_contacts)
+        more = f" and {len(outcome.reasons) - SHOWN} more" * (len(outcome.reasons) > SHOWN)
+        return f"| {name} | {nv} | {outcome.verdict}{apart}: {'; '.join(outcome.reasons[:SHOWN])}{more} |"
+    text = f"{outcome.errors['acceleration']:.0e}" + (f" ({outcome.rollout})" if outcome.rollout else "")
+    if outcome.case.kind == "urdf":
+        conditioned = f" (condition {outcome.condition:.0e})" if outcome.worst > tolerance else ""
+        text = f"{outcome.worst:.0e}{conditioned}"
+    return f"| {name} | {nv} | {text} |"
 
 
 # The processes that compare set their precision themselves.
@@ -378,7 +455,7 @@ main = experiment(
     DEFAULT_CONFIG,
     __doc__,
     x64=False,
-    status=lambda outcomes: any(x.verdict == "DIFFERENT" for x in outcomes),
+    status=lambda outcomes: any(x.bad for x in outcomes),
 )
 
 if __name__ == "__main__":

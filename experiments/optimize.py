@@ -15,6 +15,7 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
+from experiments import _job_files
 from experiments._main import CONFIGS, experiment
 from experiments._motion_pictures import draw_motion, film_motion
 from experiments._motion_tasks import motion_task, solver_options
@@ -81,13 +82,13 @@ def run(config: Config) -> dict[str, Any]:
         f"at the end {out['error_at_the_end']:.2e} {task.unit} from the goal"
     )
     folder = config.make_folder()
-    cli.write_npz(folder / "trajectory.npz", {"t": dt * np.arange(len(xs)), "xs": xs, "us": us}, announce=True)
+    _job_files.write_npz(folder / "trajectory.npz", {"t": dt * np.arange(len(xs)), "xs": xs, "us": us}, announce=True)
     cli.write_json(folder / "summary.json", out)
     if config.plot:
         title = f"{config.name}: cost {out['cost']:.4g}, {out['status'].lower().replace('_', ' ')}"
         draw_motion(folder / "motion.png", title, dynamics, xs, us)
     if config.animation:
-        film_motion(folder / "motion.gif", dynamics, xs, task.shapes)
+        film_motion(folder / "motion.gif", dynamics, xs, task.world)
     return out
 
 

@@ -121,11 +121,9 @@ from .algorithms import velocity_products as velocity_products
 from .contact import ContactForces as ContactForces
 from .contact import ContactLaw as ContactLaw
 from .contact import ContactPair as ContactPair
-from .contact import Contacts as Contacts
 from .contact import ContactShape as ContactShape
 from .contact import ContactShapes as ContactShapes
 from .contact import MujocoLaw as MujocoLaw
-from .contact import contact_forces as contact_forces
 from .contact import load_contact_shapes as load_contact_shapes
 from .geometry import Box as Box
 from .geometry import Capsule as Capsule

@@ -8,7 +8,7 @@ branches that call what has no such program, such as a robot's dynamics, remain 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -126,15 +126,14 @@ def _live(program: ArrayProgram) -> list[Operation]:
 def _programs(program: ArrayProgram, groups: Sequence[list[Operation] | Operation]) -> list[Operation | ArrayProgram]:
     """The programs of groups of operations. Cheap operations are repeated in each program that needs them, and free
     ones are done outside of programs."""
-    made_by = {v: o for o in program.operations for v in o.outputs}
-    group_of = {v: k for k, g in enumerate(groups) if isinstance(g, list) for o in g for v in o.outputs}
+    inside = {v: o for g in groups if isinstance(g, list) for o in g for v in o.outputs}
 
     def outside(atoms: Iterable[Atom]) -> set[Variable]:
         """The variables that are needed outside of programs."""
         found = set()
         for a in atoms:
-            while isinstance(a, Variable) and a in group_of and made_by[a].name in FREE:
-                a = made_by[a].inputs[made_by[a].outputs.index(a)]
+            while isinstance(a, Variable) and a in inside and inside[a].name in FREE:
+                a = inside[a].inputs[inside[a].outputs.index(a)]
             if isinstance(a, Variable):
                 found.add(a)
         return found
@@ -152,23 +151,31 @@ def _programs(program: ArrayProgram, groups: Sequence[list[Operation] | Operatio
             continue
         own = {v for o in group for v in o.outputs}
         outputs = [v for o in group for v in o.outputs if v in needed]
-        chosen: dict[int, Operation] = {}
-        stack, inputs = list(outputs), {}
-        while stack:
-            v = stack.pop()
-            operation = made_by.get(v) if v in group_of else None
-            if operation is None or not (v in own or operation.name in CHEAP):
-                inputs[v] = None
-                continue
-            if id(operation) not in chosen:
-                chosen[id(operation)] = operation
-                stack += [a for a in operation.inputs if isinstance(a, Variable)]
         if not outputs:
             continue
+        chosen, inputs = _traced_back(outputs, own, inside)
         needed |= set(inputs)
         ordered = [o for o in program.operations if id(o) in chosen]
         steps.append(ArrayProgram(list(inputs), ordered, outputs))
     return steps[::-1]
+
+
+def _traced_back(
+    outputs: Sequence[Variable], own: set[Variable], made_by: Mapping[Variable, Operation]
+) -> tuple[set[int], dict[Variable, None]]:
+    """The `id`s of the operations that make the outputs, those of a group's own variables and cheap ones, and the
+    variables that they need and that none of them makes, in the order in which these are found."""
+    chosen: set[int] = set()
+    stack, inputs = list(outputs), {}
+    while stack:
+        v = stack.pop()
+        operation = made_by.get(v)
+        if operation is None or not (v in own or operation.name in CHEAP):
+            inputs[v] = None
+        elif id(operation) not in chosen:
+            chosen.add(id(operation))
+            stack += [a for a in operation.inputs if isinstance(a, Variable)]
+    return chosen, inputs
 
 
 def _with_programs(operation: Operation, args: list) -> Sequence:

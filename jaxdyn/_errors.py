@@ -2,6 +2,7 @@
 
 import collections.abc
 import contextlib
+import dataclasses
 import difflib
 import functools
 import math
@@ -218,10 +219,26 @@ def require_arguments(function: Callable, args: tuple, kwargs: Mapping[str, Any]
     try:
         bound = signature.bind(*args, **kwargs)
     except TypeError as error:
-        raise ArgumentError(f"{_name_of(function)}: {advice(signature, args, kwargs) or error}") from None
+        constructs = function.__qualname__.endswith(".__init__")
+        reason = _advice_on_fields(type(args[0]), signature.parameters, kwargs) if constructs else None
+        reason = reason or advice(signature, args, kwargs) or error
+        raise ArgumentError(f"{_name_of(function)}: {reason}") from None
     sizes = next((x for x in bound.arguments.values() if hasattr(x, "nv") and hasattr(x, "nq")), None)
     for name, value in bound.arguments.items():
         _require_kind(value, hints.get(name), f"{_name_of(function)}: `{name}`", sizes)
+
+
+def _advice_on_fields(kind: type, parameters: Collection[str], kwargs: Mapping[str, Any]) -> str | None:
+    """Return what to do instead of `dataclasses.replace`, where a constructor is given fields of its class that it does
+    not take; None for other calls."""
+    fields = {field.name for field in dataclasses.fields(kind)} if dataclasses.is_dataclass(kind) else set()
+    if not (given := [name for name in kwargs if name in fields and name not in parameters]):
+        return None
+    methods = ", ".join(name for name in dir(kind) if name.startswith("with_"))
+    return (
+        f"{', '.join(given)} are fields that the constructor does not take, so dataclasses.replace makes no other "
+        f"{kind.__name__}; take equinox.tree_at(lambda x: x.{given[0]}, ...)" + (f", or {methods}" if methods else "")
+    )
 
 
 def _name_of(function: Callable) -> str:
@@ -246,7 +263,7 @@ def require_kind(
     kinds = kind if isinstance(kind, tuple) else (kind,)
     if not isinstance(value, kinds):
         words = ["None" if x is type(None) else _with_article(x.__name__) for x in kinds]
-        inside = [x for x in ("model", "contacts", "actuation") if isinstance(getattr(value, x, None), kinds[0])]
+        inside = [x for x in ("model", "actuation") if isinstance(getattr(value, x, None), kinds[0])]
         advice = f"it has one: give its `{inside[0]}`" if inside else advice
         end = f"; {advice}" if advice else ""
         raise error(f"{what} is {_shown(value)}; {' or '.join([*words, *others])} is needed{end}")

@@ -7,20 +7,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.spatial.transform import Rotation
 
 import jaxdyn
-from jaxdyn import ContactLaw, Contacts, ContactShape, ModelError, ShapeError, SolverOptions, Sphere, State, trajopt
-from jaxdyn.contact import contact_accelerations, contact_step
+from jaxdyn import ContactLaw, ContactShape, ModelError, ShapeError, SolverOptions, Sphere, State, World, trajopt
 from jaxdyn.simulate import DivergenceError, RolloutOptions
 
 DT = 1e-3
 STIFF = ContactLaw(stiffness=1e5, dissipation=0.5, friction=0.8, stiction_velocity=1e-3)
 
 
-def on_its_feet(model: jaxdyn.Model) -> tuple[jaxdyn.Model, Contacts]:
-    """The model with friction in its joints, and the contacts of its feet."""
+def on_its_feet(model: jaxdyn.Model) -> World:
+    """The model with friction in its joints, on its feet."""
     model = jaxdyn.with_joint_friction(model, friction=0.02, damping=0.01)
-    return model, Contacts(model, [ContactShape(name, Sphere(0.02)) for name in feet(model)], law=STIFF)
+    return World(model, [ContactShape(name, Sphere(0.02)) for name in feet(model)], law=STIFF, timestep=DT)
 
 
 def feet(model: jaxdyn.Model) -> list[str]:
@@ -28,12 +28,12 @@ def feet(model: jaxdyn.Model) -> list[str]:
 
 
 @functools.cache
-def quadruped() -> tuple[jaxdyn.Model, Contacts]:
+def quadruped() -> World:
     return on_its_feet(jaxdyn.samples.quadruped())
 
 
 @functools.cache
-def biped() -> tuple[jaxdyn.Model, Contacts]:
+def biped() -> World:
     """A free base on two legs of two joints, for which native code is made sooner than for the quadruped."""
     builder = jaxdyn.ModelBuilder()
     trunk = jaxdyn.BodyInertia(1.2, (0.01, 0.0, 0.02), (0.006, 0.019, 0.025))
@@ -56,43 +56,47 @@ SITUATIONS = {
 }
 
 
+def gaps(world: World, q):
+    return world.contact_forces(State(q), of_step=False).gap
+
+
 def situation(name: str, robot=biped):
-    """A configuration, velocity and torques."""
-    model, contacts = robot()
+    """A state and torques."""
+    world, model = robot(), robot().model
     gap, size, falling = SITUATIONS[name]
     random = np.random.default_rng(0)
     q = model.integrate(model.neutral(), 0.1 * random.normal(size=model.nv))
-    lowest = jaxdyn.contact_forces(model, contacts, q, np.zeros(model.nv)).gap.min()
     v = size * random.normal(size=model.nv)
     v[2] += falling
     tau = np.where(np.arange(model.nv) < 6, 0, random.normal(size=model.nv))
-    return q.at[2].add(gap - lowest), jnp.asarray(v), jnp.asarray(tau)
+    return world.state(q.at[2].add(gap - gaps(world, q).min()), v), jnp.asarray(tau)
 
 
 @eqx.filter_jit
 def everything(inputs, direction, weights):
-    """The accelerations of a step, the forces in it, the Jacobians of the feet, and the derivatives of a weighted sum
-    of the accelerations: forward along a direction of all arrays, and reverse."""
+    """The accelerations of a step, the velocity after it, the forces in it, the Jacobians of the feet, and the
+    derivatives of a weighted sum of the accelerations: forward along a direction of all arrays, and reverse."""
 
     def weighted(arrays):
-        return (weights * contact_accelerations(*eqx.combine(arrays, static))[0]).sum()
+        world, state, tau = eqx.combine(arrays, static)
+        return (weights * world.accelerations(state, torque=tau)).sum()
 
     arrays, static = eqx.partition(inputs, eqx.is_inexact_array)
-    model, contacts, q, v, _, dt = inputs
-    a, report = contact_accelerations(*inputs)
-    found = jaxdyn.contact_forces(model, contacts, q, v, after=contact_step(*inputs)[1], dt=dt)
-    jacobians = [jaxdyn.frame_jacobian(model, q, name) for name in feet(model)]
-    return a, report, found, jacobians, jax.jvp(weighted, (arrays,), (direction,)), jax.grad(weighted)(arrays)
+    world, state, tau = inputs
+    a, after, report = (f(state, torque=tau) for f in (world.accelerations, world.step, world.report))
+    found = world.contact_forces(state, torque=tau)
+    jacobians = [jaxdyn.frame_jacobian(world.model, state.q, name) for name in feet(world.model)]
+    return a, after.v, report, found, jacobians, jax.jvp(weighted, (arrays,), (direction,)), jax.grad(weighted)(arrays)
 
 
 @functools.cache
 def solved(name: str, robot=biped):
     """The inputs of a step, a direction and weights, and what `everything` returns, in NumPy."""
-    model, contacts = robot()
-    inputs = model, contacts, *situation(name, robot), jnp.asarray(DT, float)
+    world = robot()
+    inputs = world, *situation(name, robot)
     random = np.random.default_rng(1)
-    # Limits do not act, and the width is zero.
-    skipped = ("position_lower", "position_upper", "velocity_limit", "effort_limit", "width")
+    # Limits do not act, and the width is zero; nor do the parts that the world lacks.
+    skipped = ("position_lower", "position_upper", "velocity_limit", "effort_limit", "width", "start", "keys", "time")
 
     def along(path, x):
         if any(getattr(key, "name", None) in skipped for key in path):
@@ -100,7 +104,7 @@ def solved(name: str, robot=biped):
         return random.normal(size=x.shape) * np.maximum(np.abs(x), 1e-3)
 
     direction = jax.device_put(jax.tree_util.tree_map_with_path(along, eqx.filter(inputs, eqx.is_inexact_array)))
-    weights = jnp.asarray(random.normal(size=model.nv))
+    weights = jnp.asarray(random.normal(size=world.model.nv))
     return inputs, direction, weights, jax.tree.map(np.asarray, everything(inputs, direction, weights))
 
 
@@ -110,17 +114,20 @@ ROBOTS = (biped, pytest.param(quadruped, marks=pytest.mark.slow))
 @pytest.mark.parametrize("robot", ROBOTS)
 @pytest.mark.parametrize("name", SITUATIONS)
 def test_a_step_solves_its_equations(name, robot):
-    (model, _, q, v, tau, dt), _, _, (a, report, found, jacobians, _, _) = solved(name, robot)
+    (world, state, tau), _, _, (own, velocity, report, found, jacobians, _, _) = solved(name, robot)
+    model, q, v, dt = world.model, state.q, state.v, DT
     M, bias = jaxdyn.crba(model, q), jaxdyn.rnea(model, q, v, jnp.zeros(model.nv), joint_friction=False)
-    model, v, tau, dt, M, bias = jax.tree.map(np.asarray, (model, v, tau, dt, M, bias))
+    model, v, tau, M, bias = jax.tree.map(np.asarray, (model, v, tau, M, bias))
     assert bool(report.converged)
+    # The linear velocity of the base is in axes that turn with it: those of the start here.
+    a = np.concatenate([own[:3] + np.cross(v[3:6], v[:3]), own[3:]])
     # M a + h = tau - F(v + dt a) + J^T f, with the joint friction F, and the Jacobian of the point that touches.
     after = v + dt * a
     friction = model.damping * after + model.friction * np.tanh(after / model.friction_velocity)
     lever = np.array([0.0, 0.0, -0.02])
     force = sum(J[:3].T @ f + J[3:].T @ np.cross(lever, f) for J, f in zip(jacobians, found.force, strict=True))
-    # The linear velocity of the base is in axes that turn with it.
-    own = np.concatenate([a[:3] - np.cross(v[3:6], v[:3]), a[3:]])
+    turned = np.concatenate([Rotation.from_rotvec(dt * after[3:6]).apply(velocity[:3]), velocity[3:]])
+    np.testing.assert_allclose(turned, after, rtol=1e-8, atol=1e-10)
     np.testing.assert_allclose(M @ own + bias + friction - force, tau, atol=1e-9 * np.abs(M @ a).max())
     # The law at the end of the step, with friction from the normal force at its start.
     speed, now = (np.stack([(J @ x)[:3] + np.cross((J @ x)[3:], lever) for J in jacobians]) for x in (after, v))
@@ -147,30 +154,28 @@ def test_derivatives_by_all_arrays(name, robot):
 
     def moved(h):
         x = jax.tree.map(lambda x, d: np.where(d == 0, x, x + h * d), numbers, steps)
-        return everything(eqx.combine(jax.device_put(x), static), direction, weights)[4][0]
+        return everything(eqx.combine(jax.device_put(x), static), direction, weights)[5][0]
 
     np.testing.assert_allclose((moved(1e-6) - moved(-1e-6)) / 2e-6, forward, rtol=1e-5)
 
 
 @pytest.mark.slow
 def test_second_derivatives():
-    inputs, _, weights, _ = solved("slip", quadruped)
-    model, contacts, q, v, tau, dt = inputs
+    (world, state, tau), _, weights, _ = solved("slip", quadruped)
+    laws, v = world.parts.touching.laws, state.v
 
     def gradient(v, law):
         def weighted(v, law):
-            changed = eqx.tree_at(lambda c: c.laws, contacts, law)
-            return (weights * contact_accelerations(model, changed, q, v, tau, dt)[0]).sum()
+            changed = eqx.tree_at(lambda w: w.parts.touching.laws, world, law)
+            return (weights * changed.accelerations(State(state.q, v), torque=tau)).sum()
 
         return jax.grad(weighted, (0, 1))(v, law)
 
-    step = jnp.asarray(np.random.default_rng(2).normal(size=model.nv))
-    law = jax.tree.map(lambda x: 0.1 * x, contacts.laws)
+    step = jnp.asarray(np.random.default_rng(2).normal(size=v.shape))
+    law = jax.tree.map(lambda x: 0.1 * x, laws)
     gradient = jax.jit(gradient)
-    _, forward = jax.jit(lambda *x: jax.jvp(gradient, x[:2], x[2:]))(v, contacts.laws, step, law)
-    ends = [
-        gradient(v + h * step, jax.tree.map(lambda x, d, h=h: x + h * d, contacts.laws, law)) for h in (1e-6, -1e-6)
-    ]
+    _, forward = jax.jit(lambda *x: jax.jvp(gradient, x[:2], x[2:]))(v, laws, step, law)
+    ends = [gradient(v + h * step, jax.tree.map(lambda x, d, h=h: x + h * d, laws, law)) for h in (1e-6, -1e-6)]
     for after, before, found in zip(*map(jax.tree.leaves, (*ends, forward)), strict=True):
         scale = np.abs(found).max()
         np.testing.assert_allclose((after - before) / 2e-6, found, atol=1e-5 * scale + 1e-12)
@@ -179,28 +184,28 @@ def test_second_derivatives():
 @pytest.mark.slow
 def test_batches_of_states_models_and_laws():
     """A batch is its elements, also of models, laws, sizes and surfaces; under `vmap`."""
-    model, _ = quadruped()
+    model = quadruped().model
     states = [situation(name, quadruped) for name in SITUATIONS]
-    q, v, tau = (jnp.stack(x) for x in zip(*states, strict=True))
+    q, v, tau = (jnp.stack(x) for x in zip(*((state.q, state.v, tau) for state, tau in states), strict=True))
     stiffness, radius, offset = jnp.asarray([1e4, 1e5, 1e6, 1e5]), jnp.full(4, 0.02), jnp.asarray([0.0, 1e-3, 0.0, 0])
 
-    def contacts(k, r, z):
+    def world(mass, k, r, z):
         law = ContactLaw(stiffness=k, dissipation=0.5, friction=0.8, stiction_velocity=1e-3)
         shapes = [ContactShape(name, Sphere(r)) for name in feet(model)]
-        return Contacts(model, shapes, jaxdyn.Plane((0.0, 0.0, 1.0), z), law)
+        inertias = jnp.asarray(mass)[..., None, None] * model.inertial_parameters
+        heavier = eqx.tree_at(lambda m: m.inertial_parameters, model, inertias)
+        return World(heavier, shapes, jaxdyn.Plane((0.0, 0.0, 1.0), z), law=law, timestep=DT)
 
     mass = jnp.asarray([1.0, 1.1, 0.9, 1.0])
-    heavier = eqx.tree_at(lambda m: m.inertial_parameters, model, mass[:, None, None] * model.inertial_parameters)
 
     @jax.jit
-    def step(model, contacts, q, v, tau):
-        return jaxdyn.step(model, State(q, v), tau, DT, contacts=contacts)
+    def step(world, q, v, tau):
+        return world.step(State(q, v), torque=tau)
 
     def one(mass, k, r, z, q, v, tau):
-        changed = eqx.tree_at(lambda m: m.inertial_parameters, model, mass * model.inertial_parameters)
-        return jaxdyn.step(changed, State(q, v), tau, DT, contacts=contacts(k, r, z))
+        return world(mass, k, r, z).step(State(q, v), torque=tau)
 
-    batch = step(heavier, contacts(stiffness, radius, offset), q, v, tau)
+    batch = step(world(mass, stiffness, radius, offset), q, v, tau)
     mapped = jax.jit(jax.vmap(one))(mass, stiffness, radius, offset, q, v, tau)
     single = one(mass[1], stiffness[1], radius[1], offset[1], q[1], v[1], tau[1])
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-9), mapped, batch)
@@ -215,11 +220,11 @@ def test_xla_gives_the_steps_of_native_code():
     q = model.integrate(np.tile(model.neutral(), (4, 1)), 0.1 * random.normal(size=(4, model.nv)))
     v = np.array([[1e-4], [0.1], [1.0], [1.0]]) * random.normal(size=(4, model.nv))
     tau, gap = random.normal(size=v.shape), np.array([-1e-3, -1e-3, -1e-3, 1e-2])
-    lowest = np.asarray(jaxdyn.contact_forces(model, Contacts(model, shapes), q, v).gap).min(axis=-1)
-    contacts = Contacts(model, shapes, jaxdyn.Plane((0.0, 0.0, 1.0), lowest - gap), STIFF)
+    lowest = np.asarray(gaps(World(model, shapes), q)).min(axis=-1)
+    world = World(model, shapes, jaxdyn.Plane((0.0, 0.0, 1.0), lowest - gap), law=STIFF, timestep=DT)
 
     def step(q, v):
-        return jaxdyn.step(model, State(q, v), tau, DT, contacts=contacts)
+        return world.step(State(q, v), torque=tau)
 
     natively = jax.jit(step)(q, v)
     with jaxdyn.native.disabled():
@@ -232,42 +237,38 @@ def test_xla_gives_the_steps_of_native_code():
 
 @pytest.mark.slow
 def test_rollouts_report_how_contacts_were_solved():
-    model, contacts = quadruped()
-    q = model.neutral().at[2].set(0.36)
-    torques = np.zeros((40, model.nv))
-    start = State(q, jnp.zeros(model.nv))
-    motion = jaxdyn.rollout(model, start, torques, 2e-3, contacts=contacts, options=RolloutOptions(check=True))
+    world, model = quadruped().with_timestep(2e-3), quadruped().model
+    start = world.state(model.neutral().at[2].set(0.36))
+    motion = world.rollout(start, steps=40, options=RolloutOptions(check=True))
     assert motion.contact is not None
     assert np.asarray(motion.contact.converged).all()
     assert motion.contact.iterations.shape == (40,)
     assert "relative errors" in str(motion)
     state = start
     for _ in range(3):
-        state = jaxdyn.step(model, state, torques[0], 2e-3, contacts=contacts)
+        state = world.step(state)
     np.testing.assert_allclose(motion.q[3], state.q, atol=1e-12)
     # Fewer samples have the sum of the iterations between them.
-    few = jaxdyn.rollout(model, start, torques, 2e-3, contacts=contacts, options=RolloutOptions(save_every=8))
+    few = world.rollout(start, steps=40, options=RolloutOptions(save_every=8))
     np.testing.assert_array_equal(few.contact.iterations, motion.contact.iterations.reshape(5, 8).sum(1))
-    rough = Contacts(
-        model, [ContactShape(name, Sphere(0.02)) for name in feet(model)], law=STIFF, options=SolverOptions(1)
-    )
+    shapes = [ContactShape(name, Sphere(0.02)) for name in feet(model)]
+    rough = World(model, shapes, law=STIFF, options=SolverOptions(1), timestep=2e-3)
     with pytest.raises(DivergenceError, match=r"not solved to their tolerance, first in:\nthe roll-out: step 0 .*t ="):
-        jaxdyn.rollout(model, start, torques, 2e-3, contacts=rough, options=RolloutOptions(check=True))
+        rough.rollout(start, steps=40, options=RolloutOptions(check=True))
 
 
 @pytest.mark.slow
 def test_reverse_mode_through_a_rollout_with_segments():
-    model, contacts = quadruped()
-    start = State(model.neutral().at[2].set(0.342), jnp.zeros(model.nv))
+    world, model = quadruped().with_timestep(2e-3), quadruped().model
+    start = world.state(model.neutral().at[2].set(0.342))
 
     def height(tau, friction, checkpoint):
-        changed = eqx.tree_at(lambda c: c.laws.friction, contacts, friction)
-        options = RolloutOptions(checkpoint=checkpoint)
-        motion = jaxdyn.rollout(model, start, tau, 2e-3, contacts=changed, options=options)
+        changed = eqx.tree_at(lambda w: w.parts.touching.laws.friction, world, friction)
+        motion = changed.rollout(start, torques=tau, options=RolloutOptions(checkpoint=checkpoint))
         return motion.final.q[2] + motion.final.v[0]
 
     tau = 0.5 * jnp.asarray(np.random.default_rng(0).normal(size=(20, model.nv))).at[:, :6].set(0)
-    friction = contacts.laws.friction
+    friction = world.parts.touching.laws.friction
     gradient = jax.jit(jax.grad(height, (0, 1)), static_argnums=2)
     whole, parts = gradient(tau, friction, "none"), gradient(tau, friction, 4)
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-7, atol=1e-12), whole, parts)
@@ -278,10 +279,12 @@ def test_reverse_mode_through_a_rollout_with_segments():
 
 @pytest.mark.slow
 def test_single_precision_reaches_its_tolerance():
-    model, contacts = (jax.tree.map(lambda x: x.astype(np.float32), tree) for tree in quadruped())
+    world = quadruped().astype(np.float32)
     states = [situation(name, quadruped) for name in SITUATIONS]
-    q, v, tau = (jnp.stack(x).astype(np.float32) for x in zip(*states, strict=True))
-    a, report = jax.jit(contact_accelerations)(model, contacts, q, v, tau, jnp.float32(DT))
+    rows = zip(*((state.q, state.v, tau) for state, tau in states), strict=True)
+    q, v, tau = (jnp.stack(x).astype(np.float32) for x in rows)
+    a = world.accelerations(State(q, v), torque=tau)
+    report = world.report(State(q, v), torque=tau)
     assert a.dtype == report.error.dtype == np.float32
     assert np.asarray(report.converged).all()
     wanted = np.stack([solved(name, quadruped)[3][0] for name in SITUATIONS])
@@ -289,21 +292,13 @@ def test_single_precision_reaches_its_tolerance():
 
 
 def wrong_cases():
-    model, contacts = quadruped()
-    foot, state = ContactShape("FL_FOOT", Sphere(0.02)), State(model.neutral(), jnp.zeros(model.nv))
-    tau = jnp.zeros(model.nv)
-    fixed = jaxdyn.samples.arm()
+    model = jaxdyn.samples.quadruped()
+    foot = ContactShape("FL_FOOT", Sphere(0.02))
     return {
         "stiffness is 0": lambda: ContactLaw(stiffness=0.0),
         "friction is -1": lambda: ContactLaw(friction=-1.0),
-        "at least one ContactShape": lambda: Contacts(model, []),
-        "`shapes[1]` is a Sphere; a ContactShape": lambda: Contacts(model, [foot, Sphere(0.1)]),
-        "`contacts` is a Sphere; a Contacts": lambda: jaxdyn.step(model, state, tau, DT, contacts=Sphere(0.1)),
-        "takes no contacts": lambda: jaxdyn.step(model, state, tau, DT, contacts=contacts, integrator="rk4"),
-        "make them for this model": lambda: jaxdyn.step(
-            fixed, State(fixed.neutral(), jnp.zeros(7)), jnp.zeros(7), DT, contacts=contacts
-        ),
-        "both after and dt": lambda: jaxdyn.contact_forces(model, contacts, state.q, state.v, dt=DT),
+        "`contacts[1]` is a Sphere; a ContactShape": lambda: World(model, [foot, Sphere(0.1)]),
+        "takes no contacts and no limits": lambda: World(model, [foot], integrator="rk4"),
         "iterations": lambda: SolverOptions(iterations=0),
     }
 
@@ -325,8 +320,9 @@ def test_optimal_control_with_contact():
         parent = name
     model = builder.build()
     law = ContactLaw(stiffness=1e4, dissipation=1.0, friction=0.5, stiction_velocity=0.05)
-    contacts = Contacts(model, [ContactShape("z", Sphere(0.0))], law=law)
-    dynamics = trajopt.ModelDynamics(model, 0.02, actuation=np.array([[1.0], [0.0]]), contacts=contacts)
+    push = [jaxdyn.Actuator(model.joint_names[0])]
+    world = World(model, [ContactShape("z", Sphere(0.0))], law=law, actuators=push, timestep=0.02)
+    dynamics = trajopt.WorldDynamics(world)
     x = jnp.asarray([0.1, -1e-3, 0.2, 0.05])
     by_x, by_u = dynamics.linearize(x, jnp.ones(1), 0, dynamics.step(x, jnp.ones(1), 0))
     wanted = jax.jacfwd(dynamics.step, (0, 1))(x, jnp.ones(1), 0)
@@ -356,21 +352,24 @@ def test_joints_rest_at_their_stops():
         parent = name
     model = builder.build(gravity=(0, 0, 0))
     stop = ContactLaw(stiffness=1e4, dissipation=1.0)
-    contacts = Contacts(model, [ContactShape("arm", Sphere(0.01), (0, 0, 9.0))], limits=stop)
+    world = World(model, limits=stop)
+    assert world.contact_names == ()
+    assert world.contact_forces(world.state()).force.shape == (0, 3)
     torque = jnp.asarray([5.0, -3.0, 0, 0, 0])
     start = State(model.neutral().at[0].set(0.39), jnp.zeros(model.nv).at[0].set(2.0))
-    motion = jaxdyn.rollout(model, start, jnp.broadcast_to(torque, (4000, 5)), 1e-3, contacts=contacts)
+    motion = world.rollout(start, torques=torque[None], steps=4000)
     q = motion.final.q
     np.testing.assert_allclose(q[:2], [0.4 + 5 / 1e4, -0.3 - 3 / 1e4], atol=1e-6)
-    free = eqx.tree_at(lambda c: c.limits, contacts, None)
+    free = eqx.tree_at(lambda w: w.parts.touching.limits, world, None)
     state, still = State(model.neutral(), jnp.zeros(5)), jnp.zeros(5)
-    apart, without = (jaxdyn.step(model, state, torque, 1e-3, contacts=c) for c in (contacts, free))
+    apart, without = (each.step(state, torque=torque) for each in (world, free))
     np.testing.assert_allclose(apart.v, without.v, atol=1e-12)
 
     def end(limits, upper, q):
-        changed = eqx.tree_at(lambda c: c.limits, contacts, limits)
-        at = eqx.tree_at(lambda m: m.position_upper, model, model.position_upper.at[0].set(upper))
-        return (jaxdyn.step(at, State(q, still), torque, 1e-3, contacts=changed).v * jnp.arange(1.0, 6.0)).sum()
+        bounds = model.position_upper.at[0].set(upper)
+        where = lambda w: (w.parts.touching.limits, w.model.position_upper)  # noqa: E731
+        changed = eqx.tree_at(where, world, (limits, bounds))
+        return (changed.step(State(q, still), torque=torque).v * jnp.arange(1.0, 6.0)).sum()
 
     inputs = stop, jnp.asarray(0.4), q.at[0].add(1e-4)
     gradient = jax.jit(jax.grad(end, (0, 1, 2)))(*inputs)

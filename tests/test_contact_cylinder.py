@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from test_contact_physics import energies, moved, random_tosses
 
-import jaxdyn
-from jaxdyn import BodyInertia, ContactLaw, Contacts, ContactShape, Cylinder, Joint, ModelBuilder, Plane, State
+from jaxdyn import BodyInertia, ContactLaw, ContactShape, Cylinder, Joint, ModelBuilder, Plane, State, World
 from jaxdyn.simulate import RolloutOptions, Trajectory
 from jaxdyn.spatial import quaternion_to_rotation
 
@@ -30,7 +29,7 @@ def motions() -> dict[str, Trajectory]:
     law = ContactLaw(stiffness=1e5, dissipation=1.0, friction=1.5, stiction_velocity=1e-4)
     a = np.array(list(SLOPES.values()))
     normals = np.stack([np.sin(a), 0 * a, np.cos(a)], axis=1)
-    contacts = Contacts(model, [ContactShape("can", Cylinder(RADIUS, HALF))], Plane(normals), law)
+    world = World(model, [ContactShape("can", Cylinder(RADIUS, HALF))], Plane(normals), law=law, timestep=DT)
     on_side = np.arange(4) == 0
     # The depth at which two places, or three, carry the weight.
     depth = G * np.cos(a) / (1e5 * np.where(on_side, 2, 3))
@@ -39,7 +38,7 @@ def motions() -> dict[str, Trajectory]:
     tilted[0] = np.sqrt(0.5) * np.array([1, 1, 0, 0])
     start = State(np.concatenate([height[:, None] * normals, tilted], axis=1), np.zeros((4, 6)))
     options = RolloutOptions(check=True)
-    out = jaxdyn.rollout(model, start, np.zeros((4, STEPS, 6)), DT, contacts=contacts, options=options)
+    out = world.rollout(start, steps=STEPS, options=options)
     return {name: jax.tree.map(lambda x, k=k: x[k], out) for k, name in enumerate(SLOPES)}
 
 
@@ -90,11 +89,11 @@ def test_energy_rises_only_by_how_the_deepest_place_moves_within_a_step():
         return np.stack([end + part * across for part in (-1, 0.5, 0.5) for end in ends], axis=-1)
 
     q[:, 2] -= np.minimum(0.0, gaps(q).min(axis=-1))
-    contacts = Contacts(model, [ContactShape("can", Cylinder(radius, half))], law=law)
-    np.testing.assert_allclose(jaxdyn.contact_forces(model, contacts, q, v).gap, gaps(q), atol=1e-12)
+    world = World(model, [ContactShape("can", Cylinder(radius, half))], law=law)
+    np.testing.assert_allclose(world.contact_forces(State(q, v), of_step=False).gap, gaps(q), atol=1e-12)
     rises = []
     for dt, steps in ((1e-3, 300), (5e-4, 600)):
-        motion = moved(contacts, model, q, v, dt, steps)
+        motion = moved(world, q, v, dt, steps)
         assert motion.contact.converged.all()
         stored = energies(model, motion, np.asarray(law.stiffness), gaps(np.asarray(motion.q)))
         rises.append(np.diff(stored, axis=1).max())

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import jaxdyn
-from jaxdyn import BodyInertia, ContactLaw, Contacts, ContactShape, Joint, Model, ModelBuilder, State
+from jaxdyn import BodyInertia, ContactLaw, ContactShape, Joint, Model, ModelBuilder, State, World
 from jaxdyn.geometry import Capsule, Points
 
 STEPS, DT = 200, 1e-3
@@ -67,9 +67,8 @@ def drake_positions(model: Model, q, v, spheres, dt=DT, steps=STEPS) -> np.ndarr
 
 def own_positions(model: Model, q, v, shapes, dt, steps) -> np.ndarray:
     """Return the positions of the bodies' origins at the times of Drake's."""
-    contacts = Contacts(model, shapes, law=ContactLaw(**LAW))
-    start, zero = State(jnp.asarray(q), jnp.asarray(v)), np.zeros((steps, model.nv))
-    motion = jaxdyn.rollout(model, start, zero, dt, contacts=contacts)
+    world = World(model, shapes, law=ContactLaw(**LAW), timestep=dt)
+    motion = world.rollout(State(jnp.asarray(q), jnp.asarray(v)), steps=steps)
     return np.asarray(jaxdyn.forward_kinematics(model, motion.q).translation)
 
 

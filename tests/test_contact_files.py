@@ -17,7 +17,6 @@ from jaxdyn import (
     Box,
     Capsule,
     ContactLaw,
-    Contacts,
     Cylinder,
     Ellipsoid,
     HeightField,
@@ -29,6 +28,7 @@ from jaxdyn import (
     Sphere,
     State,
     UnknownNameError,
+    World,
     load_contact_shapes,
 )
 from jaxdyn.contact._file_pairs import depths_at_zero
@@ -64,9 +64,9 @@ def slow(name):
 
 def gaps(model, found, q, surface=None):
     """The least gap of each shape, by its name."""
-    contacts = Contacts(model, found.shapes, found.surface if surface is None else surface)
-    gap = np.asarray(jaxdyn.contact_forces(model, contacts, q, jnp.zeros(model.nv)).gap)
-    # Contacts has the shapes of one class and number of sizes together.
+    world = World(model, found.shapes, found.surface if surface is None else surface)
+    gap = np.asarray(world.contact_forces(State(q), of_step=False).gap)
+    # A world has the shapes of one class and number of sizes together.
     sizes = [(type(x.shape), x.shape.sizes.shape[-1]) for x in found.shapes]
     out, start = {}, 0
     for group in dict.fromkeys(sizes):
@@ -143,7 +143,7 @@ def test_friction_of_geoms_is_that_of_mujoco_and_laws_are_shared():
     assert laws["brick"] is laws["geom_4"]
     assert all(float(x.stiffness) == 2e4 for x in laws.values())
     assert "coefficients of friction" not in kinds(found)
-    assert len(Contacts(model, found.shapes, found.surface).laws.friction) == 3
+    assert len(World(model, found.shapes, found.surface).parts.touching.laws.friction) == 3
 
 
 def test_height_fields_and_several_surfaces():
@@ -249,7 +249,7 @@ def test_pairs_of_geoms_are_those_of_mujoco():
     capsules = load_contact_shapes(model, CROWDED, pairs="capsules")
     assert {"can (capsule)", "egg (capsule)", "corner (capsule)", "puck (capsule)", "can", "egg"} < set(capsules.names)
     assert len(capsules.pairs) == len(found.pairs)
-    assert Contacts(model, capsules.shapes, capsules.surface, pairs=capsules.pairs).touching.laws.size > 40
+    assert len(World(model, capsules.shapes, capsules.surface, capsules.pairs).contact_names) > 40
     # Each capsule contains what it stands for.
     for name in ("can", "corner"):
         inside, around = (capsules.shapes[capsules.names.index(x)] for x in (name, f"{name} (capsule)"))
@@ -261,20 +261,20 @@ def test_pairs_of_geoms_are_those_of_mujoco():
         distance = np.linalg.norm(points - along[:, None] * [0, 0, 1], axis=1)
         assert distance.max() == pytest.approx(radius, rel=1e-6), name
     with pytest.raises(ModelError, match=r"(?s)Ellipsoid with \w+, on 'b' with.*apart") as caught:
-        Contacts(model, found.shapes, found.surface, pairs=found.pairs)
+        World(model, found.shapes, found.surface, found.pairs)
     assert "Box with Cylinder" in str(caught.value) or "Cylinder with Box" in str(caught.value)
     shapes = dict(zip(found.names, found.shapes, strict=True))
     some = [x for x in found.pairs if {x.link1.link, x.link2.link} == {"a", "d"}]
     some = [x for x in some if not isinstance(x.link1.shape, Cylinder) and not isinstance(x.link2.shape, Cylinder)]
     used = [shapes[name] for name in ("ball", "brick", "other", "log", "geom_4", "puck")]
-    contacts = Contacts(model, used, found.surface, pairs=[*some, (shapes["ball"], shapes["puck"])])
-    assert contacts.names.count("d, a") + contacts.names.count("a, d") == contacts.touching.laws.size - sum(
+    names = World(model, used, found.surface, [*some, (shapes["ball"], shapes["puck"])]).contact_names
+    assert names.count("d, a") + names.count("a, d") == len(names) - sum(
         x.shape.witness_count(x.shape.sizes.shape[-1]) for x in used if x.on_surface
     )
-    alone = Contacts(model, used, found.surface, pairs=some, apart=[("a", "d")])
-    assert not any("," in name for name in alone.names)
-    with pytest.raises(ModelError, match=r"pairs\[0\]: the Capsule on .shelf. is not one of `shapes`"):
-        Contacts(model, used, found.surface, pairs=[(shapes["ball"], shapes["board"])])
+    alone = World(model, used, found.surface, some, apart=[("a", "d")])
+    assert not any("," in name for name in alone.contact_names)
+    with pytest.raises(ModelError, match=r"pairs\[0\]: the Capsule on .shelf. is not one of `contacts`"):
+        World(model, used, found.surface, [(shapes["ball"], shapes["board"])])
 
 
 @pytest.mark.slow
@@ -386,10 +386,10 @@ def test_pairs_of_urdf_files_are_those_that_can_part():
     assert got == expected
     (overlap,) = kinds(found)["pairs that overlap where all joints are at zero"]
     assert overlap.startswith("'arm1' with 'cover' by")
-    touching = Contacts(model, found.shapes, None, pairs=found.pairs, apart=["foot", ("table", "ball")])
-    assert "foot" not in "".join(touching.names)
-    assert "table, ball" not in touching.names
-    assert touching.names.count("table, cover") == 1
+    names = World(model, found.shapes, None, found.pairs, apart=["foot", ("table", "ball")]).contact_names
+    assert "foot" not in "".join(names)
+    assert "table, ball" not in names
+    assert names.count("table, cover") == 1
     assert found.surface is None
     with pytest.raises(ModelError, match="pairs is 'everything'"):
         load_contact_shapes(model, text + "</robot>", pairs="everything")
@@ -506,24 +506,24 @@ def test_an_anymal_stands_on_the_feet_of_its_file():
     found = load_contact_shapes(model, path, links=feet)
     assert all(isinstance(x.shape, Sphere) for x in found.shapes)
     law = ContactLaw(stiffness=3e4, dissipation=1.0, friction=0.7)
-    contacts = Contacts(model, found.shapes, law=law)
+    world = World(model, found.shapes, law=law, timestep=2e-3)
     q = model.neutral()
     for name, value in {"HAA": 0.0, "HFE": 0.4, "KFE": -0.8}.items():
         for leg, sign in (("LF", 1), ("RF", 1), ("LH", -1), ("RH", -1)):
             q = q.at[model.q_index(f"{leg}_{name}")].set(sign * value)
-    q = q.at[2].add(0.01 - jaxdyn.contact_forces(model, contacts, q, jnp.zeros(model.nv)).gap.min())
+    q = q.at[2].add(0.01 - world.contact_forces(State(q), of_step=False).gap.min())
     hold = q[7:]
 
     @jax.jit
     def stand(start):
         def body(state, _):
             tau = jnp.zeros(model.nv).at[6:].set(150 * (hold - state.q[7:]) - 4 * state.v[6:])
-            return jaxdyn.step(model, state, tau, 2e-3, contacts=contacts), None
+            return world.step(state, torque=tau), None
 
         return jax.lax.scan(body, start, None, length=1500)[0]
 
-    end = stand(State(q, jnp.zeros(model.nv)))
-    forces = jaxdyn.contact_forces(model, contacts, end.q, end.v)
+    end = stand(world.state(q))
+    forces = world.contact_forces(end, of_step=False)
     weight = 9.81 * float(model.mass.sum())
     np.testing.assert_allclose(forces.force.sum(axis=0), [0, 0, weight], atol=1e-3 * weight)
     assert float(jnp.abs(end.v).max()) < 5e-3
@@ -532,5 +532,5 @@ def test_an_anymal_stands_on_the_feet_of_its_file():
     for visual in load_visuals(path, collision=True):
         if visual.frame in feet:
             low = jaxdyn.frame_pose(model, end.q, visual.frame).apply(jnp.asarray(visual.vertices))[:, 2].min()
-            k = contacts.names.index(visual.frame)
+            k = world.contact_names.index(visual.frame)
             assert float(low) == pytest.approx(-float(forces.force[k, 2]) / 3e4, abs=2e-4)

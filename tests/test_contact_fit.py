@@ -13,7 +13,6 @@ import jaxdyn
 from jaxdyn import (
     Capsule,
     ContactLaw,
-    Contacts,
     ContactShape,
     ModelError,
     Plane,
@@ -21,6 +20,7 @@ from jaxdyn import (
     Sphere,
     State,
     UnknownNameError,
+    World,
 )
 from jaxdyn.sysid import (
     Additive,
@@ -31,7 +31,6 @@ from jaxdyn.sysid import (
     Parametrization,
     Positive,
     Recording,
-    Robot,
     RolloutFit,
     RolloutFitOptions,
     fit_fleet,
@@ -62,17 +61,16 @@ def block() -> jaxdyn.Model:
     return builder.build()
 
 
-def scene(height: float = 0.0, **numbers) -> Robot:
+def scene(height: float = 0.0, **numbers) -> World:
     plane = Plane((0.0, 0.0, 1.0), height)
-    contacts = Contacts(block(), [ContactShape("z", Sphere(0.0))], plane, law(**numbers))
-    return Robot(block(), contacts=contacts)
+    return World(block(), [ContactShape("z", Sphere(0.0))], plane, law=law(**numbers), timestep=DT)
 
 
-def recorded(robot: Robot, *, above: float = 0.05, noise: float = 0.0, seed: int = 0, n: int = 121) -> Recording:
+def recorded(world: World, *, above: float = 0.05, noise: float = 0.0, seed: int = 0, n: int = 121) -> Recording:
     """A throw: the block bounces and slides, and comes to rest."""
     start = State(jnp.array([0.0, above]), jnp.array([0.8, 0.0]))
     tau = np.zeros((n, 2))
-    motion = jaxdyn.rollout(robot.model, start, tau[:-1], DT, contacts=robot.contacts)
+    motion = world.rollout(start, steps=n - 1)
     rng = np.random.default_rng(seed)
     q, v = (np.asarray(x, np.float64) for x in (motion.q, motion.v))
     q, v = q + noise * POSITION * rng.standard_normal(q.shape), v + noise * VELOCITY * rng.standard_normal(v.shape)
@@ -96,9 +94,9 @@ def fit(recording: Recording, parametrization: Parametrization | None = None, **
     )
 
 
-def numbers(robot: Robot) -> jax.Array:
-    laws = robot.contacts.laws
-    return jnp.append(jnp.stack([getattr(laws, name)[0] for name in TRUE]), robot.contacts.surface.offset)
+def numbers(world: World) -> jax.Array:
+    touching = world.parts.touching
+    return jnp.append(jnp.stack([getattr(touching.laws, name)[0] for name in TRUE]), touching.surface.offset)
 
 
 EXPECTED = np.array([*TRUE.values(), HEIGHT])
@@ -113,7 +111,7 @@ def test_the_law_and_the_height_of_the_plane_are_recovered():
     assert out.unsolved == 0
     np.testing.assert_allclose(numbers(out.robot), EXPECTED, rtol=1e-4)
     assert out.undetermined == ()
-    assert set(out.intervals().names) == {*(f"{name} of contacts" for name in TRUE), "contacts.surface.offset"}
+    assert set(out.intervals().names) == {*(f"{name} of contacts" for name in TRUE), "offset of the plane"}
     # The robot that was identified predicts a roll-out over the whole recording.
     errors = [rollout_errors(robot, recording, 0.6, every=1.0).rmse()[0] for robot in (out.before, out.robot)]
     assert errors[1] < 1e-5 < 1e-2 < errors[0]
@@ -139,7 +137,7 @@ def test_a_flight_says_nothing_of_contacts():
     assert "undetermined" in str(out)
 
 
-def many_shapes() -> Robot:
+def many_shapes() -> World:
     """A cube with shapes of four kinds, two of them under a law of their own, on an inclined plane."""
     soft, model = ContactLaw(stiffness=1e3), jaxdyn.samples.cube()
     shapes = [
@@ -148,7 +146,7 @@ def many_shapes() -> Robot:
         ContactShape("cube", Capsule(0.01, 0.03), (0.0, -0.05, -0.05, 0.8, 0.6, 0.0, 0.0), soft),
         ContactShape("cube", Points([[0.05, 0.05, 0.05], [-0.05, 0.05, 0.05]]), law=soft),
     ]
-    return Robot(model, contacts=Contacts(model, shapes, Plane((0.3, 0.0, 1.0), 0.1)))
+    return World(model, shapes, Plane((0.3, 0.0, 1.0), 0.1))
 
 
 def test_free_numbers_and_contacts_determine_each_other():
@@ -165,19 +163,19 @@ def test_free_numbers_and_contacts_determine_each_other():
     again = p.about(one).model(step)
     np.testing.assert_allclose(p.free(again), p.moved(x, step), atol=1e-12)
     found = dict(zip(p.names, np.asarray(x), strict=True))
-    sizes = {g.kind: g.sizes for g in one.contacts.groups}
+    sizes = {g.kind: g.sizes for g in one.parts.touching.groups}
     np.testing.assert_allclose(sizes[Sphere][1, 0], 0.02 * np.exp(found["log size of Sphere 2 on cube"]))
     np.testing.assert_allclose(np.abs(sizes[Points]), 0.05 * np.exp(found["log scale of Points on cube"]))
-    np.testing.assert_allclose(one.contacts.laws.friction, 0.8 * np.exp(found["log friction of contacts"]))
+    np.testing.assert_allclose(one.parts.touching.laws.friction, 0.8 * np.exp(found["log friction of contacts"]))
     # The tilt turns the normal by an angle whose tangent is the length of its numbers.
-    normals = [np.asarray(r.contacts.surface.normal) for r in (p.reference, one)]
+    normals = [np.asarray(r.parts.touching.surface.normal) for r in (p.reference, one)]
     tilt = 0.02 * np.hypot(found["tilt of the plane: 0"], found["tilt of the plane: 1"])
     cosine = normals[0] @ normals[1] / np.linalg.norm(normals[0]) / np.linalg.norm(normals[1])
     np.testing.assert_allclose(cosine, 1 / np.sqrt(1 + tilt**2))
     together = Parametrization(p.reference, ContactSizes(shared=True))
-    assert together.names == ("log scale of contact shapes",)
-    bigger = together.model(np.log([2.0])).contacts
-    for before, after in zip(p.reference.contacts.groups, bigger.groups, strict=True):
+    assert together.names == ("log size of Sphere 1 on cube and 4 more",)
+    bigger = together.model(np.log([2.0])).parts.touching
+    for before, after in zip(p.reference.parts.touching.groups, bigger.groups, strict=True):
         np.testing.assert_allclose(after.sizes, 2 * before.sizes)
 
 
@@ -185,10 +183,10 @@ def test_laws_are_chosen_by_the_links_that_have_them():
     model, own, shared = jaxdyn.samples.quadruped(), ContactLaw(), ContactLaw()
     names = "FL_FOOT", "FR_FOOT", "HL_FOOT", "HR_FOOT"
     shapes = [ContactShape(n, Sphere(0.02), law=own if n == "FL_FOOT" else shared) for n in names]
-    robot = Robot(model, contacts=Contacts(model, shapes))
+    robot = World(model, shapes)
     one = Parametrization(robot, ContactNumbers(["friction"], links=["FL_FOOT"]))
     assert one.names == ("log friction of contacts on FL_FOOT",)
-    np.testing.assert_allclose(one.model(np.ones(1)).contacts.laws.friction, [0.8 * np.e, 0.8])
+    np.testing.assert_allclose(one.model(np.ones(1)).parts.touching.laws.friction, [0.8 * np.e, 0.8])
     with pytest.raises(ModelError, match="HL_FOOT, HR_FOOT have the same law"):
         Parametrization(robot, ContactNumbers(links=["FL_FOOT", "FR_FOOT"]))
     some = Parametrization(robot, ContactSizes(["HL_FOOT"]), ContactPlacement(["HR_FOOT"]))
@@ -199,40 +197,29 @@ def wrong_cases():
     # Every process calls this to collect the tests, so it compiles nothing.
     robot, still = scene(), np.zeros((31, 2))
     recording = Recording(DT * np.arange(31), still, still, None, still)
-    of_two = jax.tree.map(lambda x: np.stack([x, x]), robot.contacts)
-    field = Contacts(block(), [ContactShape("z", Sphere(0.0))], jaxdyn.HeightField(np.zeros((3, 3)), 0.1), law())
-    held = Parametrization(block(), Additive("gravity", at=2))
+    of_two = jax.tree.map(lambda x: np.stack([x, x]), robot.parts.touching)
+    of_two = eqx.tree_at(lambda w: w.parts.touching, robot, of_two)
+    field = World(block(), [ContactShape("z", Sphere(0.0))], jaxdyn.HeightField(np.zeros((3, 3)), 0.1), law=law())
     free_of = functools.partial(Parametrization, robot)
     return {
         "bounciness": lambda: free_of(ContactNumbers(["bounciness"])),
         "names is 'friction'": lambda: free_of(ContactNumbers("friction")),
         "'foot'": lambda: free_of(ContactNumbers(links=["foot"])),
         "links is the string 'z'": lambda: free_of(ContactSizes(links="z")),
-        "size of Sphere on z of the reference is not positive": lambda: free_of(ContactSizes()),
-        "width of contacts of the reference is not positive": lambda: free_of(ContactNumbers(["width"])),
+        "size of Sphere on z of the reference is zero": lambda: free_of(ContactSizes()),
+        "width of contacts of the reference is zero": lambda: free_of(ContactNumbers(["width"])),
         "neither position nor rotation": lambda: free_of(ContactPlacement(position=False)),
         "neither height nor tilt": lambda: free_of(ContactPlane(height=False, tilt=False)),
         "length (m)": lambda: free_of(ContactPlane(length=0.0)),
-        "has no contacts": lambda: Parametrization(block(), ContactNumbers()),
-        "HeightField, no Plane": lambda: Parametrization(Robot(block(), contacts=field), ContactPlane()),
-        "have batch axes": lambda: Parametrization(Robot(block(), contacts=of_two), ContactNumbers()),
-        "both about entry 0 of contacts.laws.friction": lambda: free_of(
-            ContactNumbers(), Positive(lambda robot: robot.contacts.laws.friction)
+        "has no contacts": lambda: Parametrization(World(block()), ContactNumbers()),
+        "HeightField, no Plane": lambda: Parametrization(field, ContactPlane()),
+        "have batch axes": lambda: Parametrization(of_two, ContactNumbers()),
+        "both about entry 0 of parts.touching.laws.friction": lambda: free_of(
+            ContactNumbers(), Positive(lambda world: world.parts.touching.laws.friction)
         ),
-        "`contacts` is a Sphere": lambda: Robot(block(), contacts=Sphere(0.1)),
-        "make them for this model": lambda: Robot(block(), contacts=many_feet()),
-        "takes no contacts; use 'semi_implicit_euler'": lambda: fit(recording, integrator="rk4"),
-        "has contacts already": lambda: fit_rollouts(
-            free(), recording, segment=0.1, position_noise=1e-3, contacts=robot.contacts
-        ),
-        "`contacts` is a Plane": lambda: fit_rollouts(
-            held, recording, segment=0.1, position_noise=1e-3, contacts=Plane()
-        ),
+        "this world belong to links": lambda: free_of(ContactNumbers(geoms=["z"])),
+        "leave out integrator": lambda: fit(recording, integrator="rk4"),
     }
-
-
-def many_feet() -> Contacts:
-    return Contacts(jaxdyn.samples.quadruped(), jaxdyn.samples.quadruped_shapes())
 
 
 @pytest.mark.parametrize("text", wrong_cases())
@@ -261,12 +248,12 @@ def test_intervals_by_whole_throws_contain_the_truth():
     """91 to 98.5 % of 180 intervals of 95 % (three numbers, 60 sets of 100 throws) contain the truth. All samples of a
     throw share the error of its recorded start and an offset: intervals for independent samples would be too narrow."""
     truth, count, samples = np.append(np.log([TRUE["friction"], TRUE["stiffness"]]), HEIGHT), 100, 81
-    tau, inside = np.zeros((samples - 1, 2)), []
+    inside = []
 
     @jax.jit
     def thrown(x, q, v):
-        touching = scene(x[2], friction=jnp.exp(x[0]), stiffness=jnp.exp(x[1])).contacts
-        return jaxdyn.rollout(block(), State(q, v), tau, DT, contacts=touching).q
+        world = scene(x[2], friction=jnp.exp(x[0]), stiffness=jnp.exp(x[1]))
+        return world.rollout(State(q, v), steps=samples - 1).q
 
     for seed in range(60):
         rng = np.random.default_rng(seed)
@@ -298,8 +285,7 @@ def test_a_robust_loss_bears_readings_that_are_wrong():
 
 @pytest.mark.slow
 def test_single_precision():
-    robot = jax.tree.map(lambda x: x.astype(np.float32), scene(**WRONG))
-    p = Parametrization(robot, ContactNumbers(list(TRUE)), ContactPlane(tilt=False))
+    p = Parametrization(scene(**WRONG).astype(np.float32), ContactNumbers(list(TRUE)), ContactPlane(tilt=False))
     out = fit(recorded(scene(HEIGHT), noise=1.0), p)
     assert out.state.q.dtype == np.float32
     assert out.step_left < 0.1, out.message
@@ -310,15 +296,21 @@ def test_single_precision():
 @pytest.mark.slow
 def test_known_contacts_beside_other_free_numbers():
     truth = scene()
-    wrong = eqx.tree_at(lambda m: m.gravity, truth.model, 1.1 * truth.model.gravity)
+    wrong = eqx.tree_at(lambda w: w.model.gravity, truth, 1.1 * truth.model.gravity)
     p = Parametrization(wrong, Additive("gravity", at=2, scale=1.0))
-    settings = {"segment": 0.15, "position_noise": POSITION, "velocity_noise": VELOCITY}
-    out = fit_rollouts(p, recorded(truth), contacts=truth.contacts, **settings)
+    out = fit_rollouts(p, recorded(truth), segment=0.15, position_noise=POSITION, velocity_noise=VELOCITY)
     np.testing.assert_allclose(out.robot.model.gravity[2], -9.81, rtol=1e-6)
-    assert out.robot.contacts is not None
-    p = Parametrization(Robot(wrong, contacts=truth.contacts), Additive("gravity", at=2))
-    same = fit_rollouts(p, recorded(truth), **settings)
-    np.testing.assert_allclose(same.robot.model.gravity, out.robot.model.gravity, rtol=1e-9)
+
+
+def test_numbers_of_joints_are_those_of_the_model():
+    """Such as damping, which stands in the model alone, and not among the parts of a world that is made of it."""
+    p = Parametrization(World(jaxdyn.samples.arm().with_joint_friction(0.1, 0.2)), *map(Positive, JOINTS))
+    world = p.model(np.log(2) * np.ones(p.size))
+    for name in JOINTS.values():
+        np.testing.assert_allclose(getattr(world.model, name), 2 * getattr(p.reference.model, name))
+
+
+JOINTS = {"damping": "damping", "frictionloss": "friction"}
 
 
 @pytest.mark.slow
@@ -343,21 +335,21 @@ def test_shapes_and_the_tilt_of_the_plane_are_recovered():
         corners = np.stack(np.meshgrid(*[(-0.04, 0.04)] * 3), axis=-1).reshape(-1, 3)
         shapes = [ContactShape("cube", Sphere(radius), corner) for corner in corners]
         own = ContactLaw(stiffness=5e3, dissipation=0.5, friction=friction, stiction_velocity=0.02)
-        return Robot(model, contacts=Contacts(model, shapes, Plane((*tilt, 1.0)), own))
+        return World(model, shapes, Plane((*tilt, 1.0)), law=own, timestep=DT)
 
     truth, rng = robot(0.01, (0.03, -0.02), 0.3), np.random.default_rng(0)
     t, tau, recordings = DT * np.arange(121), np.zeros((121, 6)), []
     for _ in range(6):
         turn, v = rng.normal(size=4), rng.normal(size=6) * (0.6, 0.6, 0.2, 4, 4, 4)
         start = State(jnp.asarray([0.0, 0, 0.12, *turn / np.linalg.norm(turn)]), jnp.asarray(v))
-        motion = jaxdyn.rollout(model, start, tau[:-1], DT, contacts=truth.contacts)
+        motion = truth.rollout(start, steps=len(tau) - 1)
         recordings.append(Recording(t, np.asarray(motion.q), np.asarray(motion.v), None, tau))
     # Larger balls on a lower plane are the same, so only one of them is free.
     choices = ContactNumbers(["friction"]), ContactSizes(shared=True), ContactPlane(height=False)
     p = Parametrization(robot(0.012, (0.0, 0.0), 0.25), *choices)
     out = fit_rollouts(p, recordings, segment=0.1, position_noise=1e-3, velocity_noise=0.1)
     assert out.step_left < 0.03, out.message
-    contacts = out.robot.contacts
+    contacts = out.robot.parts.touching
     np.testing.assert_allclose(contacts.groups[0].sizes, 0.01, rtol=1e-3)
     np.testing.assert_allclose(contacts.surface.normal, (0.03, -0.02, 1.0), atol=1e-5)
     np.testing.assert_allclose(contacts.laws.friction, 0.3, rtol=1e-3)

@@ -11,7 +11,7 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 import jaxdyn
-from jaxdyn import ContactLaw, Contacts, ContactShape, State
+from jaxdyn import ContactLaw, ContactShape, State, World
 from jaxdyn.geometry import Box, Plane, Sphere
 
 CASES = ("stick", "slip", "impact", "flight")
@@ -38,11 +38,13 @@ def problem():
     model = jaxdyn.samples.cube()
     law = ContactLaw(stiffness=5e3, dissipation=0.7, friction=0.4, stiction_velocity=1e-2)
     ball = ContactShape("cube", Sphere(0.01), (0.0, 0.0, -HALF + 0.01))
-    contacts = Contacts(model, [ContactShape("cube", Box((HALF,) * 3)), ball], Plane((0.0, 0.0, 1.0), 0.0), law)
+    shapes, plane = [ContactShape("cube", Box((HALF,) * 3)), ball], Plane((0.0, 0.0, 1.0), 0.0)
+    world = World(model, shapes, plane, law=law, timestep=5e-3)
     q, v = setting()
 
     def numbers(q, v):
-        return q, v, jnp.zeros(6), model.inertial_parameters, model.gravity, eqx.filter(contacts, eqx.is_array)
+        arrays = eqx.filter(world.parts.touching, eqx.is_array)
+        return q, v, jnp.zeros(6), model.inertial_parameters, model.gravity, arrays
 
     unravel = ravel_pytree(numbers(q[0], v[0]))[1]
     vectors = np.stack([ravel_pytree(numbers(*x))[0] for x in zip(q, v, strict=True)])
@@ -50,8 +52,9 @@ def problem():
     def after(x):
         q, v, tau, inertia, gravity, arrays = unravel(x)
         robot = eqx.tree_at(lambda m: (m.inertial_parameters, m.gravity), model, (inertia, gravity))
-        touching = eqx.combine(arrays, contacts)
-        state = jaxdyn.step(robot, State(q, v), tau, 5e-3, contacts=touching)
+        touching = eqx.combine(arrays, world.parts.touching)
+        changed = eqx.tree_at(lambda w: (w.model, w.parts.touching), world, (robot, touching))
+        state = changed.step(State(q, v), torque=tau)
         return jnp.concatenate([state.q, state.v])
 
     return after, vectors
@@ -82,13 +85,13 @@ def derivatives():
 
 
 def tumbling_cube(law: ContactLaw):
-    """Return the cube of Paulus et al., Hard contacts with soft gradients, 2025, its contacts, and a function from its
+    """Return the cube of Paulus et al., Hard contacts with soft gradients, 2025, on a plane, and a function from its
     vertical speed to its state at the start: half a width of 0.05 m, 0.1 kg, gravity of 2 m/s^2, turned by 60 degrees
     about x, at a height of 0.2 m. It falls on an edge and tumbles."""
     inertia = jaxdyn.BodyInertia.box(0.1, (0.1, 0.1, 0.1))
     model = jaxdyn.ModelBuilder().add_body("cube", "world", jaxdyn.Joint("free"), inertia=inertia).build()
     model = eqx.tree_at(lambda m: m.gravity, model, jnp.asarray([0.0, 0.0, -2.0]))
-    contacts = Contacts(model, [ContactShape("cube", Box((0.05,) * 3))], law=law)
+    world = World(model, [ContactShape("cube", Box((0.05,) * 3))], law=law)
     c, s = np.cos(np.pi / 3), np.sin(np.pi / 3)
     q = jnp.asarray([0, 0, 0.2, np.cos(np.pi / 6), np.sin(np.pi / 6), 0, 0])
 
@@ -97,15 +100,15 @@ def tumbling_cube(law: ContactLaw):
         v = jnp.concatenate([jnp.stack([0 * speed, -0.1 * c + s * speed, 0.1 * s + c * speed]), jnp.zeros(3)])
         return State(q, v)
 
-    return model, contacts, start
+    return world, start
 
 
 def tumbled(dt: float, law: ContactLaw):
     """Return a function from the vertical speed of `tumbling_cube` at the start to its place `y` after 1 s."""
-    model, contacts, start = tumbling_cube(law)
+    world, start = tumbling_cube(law)
 
     def place(speed):
-        return jaxdyn.rollout(model, start(speed), jnp.zeros((round(1 / dt), 6)), dt, contacts=contacts).q[-1, 1]
+        return world.with_timestep(dt).rollout(start(speed), steps=round(1 / dt)).q[-1, 1]
 
     return place
 

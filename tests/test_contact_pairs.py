@@ -17,7 +17,6 @@ from jaxdyn import (
     Box,
     ContactLaw,
     ContactPair,
-    Contacts,
     ContactShape,
     Ellipsoid,
     Joint,
@@ -28,15 +27,15 @@ from jaxdyn import (
     SolverOptions,
     Sphere,
     State,
+    World,
 )
-from jaxdyn.contact import contact_accelerations
 
 DT = 1e-3
 HALF = 0.03
 EXACT = SolverOptions(tolerance=1e-10)
 
 
-def workbench(options: SolverOptions = EXACT) -> tuple[jaxdyn.Model, Contacts]:
+def workbench(options: SolverOptions = EXACT) -> World:
     """A hand, one of whose fingers mimics the other, a cube between them on a table, and a linkage that touches the
     ground."""
     builder = ModelBuilder()
@@ -68,19 +67,20 @@ def workbench(options: SolverOptions = EXACT) -> tuple[jaxdyn.Model, Contacts]:
     law = ContactLaw(stiffness=1e4, dissipation=0.5, friction=0.8, stiction_velocity=1e-2)
     firm = ContactLaw(stiffness=2e4, dissipation=0.2, friction=0.5, stiction_velocity=1e-2)
     pairs = [("left_finger", "cube"), ContactPair("cube", "right_finger", firm), ("table", "cube_feet")]
-    return model, Contacts(model, shapes, jaxdyn.Plane((0, 0, 1), -0.657), law, options=options, pairs=pairs)
+    return World(model, shapes, jaxdyn.Plane((0, 0, 1), -0.657), pairs, law=law, options=options, timestep=DT)
 
 
 @functools.cache
 def pressed():
     """A step in which the fingers press the cube on the table, and the linkage strikes the ground."""
-    model, contacts = workbench()
+    world = workbench()
+    model = world.model
     random = np.random.default_rng(0)
     q = model.neutral().at[jnp.array([0, 1, 4])].set(jnp.array([0.035, 0.0305, HALF - 1e-3]))
     q = jaxdyn.project_configuration(model, q.at[-3:].set(jnp.array([-0.845, 2.061, 1.993]))).q
     v = jaxdyn.project_velocity(model, q, 0.3 * random.normal(size=model.nv))
     tau = jnp.asarray(random.normal(size=model.nv))
-    return model, contacts, q, v, tau, jnp.asarray(DT, float)
+    return world, State(q, v), tau
 
 
 @eqx.filter_jit
@@ -89,7 +89,8 @@ def weighted_derivatives(inputs, direction, weights):
     and its gradient, by reverse mode."""
 
     def weighted(arrays):
-        return (weights * contact_accelerations(*eqx.combine(arrays, static))[0]).sum()
+        world, state, tau = eqx.combine(arrays, static)
+        return (weights * world.accelerations(state, torque=tau)).sum()
 
     arrays, static = eqx.partition(inputs, eqx.is_inexact_array)
     return *jax.jvp(weighted, (arrays,), (direction,)), jax.grad(weighted)(arrays)
@@ -98,15 +99,16 @@ def weighted_derivatives(inputs, direction, weights):
 @pytest.mark.slow
 def test_a_step_solves_its_equations():
     """The forces of contact and of the other torques balance what the loops and the mimicking joint leave free."""
-    inputs = model, contacts, q, v, tau, dt = pressed()
-    a, report = eqx.filter_jit(contact_accelerations)(*inputs)
-    assert bool(report.converged)
-    a, v, tau, dt = map(np.asarray, (a, v, tau, dt))
-    after = v + dt * a
-    after[2:5] = Rotation.from_rotvec(dt * after[5:8]).inv().apply(after[2:5])
-    found = jax.tree.map(np.asarray, jaxdyn.contact_forces(model, contacts, q, v, after=after, dt=dt))
-    touching = contacts.touching
-    pressing = {n for n, force in zip(contacts.names, found.force, strict=True) if np.linalg.norm(force) > 1}
+    world, state, tau = pressed()
+    model, q = world.model, state.q
+    assert bool(world.report(state, torque=tau).converged)
+    own, v, tau, dt = map(np.asarray, (world.accelerations(state, torque=tau), state.v, tau, DT))
+    # The linear velocity of the cube is in axes that turn with it: those of the start here.
+    a = own.copy()
+    a[2:5] += np.cross(v[5:8], v[2:5])
+    found = jax.tree.map(np.asarray, world.contact_forces(state, torque=tau))
+    touching = world.parts.touching.touching
+    pressing = {n for n, force in zip(world.contact_names, found.force, strict=True) if np.linalg.norm(force) > 1}
     assert pressing == {"left_finger, cube", "cube, right_finger", "table, cube_feet", "rocker"}
     places = np.asarray(jaxdyn.forward_kinematics(model, q).translation)
     wrenches = np.zeros((model.nb, 6))
@@ -115,9 +117,6 @@ def test_a_step_solves_its_equations():
             if body >= 0:
                 wrenches[body, :3] += force
                 wrenches[body, 3:] += np.cross(point - places[body], force)
-    # The linear velocity of the cube is in axes that turn with it.
-    own = a.copy()
-    own[2:5] -= np.cross(v[5:8], v[2:5])
     friction = np.asarray(model.damping) * (v + dt * a)
     missing = np.asarray(jaxdyn.rnea(model, q, v, own, wrenches, joint_friction=False)) + friction - tau
     J = np.asarray(jaxdyn.constraint_jacobian(model, q))
@@ -136,7 +135,7 @@ def test_derivatives_by_all_arrays():
     """Forward and reverse mode are equal, and equal to central differences."""
     inputs = pressed()
     random = np.random.default_rng(1)
-    skipped = ("position_lower", "position_upper", "velocity_limit", "effort_limit", "width")
+    skipped = ("position_lower", "position_upper", "velocity_limit", "effort_limit", "width", "start", "keys")
 
     def along(path, x):
         if any(getattr(key, "name", None) in skipped for key in path):
@@ -144,7 +143,7 @@ def test_derivatives_by_all_arrays():
         return random.normal(size=x.shape) * np.maximum(np.abs(x), 1e-3)
 
     direction = jax.device_put(jax.tree_util.tree_map_with_path(along, eqx.filter(inputs, eqx.is_inexact_array)))
-    weights = jnp.asarray(random.normal(size=inputs[0].nv))
+    weights = jnp.asarray(random.normal(size=inputs[0].model.nv))
     _, forward, gradient = weighted_derivatives(inputs, direction, weights)
     reverse = sum(jax.tree.leaves(jax.tree.map(lambda x, y: (x * np.asarray(y)).sum(), gradient, direction)))
     np.testing.assert_allclose(forward, reverse, rtol=1e-8)
@@ -163,25 +162,25 @@ def test_derivatives_by_all_arrays():
 @pytest.mark.slow
 def test_a_hand_lifts_a_cube_from_a_table():
     """Fingers, one of which mimics the other, hold the cube by friction; a linkage beside them keeps its rod."""
-    model, contacts = workbench(SolverOptions())
+    world = workbench(SolverOptions())
+    model = world.model
     # The cube is as deep in the table as it rests there.
-    q = pressed()[2].at[4].set(HALF - 5e-5)
+    q = pressed()[1].q.at[4].set(HALF - 5e-5)
     weight = 9.81 * (0.7 + 2 * 0.1 + 0.2)
     tau = jnp.zeros(model.nv).at[jnp.array([0, 1])].set(jnp.array([1.05 * weight, 20.0]))
-    start = State(q, jnp.zeros(model.nv))
-    motion = jaxdyn.rollout(model, start, jnp.broadcast_to(tau, (500, model.nv)), 1e-3, contacts=contacts)
+    motion = world.rollout(world.state(q), torques=tau[None], steps=500)
     assert bool(motion.contact.converged.all())
     # 5 % of the weight lifts, once the table is left; the fingers creep on the cube slower than the stiction velocity.
     late, early = motion.v[-1], motion.v[200]
     np.testing.assert_allclose((late - early)[jnp.array([0, 4])], 0.05 * 9.81 * 0.3, rtol=1e-3)
     assert 0 < float(late[0] - late[4]) < 1e-2
     assert float(jnp.abs(jaxdyn.constraint_error(model, motion.q)).max()) < 1e-9
-    rocker = jaxdyn.contact_forces(model, contacts, motion.q[-1], motion.v[-1])
-    assert float(rocker.force[contacts.names.index("rocker"), 2]) > 10.0
+    rocker = world.contact_forces(motion.final, of_step=False)
+    assert float(rocker.force[world.contact_names.index("rocker"), 2]) > 10.0
 
 
 @functools.cache
-def two_balls(joints: str) -> tuple[jaxdyn.Model, Contacts]:
+def two_balls(joints: str) -> World:
     """Balls of 1 kg with a radius of 5 cm, without gravity, elastic."""
     builder = ModelBuilder()
     for name in ("one", "two"):
@@ -190,15 +189,15 @@ def two_balls(joints: str) -> tuple[jaxdyn.Model, Contacts]:
     model = builder.build(gravity=(0, 0, 0))
     shapes = [ContactShape(f"ball_{name}", Sphere(0.05)) for name in ("one", "two")]
     law = ContactLaw(stiffness=1e3, dissipation=0.0, friction=0.3)
-    return model, Contacts(model, shapes, None, law, pairs=[("ball_one", "ball_two")])
+    return World(model, shapes, None, [("ball_one", "ball_two")], law=law)
 
 
 def test_balls_keep_their_momentum():
     """Linear and angular momentum stay to rounding, whatever the balls do to each other."""
-    model, contacts = two_balls("free")
+    world = two_balls("free")
     q = jnp.array([0.0, 0, 0, 1, 0, 0, 0, 0.13, 0.03, 0.01, 1, 0, 0, 0])
     v = jnp.array([1.0, 0, 0, 0, 0.3, 2, 0, 0, 0, 1, 0, 0])
-    motion = jaxdyn.rollout(model, State(q, v), jnp.zeros((300, 12)), 1e-3, contacts=contacts)
+    motion = world.rollout(State(q, v), steps=300)
     assert bool(motion.contact.converged.all())
     inertia = 0.4 * 0.05**2
 
@@ -223,16 +222,15 @@ def test_gradients_through_a_collision_of_two_balls():
 
     A linear spring takes the time `d = pi sqrt(m / (2 k))`, during which the center of mass goes on; then the second
     ball has the speed `u` of the first, and is at `x1 + 2 r + u T - u d / 2`."""
-    model, contacts = two_balls("slides")
     duration, steps = 0.4, 4000
+    world = two_balls("slides").with_timestep(duration / steps)
     d = np.pi * np.sqrt(1.0 / (2 * 1e3))
 
     @jax.jit
     @jax.value_and_grad
     def end(x):
         start = State(jnp.stack([x[0], x[1]]), jnp.stack([x[2], 0.0 * x[2]]))
-        controls = jnp.zeros((steps, 2))
-        return jaxdyn.rollout(model, start, controls, duration / steps, contacts=contacts).q[-1, 1]
+        return world.rollout(start, steps=steps).q[-1, 1]
 
     x1, x2, u = 0.0, 0.2, 1.0
     value, gradient = end(jnp.array([x1, x2, u]))
@@ -257,17 +255,16 @@ def test_a_stack_of_boxes_stands():
     shapes = [ContactShape(f"box{k}", Box((0.05, 0.05, 0.05))) for k in range(3)]
     shapes += [ContactShape("world", Box((0.3, 0.3, 0.05)), (0, 0, -0.05))]
     law = ContactLaw(stiffness=1e4, dissipation=20.0)
-    contacts = Contacts(model, shapes, None, law, pairs="all")
+    world = World(model, shapes, None, "all", law=law)
     q = jnp.concatenate([jnp.array([0.004 * k, -0.003 * k, 0.05 + 0.1 * k, 1, 0, 0, 0]) for k in range(3)])
-    start = State(q, jnp.zeros(18))
-    motion = jaxdyn.rollout(model, start, jnp.zeros((1000, 18)), 1e-3, contacts=contacts)
+    motion = world.rollout(world.state(q), steps=1000)
     assert bool(motion.contact.converged.all())
     assert float(jnp.abs(motion.v[-1]).max()) < 1e-3
     assert float(jnp.abs(motion.q[-1] - q).max()) < 2e-3
-    found = jaxdyn.contact_forces(model, contacts, motion.q[-1], motion.v[-1])
+    found = world.contact_forces(motion.final, of_step=False)
     for lower, upper, weight in (("box0", "world", 0.9), ("box0", "box1", 0.6), ("box1", "box2", 0.3)):
         total = sum(
-            f[2] for n, f in zip(contacts.names, found.force, strict=True) if set(n.split(", ")) == {lower, upper}
+            f[2] for n, f in zip(world.contact_names, found.force, strict=True) if set(n.split(", ")) == {lower, upper}
         )
         np.testing.assert_allclose(abs(total), 9.81 * weight, rtol=1e-3)
 
@@ -278,16 +275,13 @@ def test_what_couples_branches_and_what_does_not_are_one_problem():
     model = jaxdyn.samples.quadruped()
     shapes = jaxdyn.samples.quadruped_shapes()
     exact = SolverOptions(tolerance=1e-12)
-    alone = Contacts(model, shapes, options=exact)
-    coupled = Contacts(model, shapes, options=exact, pairs=[(shapes[0].link, shapes[1].link)])
+    alone = World(model, shapes, options=exact)
+    coupled = World(model, shapes, options=exact, pairs=[(shapes[0].link, shapes[1].link)])
     random = np.random.default_rng(0)
     q = model.integrate(model.neutral(), 0.1 * random.normal(size=model.nv))
-    q = q.at[2].add(-1e-3 - jaxdyn.contact_forces(model, alone, q, np.zeros(model.nv)).gap.min())
+    q = q.at[2].add(-1e-3 - alone.contact_forces(State(q), of_step=False).gap.min())
     v, tau = random.normal(size=(2, model.nv))
-    one, two = (
-        contact_accelerations(model, c, q, jnp.asarray(v), jnp.asarray(tau), jnp.asarray(DT, float))[0]
-        for c in (alone, coupled)
-    )
+    one, two = (world.accelerations(State(q, jnp.asarray(v)), torque=tau) for world in (alone, coupled))
     np.testing.assert_allclose(one, two, rtol=1e-10, atol=1e-10 * float(jnp.abs(one).max()))
 
 
@@ -303,8 +297,8 @@ def wrong_cases():
         "touches surfaces only": ([ContactShape("ball_one", Ellipsoid((1, 1, 1))), other], None, "all"),
         "'ground' or None is needed": ([sphere], "floor", ()),
         "pairs[0] has the law 0.5; a jaxdyn.ContactLaw": ([sphere, other], None, [("ball_one", "ball_two", 0.5)]),
-        "`shapes[0].shape` is a float (0.1); an AbstractShape": ([ContactShape("ball_one", 0.1)], None, ()),
-        "`shapes[0].law` is a dict; a ContactLaw or a MujocoLaw is needed": ([sphere._replace(law={})], None, ()),
+        "`contacts[0].shape` is a float (0.1); an AbstractShape": ([ContactShape("ball_one", 0.1)], None, ()),
+        "`contacts[0].law` is a dict; a ContactLaw or a MujocoLaw is needed": ([sphere._replace(law={})], None, ()),
         "apart[0]: no shape is on 'ball'": ([sphere, other], None, "all", ["ball"]),
         "a list of links is needed": ([sphere, other], None, "all", "ball_one"),
         "the name of a link, or those of two": ([sphere, other], None, "all", [("ball_one",) * 3]),
@@ -316,7 +310,6 @@ def wrong_cases():
 
 @pytest.mark.parametrize("text", wrong_cases())
 def test_wrong_pairs_are_named(text):
-    model, _ = two_balls("slides")
     shapes, surface, pairs, *apart = wrong_cases()[text]
     with pytest.raises((ModelError, ShapeError), match=re.escape(text)):
-        Contacts(model, shapes, surface, None, None, None, pairs, *apart)
+        World(two_balls("slides").model, shapes, surface, pairs, *apart)

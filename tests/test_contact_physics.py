@@ -11,7 +11,7 @@ from contact_oracle import one_body_step
 from scipy.integrate import solve_ivp
 
 import jaxdyn
-from jaxdyn import BodyInertia, ContactLaw, Contacts, ContactShape, Joint, ModelBuilder, State
+from jaxdyn import BodyInertia, ContactLaw, ContactShape, Joint, ModelBuilder, State, World
 from jaxdyn.geometry import Box, Plane, Points, Sphere
 from jaxdyn.spatial import quaternion_to_rotation
 
@@ -30,21 +30,20 @@ def block():
     return builder.build()
 
 
-def block_contacts(law, surface="ground"):
-    return Contacts(block(), [ContactShape("z", Points(((0.0, 0.0, 0.0),)))], surface, law)
+def on_a_surface(law, surface="ground", model=None):
+    return World(block() if model is None else model, [ContactShape("z", Points(((0.0, 0.0, 0.0),)))], surface, law=law)
 
 
-def moved(contacts, model, q, v, dt, steps):
+def moved(world, q, v, dt, steps):
     """Return the trajectory without actuators."""
-    start = State(jnp.asarray(q), jnp.asarray(v))
-    return jaxdyn.rollout(model, start, np.zeros((steps, model.nv)), dt, contacts=contacts)
+    return world.with_timestep(dt).rollout(State(jnp.asarray(q), jnp.asarray(v)), steps=steps)
 
 
 @pytest.mark.slow
 def test_what_rests_sinks_by_its_weight_over_the_stiffness():
     stiffness = np.array([1e3, 1e4, 1e6])
-    contacts = block_contacts(ContactLaw(stiffness=stiffness, dissipation=1.0))
-    motion = moved(contacts, block(), np.zeros((3, 3)), np.zeros((3, 3)), DT, 3000)
+    world = on_a_surface(ContactLaw(stiffness=stiffness, dissipation=1.0))
+    motion = moved(world, np.zeros((3, 3)), np.zeros((3, 3)), DT, 3000)
     np.testing.assert_allclose(motion.q[:, -1, 2], -G / stiffness, rtol=1e-6)
     np.testing.assert_allclose(motion.v[:, -1], 0.0, atol=1e-7)
 
@@ -54,10 +53,10 @@ def test_a_block_on_an_incline_creeps_below_the_angle_of_friction_and_slides_abo
     normal = np.stack([np.sin(angle), np.zeros(4), np.cos(angle)], -1)
     downhill = np.stack([np.cos(angle), np.zeros(4), -np.sin(angle)], -1)
     law = ContactLaw(stiffness=1e4, dissipation=0.5, friction=mu, stiction_velocity=creep)
-    contacts = block_contacts(law, Plane(normal, np.zeros(4)))
+    world = on_a_surface(law, Plane(normal, np.zeros(4)))
     depth = G * np.cos(angle) / 1e4
     steps = 400
-    motion = moved(contacts, block(), -depth[:, None] * normal, np.zeros((4, 3)), DT, steps)
+    motion = moved(world, -depth[:, None] * normal, np.zeros((4, 3)), DT, steps)
     speed = (np.asarray(motion.v[:, -1]) * downhill).sum(-1)
     sticks = np.tan(angle) < mu
     expected = creep * np.tan(angle[sticks]) / np.sqrt(mu**2 - np.tan(angle[sticks]) ** 2)
@@ -74,7 +73,7 @@ def bounced(dt, speed, dissipation):
     v = np.zeros((len(speed), 3))
     v[:, 2] = -speed
     weightless = eqx.tree_at(lambda m: m.gravity, block(), jnp.zeros(3))
-    return np.asarray(moved(block_contacts(law), weightless, np.zeros_like(v), v, dt, round(0.08 / dt)).v[:, -1, 2])
+    return np.asarray(moved(on_a_surface(law, model=weightless), np.zeros_like(v), v, dt, round(0.08 / dt)).v[:, -1, 2])
 
 
 @pytest.mark.slow
@@ -111,8 +110,8 @@ def rolled(joints, dt):
     q = model.neutral().at[2 if joints == "free" else 1].set(height)
     v = jnp.zeros(model.nv).at[0].set(1.0)
     law = ContactLaw(stiffness=1e5, dissipation=1.0, friction=0.5)
-    contacts = Contacts(model, [ContactShape("ball", Sphere(0.1))], law=law)
-    motion = moved(contacts, model, q, v, dt, round(0.3 / dt))
+    world = World(model, [ContactShape("ball", Sphere(0.1))], law=law)
+    motion = moved(world, q, v, dt, round(0.3 / dt))
     return np.asarray(motion.q[-1, 0] - motion.q[-2, 0]) / dt
 
 
@@ -156,7 +155,7 @@ def test_energy_never_rises(count):
     _, _, law = random_tosses(rng, count)
     q, v = np.zeros((count, 3)), rng.normal(size=(count, 3))
     q[:, 2] = rng.uniform(-0.01, 0.05, count)
-    motion = moved(block_contacts(law), block(), q, v, DT, 200)
+    motion = moved(on_a_surface(law), q, v, DT, 200)
     stored = energies(block(), motion, np.asarray(law.stiffness), np.asarray(motion.q)[..., 2:])
     assert np.diff(stored, axis=1).max() < 1e-9
 
@@ -183,8 +182,8 @@ def test_energy_never_rises_where_cubes_tumble(joints):
         return np.asarray(q[..., 2:3] + upward @ corners.T)
 
     q[:, 2] -= np.minimum(0.0, gaps(q).min(axis=-1))
-    contacts = Contacts(model, [ContactShape(model.body_names[-1], Box((half,) * 3))], law=law)
-    motion = moved(contacts, model, q, v, DT, 300)
+    world = World(model, [ContactShape(model.body_names[-1], Box((half,) * 3))], law=law)
+    motion = moved(world, q, v, DT, 300)
     assert motion.contact.converged.all()
     stored = energies(model, motion, np.asarray(law.stiffness), gaps(np.asarray(motion.q)))
     assert np.diff(stored, axis=1).max() < 1e-9
@@ -194,17 +193,17 @@ def test_energy_never_rises_where_cubes_tumble(joints):
 @pytest.mark.slow
 def test_a_hopper_comes_to_rest_on_its_spring():
     model = jaxdyn.samples.hopper()
-    contacts = Contacts(model, jaxdyn.samples.hopper_shapes(), law=ContactLaw(stiffness=1e4))
+    world = World(model, jaxdyn.samples.hopper_shapes(), law=ContactLaw(stiffness=1e4))
     shortening, sinking = 10 * G / 1000, 11 * G / 1e4
     q = np.array([0.0, 1 - shortening - sinking + 1e-3, 0.0, 0.0, shortening])
-    motion = moved(contacts, model, q, np.zeros(5), 5e-3, 2000)
+    motion = moved(world, q, np.zeros(5), 5e-3, 2000)
     np.testing.assert_allclose(motion.q[-1], [0, 1 - shortening - sinking, 0, 0, shortening], atol=1e-5)
 
 
 def test_the_pads_of_the_gripper_are_as_far_apart_as_it_says():
     model, shapes = jaxdyn.samples.gripper(), jaxdyn.samples.gripper_shapes()
     wall = Plane((0.0, -1.0, 0.0), -0.05)
-    gap = jaxdyn.contact_forces(model, Contacts(model, shapes, wall), np.array([0.3, 0.01, 0.0]), np.zeros(3)).gap
+    gap = World(model, shapes, wall).contact_forces(State(np.array([0.3, 0.01, 0.0]))).gap
     # The free space of the wall y = 0.05 is at smaller y; the spheres reach 0.02 m beyond the pads.
     np.testing.assert_allclose(gap, [0.05 - 0.08, 0.05 - 0.08, 0.05 + 0.07, 0.05 + 0.07], atol=1e-12)
 
@@ -214,8 +213,8 @@ def test_a_step_is_the_minimum_of_the_convex_problem():
     rng, count = np.random.default_rng(0), 12
     q, v, law = random_tosses(rng, count)
     model, half = ball("free"), 0.05
-    contacts = Contacts(model, [ContactShape("ball", Box((half,) * 3))], law=law)
-    state = jaxdyn.step(model, State(jnp.asarray(q), jnp.asarray(v)), np.zeros(6), 5e-3, contacts=contacts)
+    world = World(model, [ContactShape("ball", Box((half,) * 3))], law=law, timestep=5e-3)
+    state = world.step(State(jnp.asarray(q), jnp.asarray(v)))
     touching = 0
     for i in range(count):
         numbers = [float(np.asarray(getattr(law, name))[i]) for name in LAW]
@@ -229,7 +228,7 @@ def test_newtons_method_converges_where_sliding_corners_begin_to_stick():
     # The friction changes its sign within 1e-4 to 1e-2 m/s here, and within a small part of Newton's step.
     q, v, law = random_tosses(np.random.default_rng(0), 3000)
     model = ball("free")
-    contacts = Contacts(model, [ContactShape("ball", Box((0.05,) * 3))], law=law)
-    motion = moved(contacts, model, q, v, 5e-3, 1)
+    world = World(model, [ContactShape("ball", Box((0.05,) * 3))], law=law)
+    motion = moved(world, q, v, 5e-3, 1)
     assert motion.contact.converged.all()
     assert motion.contact.iterations.max() > 5

@@ -13,7 +13,6 @@ from jaxdyn import (
     Box,
     Capsule,
     ContactForces,
-    Contacts,
     ContactShape,
     Cylinder,
     Ellipsoid,
@@ -24,6 +23,8 @@ from jaxdyn import (
     ShapeError,
     SignedDistance,
     Sphere,
+    State,
+    World,
 )
 from jaxdyn.cli import main
 from jaxdyn.spatial import Vec3
@@ -56,25 +57,23 @@ def forces_of(n: int) -> ContactForces:
 
 @pytest.mark.slow
 def test_shapes_are_where_contacts_have_them():
-    contacts = Contacts(CUBE, SHAPES)
-    drawing = drawing_of(CUBE, None, (), False, {}, contacts)
+    world = World(CUBE, SHAPES)
+    drawing = drawing_of(world, None, (), False, {})
     assert drawing.shown[-2:] == (CONTACTS, FORCES)
     q = np.array(CUBE.random_configuration(jax.random.key(0)))
-    gaps = np.asarray(jaxdyn.contact_forces(CUBE, contacts, q, np.zeros(6)).gap)
+    gaps = np.asarray(world.contact_forces(State(q), of_step=False).gap)
     lowest = [x.in_world(body_poses(CUBE, q)).vertices[:, 2].min() for x in drawing.surfaces if x.layer == CONTACTS]
     # The witnesses: 8 corners, 1, 2 ends, 1, 6 of rims, and 4 points, which are balls and a hull.
     exact = [x.min() for x in np.split(gaps, [8, 9, 11, 12, 18])]
     exact.append(exact[-1])
     np.testing.assert_allclose(lowest, exact, atol=4e-3)
     np.testing.assert_allclose(lowest[0], exact[0], atol=1e-7)
-    batched = Contacts(CUBE, [ContactShape("cube", Sphere(np.array([0.1, 0.2])))])
+    assert drawing_of(world, (), (), False, {}).shown[-2:] == (CONTACTS, FORCES)
+    batched = World(CUBE, [ContactShape("cube", Sphere(np.array([0.1, 0.2])))])
     with pytest.raises(ModelError, match="batch axes"):
-        drawing_of(CUBE, None, (), False, {}, batched)
-    other = Contacts(jaxdyn.samples.quadruped(), jaxdyn.samples.quadruped_shapes())
-    with pytest.raises(ModelError, match="body that the model does not have"):
-        drawing_of(CUBE, None, (), False, {}, other)
-    with pytest.raises(ModelError, match="contacts is a list"):
-        drawing_of(CUBE, None, (), False, {}, SHAPES)
+        drawing_of(batched, None, (), False, {})
+    with pytest.raises(ModelError, match="contacts is a World"):
+        drawing_of(CUBE, None, (), False, {}, world)
     with pytest.raises(ModelError, match="but a model is given"):
         drawing_of(CUBE, None, (), False, {}, True)
 
@@ -130,9 +129,9 @@ def _open(forces: ContactForces) -> ContactForces:
 
 
 def test_the_viewer_plays_forces_and_hides_them_elsewhere(tmp_path):
-    contacts = Contacts(CUBE, [ContactShape("cube", Sphere(0.01), x) for x in ((0.1, 0, 0), (-0.1, 0, 0))])
+    world = World(CUBE, [ContactShape("cube", Sphere(0.01), x) for x in ((0.1, 0, 0), (-0.1, 0, 0))])
     t, qs, forces = np.arange(4.0), np.tile(np.array(CUBE.neutral()), (4, 1)), forces_of(4)
-    with Viewer(CUBE, contacts=contacts) as viewer:
+    with Viewer(world) as viewer:
         assert "contact shape" in viewer._legend.content
         assert "surface of the world" in viewer._legend.content
         assert "N per m of arrow" not in viewer._legend.content
@@ -158,12 +157,12 @@ def test_the_viewer_plays_forces_and_hides_them_elsewhere(tmp_path):
             viewer.play(t, qs, forces=forces_of(3))
         with pytest.raises(ModelError, match="newtons_per_meter"):
             viewer.play(t, qs, forces=forces, newtons_per_meter=0.0)
-    with Viewer(CUBE) as viewer, pytest.raises(ModelError, match="give contacts="):
+    with Viewer(CUBE) as viewer, pytest.raises(ModelError, match="show this world"):
         viewer.play(t, qs, forces=forces)
     first = jax.tree.map(lambda x: x[2], forces)
-    options = {"contacts": contacts, "width": 120, "height": 90}
-    save_png(tmp_path / "c.png", CUBE, qs[0], forces=first, show=["contacts", "forces"], **options)
-    save_png(tmp_path / "d.png", CUBE, qs[0], forces=first, show=["contacts"], **options)
+    options = {"width": 120, "height": 90}
+    save_png(tmp_path / "c.png", world, qs[0], forces=first, show=["contacts", "forces"], **options)
+    save_png(tmp_path / "d.png", world, qs[0], forces=first, show=["contacts"], **options)
     a, b, c, d, e = (np.asarray(Image.open(tmp_path / f"{x}.png").convert("RGB"), int) for x in "abcde")
     # All that the forces change is their arrows, which are red rather than green.
     for with_forces, without in ((a, b), (c, d)):
@@ -171,17 +170,17 @@ def test_the_viewer_plays_forces_and_hides_them_elsewhere(tmp_path):
         assert 10 < changed.sum() < 2000
         assert (with_forces[changed][:, 0] > with_forces[changed][:, 1]).mean() > 0.9
     np.testing.assert_array_equal(b, e)
-    small = {"contacts": contacts, "forces": forces, "width": 80, "height": 60, "speed": 4.0}
+    small = {"forces": forces, "width": 80, "height": 60, "speed": 4.0}
     # The arrows of weak forces, by the scale, are shorter.
     red = []
     for name, scale in (("f", 20.0), ("h", 200.0)):
-        save_video(tmp_path / f"{name}.gif", CUBE, t, qs, newtons_per_meter=scale, show=["forces"], **small)
+        save_video(tmp_path / f"{name}.gif", world, t, qs, newtons_per_meter=scale, show=["forces"], **small)
         film = Image.open(tmp_path / f"{name}.gif")
         assert film.n_frames > 3
         first = np.asarray(film.convert("RGB"), int)
         red.append((first[..., 0] - first[..., 1] > 60).sum())
     assert red[0] > red[1]
-    save_html(tmp_path / "g.html", CUBE, t, qs, contacts=contacts, forces=forces, newtons_per_meter=20.0)
+    save_html(tmp_path / "g.html", world, t, qs, forces=forces, newtons_per_meter=20.0)
     assert "contact force, 20 N per m of arrow" in (tmp_path / "g.html").read_text()
 
 

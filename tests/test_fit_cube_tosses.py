@@ -24,15 +24,14 @@ def write_tosses(path: Path, count: int, samples: int) -> None:
     """Write tosses of a simulated cube."""
     config = read_config(experiment.Config, experiment.DEFAULT_CONFIG)
     x = experiment.numbers(dataclasses.replace(config, gravity=9.81, **TRUE), {})
-    model, contacts = experiment.scene(x)
+    world = experiment.scene(config, x)
     rng = np.random.default_rng(0)
     q = np.zeros((count, 7))
     q[:, 2], q[:, 3:] = 0.12, rng.normal(size=(count, 4))
     q[:, 3:] /= np.linalg.norm(q[:, 3:], axis=-1, keepdims=True)
     v = rng.normal(size=(count, 6)) * [1, 1, 0.3, 4, 4, 4]
-    zero = np.zeros((samples - 1, 6))
     start = State(jnp.asarray(q), jnp.asarray(v))
-    motion = jaxdyn.rollout(model, start, zero, 1 / config.rate, substeps=config.substeps, contacts=contacts)
+    motion = world.rollout(start, steps=samples - 1, substeps=config.substeps)
     rotation = np.asarray(jaxdyn.spatial.quaternion_to_rotation(motion.q[..., 3:]))
     columns = {
         "position": motion.q[..., :3],

@@ -17,10 +17,11 @@ import numpy as np
 import pytest
 
 import jaxdyn
-from experiments import generate_dataset
+from experiments import _job_files, generate_dataset
+from experiments._job_files import write_npz
 from experiments._population import Controls, draw_models, draw_motion
 from jaxdyn import DataError, Model, cli, rnea
-from jaxdyn.cli import read_config, write_npz
+from jaxdyn.cli import read_config
 from jaxdyn.sysid import is_physical
 
 SMALL = (
@@ -110,7 +111,7 @@ def test_what_stopped_between_shards_goes_on_to_the_same_bytes(whole, tmp_path, 
             raise KeyboardInterrupt
         write_npz(path, arrays, **options)
 
-    monkeypatch.setattr(cli, "write_npz", stop_at_the_second)
+    monkeypatch.setattr(_job_files, "write_npz", stop_at_the_second)
     assert generate(tmp_path) == 130
     assert ".shard-000001.123-0abc.partial.npz" in content(tmp_path)
     monkeypatch.undo()
@@ -211,8 +212,8 @@ def test_processes_share_the_shards(whole, tmp_path, capsys):
         write_npz(path, arrays, **options)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cli, "write_npz", slow)
-        with cli.holding(tmp_path / "dataset" / "shard-000002.npz") as held:
+        patch.setattr(_job_files, "write_npz", slow)
+        with _job_files.holding(tmp_path / "dataset" / "shard-000002.npz") as held:
             assert held
             other = threading.Thread(
                 target=generate, args=(tmp_path, "--processes.count", "2", "--processes.id", "1"), daemon=True

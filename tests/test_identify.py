@@ -146,7 +146,7 @@ def test_the_gradient_vanishes_at_the_solution():
     samples = Samples(prior, data, JointEffects(), shape())
     layout = samples.layout
     problem = start_at(prior, samples, 1.0, 1.0).with_data(samples.compressed()[0], np.ones(3), layout)
-    point = minimize(problem, problem.prior, 200, lambda *_: None).point
+    point = minimize(problem, problem.prior, 200).point
 
     def cost(base, x):
         new = base.moved(x, problem.offset_scale)

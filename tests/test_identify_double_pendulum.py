@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 import jaxdyn
+from experiments import _job_files
 from experiments import identify_double_pendulum as experiment
-from jaxdyn import State, cli
+from jaxdyn import State
 from jaxdyn.cli import read_config
 from jaxdyn.sysid import rollout_errors
 from jaxdyn.sysid.rollouts._recorded_rollouts import simulate_robot
@@ -77,8 +78,8 @@ def test_a_simulated_pendulum(folder, tmp_path, capsys, monkeypatch):
                 raise KeyboardInterrupt
         original(path, arrays, job)
 
-    original = cli.write_checkpoint
-    monkeypatch.setattr(cli, "write_checkpoint", stop_at_the_third)
+    original = _job_files.write_checkpoint
+    monkeypatch.setattr(_job_files, "write_checkpoint", stop_at_the_third)
     assert experiment.main(arguments(folder, tmp_path)) == 130
     monkeypatch.undo()
     assert experiment.main(arguments(folder, tmp_path)) == 0

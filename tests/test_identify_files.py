@@ -12,10 +12,10 @@ import pytest
 import jaxdyn
 from experiments import identify
 from jaxdyn import DataError, cli, to_urdf
-from jaxdyn.cli import FitFiles, _identification, _identification_data, alone_in
+from jaxdyn.cli import _identification, _identification_data, alone_in
 from jaxdyn.cli._identification_data import HeldOut, IdentificationData
 from jaxdyn.sysid import JointEffects, Recording, fit_inverse_dynamics, ordinary_least_squares, plan_identification
-from jaxdyn.sysid.reports._torque_report import _torque_figures
+from jaxdyn.sysid.reports._fit_reports import _torque_figures
 
 ROBOT = jaxdyn.samples.chain(2)
 
@@ -53,7 +53,7 @@ def command(data: Path, *more: str) -> list[str]:
 
 
 @pytest.mark.experiments
-def test_an_interrupted_experiment_goes_on(data, capsys, monkeypatch):
+def test_an_experiment_is_interrupted_and_begins_again(data, capsys, monkeypatch):
     folder = data / "results" / "small"
 
     def interrupted(*_, **__):
@@ -62,35 +62,11 @@ def test_an_interrupted_experiment_goes_on(data, capsys, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(_identification.sysid, "fit_inverse_dynamics", interrupted)
         assert identify.main(command(data)) == 130
-    assert "the same command continues" in capsys.readouterr().err
-    assert sorted(x.name for x in (folder / "unfinished").iterdir()) == ["begun.json", "least squares.npz"]
-    # The next run stops in the middle of a fit.
-    with monkeypatch.context() as patch:
-
-        def stopping(self, name, state) -> None:
-            save(self, name, state)
-            if state.round == 2:
-                raise KeyboardInterrupt
-
-        save = FitFiles.save_state
-        patch.setattr(_identification, "SAVE_EVERY", 0.0)
-        patch.setattr(FitFiles, "save_state", stopping)
-        assert identify.main(command(data)) == 130
-    capsys.readouterr()
-    # Other settings are refused, so that results do not mix.
-    assert identify.main(command(data, "--cutoff", "10")) == 2
-    assert "configuration.cutoff was 12.0 and is 10.0" in capsys.readouterr().err
-
-    with monkeypatch.context() as patch:
-        patch.setattr(_identification.sysid, "ordinary_least_squares", interrupted)
-        assert identify.main(command(data, "--urdf")) == 0
-    assert "physical fit: continues in round 2 at step 1" in capsys.readouterr().out
+    assert "interrupted" in capsys.readouterr().err
+    assert sorted(x.name for x in folder.iterdir()) == [".lock"]
+    assert identify.main(command(data, "--urdf")) == 0
     assert sorted(x.name for x in folder.iterdir()) == [".lock", "identified.urdf", "parameters.json"]
-    gone_on = json.loads((folder / "parameters.json").read_text())
-    assert identify.main(command(data, "--no-urdf")) == 0
     whole = json.loads((folder / "parameters.json").read_text())
-    assert gone_on["fits"] == whole["fits"]
-    assert gone_on["held_out_rmse"] == whole["held_out_rmse"]
     # The fit uses both runs and is tested on the third, where only the noise of the torques remains.
     assert whole["fits"]["physical fit"]["status"] == "converged"
     assert whole["held_out_rmse"]["raw torque"]["physical fit"]["all"] < 0.03
@@ -102,84 +78,9 @@ def test_an_interrupted_experiment_goes_on(data, capsys, monkeypatch):
 
     identified = jaxdyn.load_urdf(folder / "identified.urdf")
     np.testing.assert_allclose(
-        identified.inertial_parameters, gone_on["fits"]["physical fit"]["inertial_parameters"], rtol=1e-9, atol=1e-12
+        identified.inertial_parameters, whole["fits"]["physical fit"]["inertial_parameters"], rtol=1e-9, atol=1e-12
     )
-    np.testing.assert_allclose(identified.damping, gone_on["fits"]["physical fit"]["damping"], rtol=1e-9)
-
-
-@pytest.mark.parametrize("effects", [JointEffects(), JointEffects(spring=True)])
-def test_a_kept_fit_is_the_same(effects, tmp_path):
-    arrays = recorded(ROBOT, 0)
-    recording = Recording(**arrays).differentiated()
-    fit = fit_inverse_dynamics(ROBOT, recording, joint_effects=effects, rounds=2)
-    kept = FitFiles(tmp_path / "kept", {"a": 1}, [recording])
-    assert kept.load("fit", ROBOT, effects) is None
-    kept.save("fit", fit)
-    again = kept.load("fit", ROBOT, effects)
-    assert again is not None
-    np.testing.assert_array_equal(again.predict(recording), fit.predict(recording))
-    np.testing.assert_array_equal(again.intervals().standard_error, fit.intervals().standard_error)
-    assert (again.status, again.message, again.samples) == (fit.status, fit.message, fit.samples)
-    changed = Recording(**(arrays | {"tau": arrays["tau"] + 1})).differentiated()
-    with pytest.raises(DataError, match=r"data was .*Delete"):
-        FitFiles(tmp_path / "kept", {"a": 1}, [changed])
-    kept.remove()
-    assert not (tmp_path / "kept").exists()
-
-
-def test_damaged_files_of_fits_are_set_aside_and_begun_anew(tmp_path):
-    recording = Recording(**recorded(ROBOT, 0)).differentiated()
-    effects, states = JointEffects(), []
-    fit = fit_inverse_dynamics(
-        ROBOT, recording, joint_effects=effects, rounds=2, report=lambda step: states.append(step.state)
-    )
-
-    def files() -> FitFiles:
-        return FitFiles(tmp_path / "kept", {"a": 1}, [recording])
-
-    def write(kept: FitFiles) -> None:
-        kept.save("fit", fit)
-        kept.save_state("fit", states[-1])
-
-    def names() -> set[str]:
-        return {path.name for path in (tmp_path / "kept").iterdir()}
-
-    kept = files()
-    write(kept)
-    for name in ("fit.npz", "fit, unfinished.npz"):
-        path = tmp_path / "kept" / name
-        path.write_bytes(path.read_bytes()[:1000])
-        with pytest.warns(UserWarning, match=rf"{name}: cannot be read .*; it is kept as {name}\.damaged"):
-            assert (kept.load("fit", ROBOT, effects) if name == "fit.npz" else kept.load_state("fit")) is None
-    assert names() == {"begun.json", "fit.npz.damaged", "fit, unfinished.npz.damaged"}
-    # Numbers that are not finite, or a folder in the place of a file, are damage as well; earlier files stay.
-    write(kept)
-    with np.load(tmp_path / "kept" / "fit.npz") as archive:
-        np.savez(
-            tmp_path / "kept" / "fit.npz", **{k: x * np.nan if x.dtype == float else x for k, x in archive.items()}
-        )
-    (tmp_path / "kept" / "fit, unfinished.npz").unlink()
-    (tmp_path / "kept" / "fit, unfinished.npz").mkdir()
-    with pytest.warns(UserWarning, match=r"checksum"):
-        assert kept.load("fit", ROBOT, effects) is None
-    with pytest.warns(UserWarning, match=r"IsADirectoryError.*kept as fit, unfinished\.npz\.damaged-2"):
-        assert kept.load_state("fit") is None
-    assert (tmp_path / "kept" / "fit.npz.damaged").stat().st_size == 1000
-    # A damaged beginning costs nothing: the fits beside it say themselves whose they are.
-    write(kept)
-    for text in ("{", "[" * 100000, "[]", "{}", '{"sha256": 3}', ""):
-        (tmp_path / "kept" / "begun.json").write_text(text)
-        with pytest.warns(UserWarning, match=r"begun\.json: cannot be read"):
-            assert files().load("fit", ROBOT, effects) is not None
-    (tmp_path / "kept" / "begun.json").unlink()
-    other = FitFiles(tmp_path / "kept", {"a": 2}, [recording])
-    with pytest.warns(UserWarning, match=r"fit\.npz: .*this job"):
-        assert other.load("fit", ROBOT, effects) is None
-    # What is not of these fits stays.
-    (tmp_path / "kept" / "notes").mkdir()
-    before = names() - {"begun.json"}
-    other.remove()
-    assert names() == before - {"fit, unfinished.npz"}
+    np.testing.assert_allclose(identified.damping, whole["fits"]["physical fit"]["damping"], rtol=1e-9)
 
 
 def test_two_identifications_do_not_share_a_folder(data, capsys):

@@ -121,12 +121,24 @@ def check_against_mujoco(m, world: World) -> None:
     end = world.step(state, control)
     for x, y in zip((end.q, as_mujoco(world, end.q, end.v)), after, strict=False):
         assert np.abs(np.asarray(x) - y).max() < 1e-8 * max(1, np.abs(y).max())
-    found, touched = world.sensors(state, control), 0
+    found, forces, touched = world.sensors(state, control), world.contact_forces(state, control), 0
+    pairs = list(dict.fromkeys(world.contact_names))
+    owners = [pairs.index(name) for name in world.contact_names]
     for i in range(len(qpos)):
         d = mujoco.MjData(m)
         d.qpos, d.qvel, d.ctrl = qpos[i], qvel[i], control[i]
         mujoco.mj_forward(m, d)
         touched += d.ncon
+        ours, theirs = np.zeros((2, len(pairs), 3))
+        np.add.at(ours, owners, np.asarray(forces.force[i]))
+        for k, contact in enumerate(d.contact):
+            f = np.zeros(6)
+            mujoco.mj_contactForce(m, d, k, f)
+            # The feet belong to the lower legs here.
+            names = (m.body(m.geom_bodyid[g]).name.replace("_FOOT", "_LOWER_LEG") for g in contact.geom)
+            where = pairs.index(", ".join(names).replace("world", "ground"))
+            theirs[where] += contact.frame.reshape(3, 3).T @ f[:3]
+        assert np.abs(ours - theirs).max() < 1e-7 * max(1, np.abs(theirs).max())
         for sensor in SENSORS:
             expected, ours = d.sensor(sensor.title).data, np.asarray(found[sensor.title][i])
             assert np.abs(ours - expected).max() < 1e-7 * max(1, np.abs(expected).max()), sensor
@@ -248,7 +260,7 @@ def test_a_world_with_servos_of_joints_takes_their_damping_at_the_end_of_a_step(
     np.testing.assert_allclose(end.v, expected.v, rtol=1e-9)
 
 
-def test_a_world_with_this_librarys_law_is_a_step_with_contacts():
+def test_a_world_with_this_librarys_law_moves_by_the_forces_of_its_contacts():
     robot, law, stops = model(), ContactLaw(stiffness=3e3, friction=0.5), ContactLaw(stiffness=50.0)
     shapes = [ContactShape(f"{leg}_FOOT", jaxdyn.Sphere(0.02)) for leg in LEGS]
     sensors = [
@@ -257,18 +269,14 @@ def test_a_world_with_this_librarys_law_is_a_step_with_contacts():
         Sensor("force", link="FL_LOWER_LEG"),
     ]
     world = World(robot, shapes, law=law, limits=stops, sensors=sensors)
-    contacts = jaxdyn.Contacts(robot, shapes, law=law, limits=stops)
     state = world.state(standing()[1].q, standing()[1].v)
     tau = 0.1 * np.ones(18)
     end = world.step(state, torque=tau)
-    expected = jaxdyn.step(robot, State(state.q, state.v), tau, 1e-3, contacts=contacts)
-    np.testing.assert_allclose(end.q, expected.q, rtol=1e-12)
-    np.testing.assert_allclose(end.v, expected.v, rtol=1e-12, atol=1e-12)
     torques = np.tile(tau, (3, 1))
-    motion = world.rollout(state, torques=torques, steps=3, sensors=True)
-    other = jaxdyn.rollout(robot, State(state.q, state.v), torques, 1e-3, contacts=contacts)
-    np.testing.assert_allclose(motion.q, other.q, rtol=1e-11, atol=1e-12)
-    np.testing.assert_array_equal(motion.contact.iterations, other.contact.iterations)
+    motion = world.rollout(state, torques=torques, sensors=True)
+    np.testing.assert_allclose(motion.q[1], end.q, rtol=1e-11, atol=1e-12)
+    assert motion.contact.converged.all()
+    assert motion.contact.iterations.shape == (3,)
     found = world.sensors(state, torque=tau)
     np.testing.assert_allclose(motion.sensors["force_FL_LOWER_LEG"][0], found["force_FL_LOWER_LEG"], rtol=1e-9)
     a = world.accelerations(state, torque=tau)
@@ -276,9 +284,14 @@ def test_a_world_with_this_librarys_law_is_a_step_with_contacts():
     mujoco.mju_quat2Mat(R, np.array(state.q[3:7] / jnp.linalg.norm(state.q[3:7])))
     felt = a[:3] + np.cross(state.v[3:6], state.v[:3]) + R.reshape(3, 3).T @ [0, 0, 9.81]
     np.testing.assert_allclose(found["accelerometer_base_link"], felt, rtol=1e-9)
-    forces = jaxdyn.contact_forces(robot, contacts, state.q, state.v, after=end.v, dt=1e-3)
+    forces = world.contact_forces(state, torque=tau)
+    assert world.contact_names == tuple(f"{leg}_FOOT" for leg in LEGS)
     np.testing.assert_allclose(found["touch_FL_FOOT"][0], (forces.force[0] * forces.normal[0]).sum(), rtol=1e-9)
     assert found["touch_FL_FOOT"][0] > 1
+    # All of them together, and the torque, balance what accelerates the base, and gravity.
+    own = (jaxdyn.crba(robot, state.q) @ a + jaxdyn.rnea(robot, state.q, state.v, 0 * a, joint_friction=False))[:3]
+    pushed = np.asarray(forces.force.sum(axis=0)) + R.reshape(3, 3) @ tau[:3]
+    np.testing.assert_allclose(R.reshape(3, 3) @ own, pushed, rtol=1e-7)
     assert world.report(state, torque=tau).converged
 
 
@@ -355,7 +368,7 @@ WRONG = {
     "`law` is a str": {"law": "mujoco"},
     "it must be one of 'implicitfast'": {"law": MujocoLaw(), "integrator": "midpoint"},
     "integrator 'implicitfast' is MuJoCo's": {"integrator": "implicitfast"},
-    "limits without contact shapes": {"limits": True},
+    "takes no contacts and no limits": {"limits": True, "integrator": "rk4"},
     "a MujocoLaw is needed": {"law": MujocoLaw(), "limits": ContactLaw()},
     "timestep": {"timestep": 0.0},
     "`contacts.0.` is a Sphere": {"law": MujocoLaw(), "contacts": [jaxdyn.Sphere(0.1)]},

@@ -1,13 +1,16 @@
 """The model zoo compares a few small files, refuses invalid ones, and writes its page."""
 
 import json
+import os
 import re
+import time
 
 import numpy as np
 import pytest
 from urdf_texts import arm, joint, link, robot
 
 from experiments import model_zoo
+from experiments._worker import Worker
 from jaxdyn import cli, load_world
 from jaxdyn.cli import largest_errors, mimic_leaders
 
@@ -28,6 +31,9 @@ SWING = """<mujoco><worldbody><body pos="0 0 1"><freejoint/><geom size="0.1"/>
   <body pos="0.3 0 0"><joint axis="0 1 0" stiffness="2" damping="1" armature="0.1" ref="20"/>
   <geom type="box" size="0.1 0.2 0.3"/></body></body></worldbody></mujoco>"""
 STICKY = SWING.replace("<mujoco>", '<mujoco><option><flag sleep="enable"/></option>')
+MESHES = """<mujoco><asset><mesh name="m" vertex="0 0 0 1 0 0 0 1 0 0 0 1"/></asset><worldbody>
+  <body pos="0 0 1"><joint type="hinge" stiffness="2"/><geom type="mesh" mesh="m"/></body>
+  <body pos="0 3 1"><joint type="slide"/><geom type="mesh" mesh="m"/></body></worldbody></mujoco>"""
 PART = "<mujoco><worldbody><geom size='1'/></worldbody></mujoco>"
 
 
@@ -44,6 +50,7 @@ def files(tmp_path_factory):
     (folder / "mjcf" / "swing.xml").write_text(SWING)
     (folder / "mjcf" / "sticky.xml").write_text(STICKY)
     (folder / "mjcf" / "part.xml").write_text(PART)
+    (folder / "mjcf" / "meshes.xml").write_text(MESHES)
     (folder / "mjcf" / "other.xml").write_text("<sdf/>")
     return folder
 
@@ -55,16 +62,20 @@ def zoo(files):
 
 
 def options(folder, *more: str) -> list[str]:
-    sources = ["--urdf", str(folder / "urdf"), "--mjcf", f"{folder / 'mjcf'}, nothing-of-this-name:here"]
-    sources += ["--steps", "20"]
+    sources = ["--folder", f"{folder / 'urdf'}, {folder / 'mjcf'}, nothing-of-this-name:here", "--steps", "20"]
     written = ["--report", str(folder / "page.md"), "--results", str(folder)]
-    return [*sources, "--states", "2", "--no-gradients", *written, *more]
+    # In this process, so that the tests can change the library.
+    return [*sources, "--states", "2", "--no-gradients", "--seconds", "0", *written, *more]
+
+
+def outcomes_in(folder) -> list[dict]:
+    return [json.loads(line) for line in (folder / "model_zoo" / "outcomes.jsonl").read_text().splitlines()]
 
 
 @pytest.mark.experiments
 def test_every_case_has_an_outcome(zoo):
     folder, status = zoo
-    outcomes = json.loads((folder / "model_zoo" / "outcomes.json").read_text())
+    outcomes = outcomes_in(folder)
     verdicts = {(x["case"]["name"], x["case"]["free_base"]): x["verdict"] for x in outcomes}
     assert verdicts == {
         ("following.urdf", False): "equal",
@@ -73,17 +84,21 @@ def test_every_case_has_an_outcome(zoo):
         ("refused.urdf", True): "refused",
         ("unlimited.urdf", False): "not compared",
         ("unlimited.urdf", True): "not compared",
-        ("part.xml", False): "not compared",
+        ("meshes.xml", False): "refused",
+        ("part.xml", False): "no scene",
         ("sticky.xml", False): "refused",
         ("swing.xml", False): "equal",
     }
     assert status == 0
-    assert all(str(folder) not in x["reason"] for x in outcomes)
+    assert all(str(folder) not in " ".join(x["reasons"]) for x in outcomes)
     assert [x["nv"] for x in outcomes if x["case"]["name"] == "following.urdf"] == [1, 7]
+    apart = {x["case"]["name"]: x["apart_from_contacts"] for x in outcomes}
+    assert (apart["meshes.xml"], apart["sticky.xml"]) == ("equal", "")
     for outcome in outcomes:
         robot = {"mass matrix", "bias", "acceleration"}
-        names = robot if outcome["case"]["kind"] == "urdf" else {"acceleration", "roll-out"}
-        assert set(outcome["errors"]) == (names if outcome["verdict"] == "equal" else set())
+        names = robot if outcome["case"]["kind"] == "urdf" else {"acceleration", "step", "sensors", "roll-out"}
+        compared = "equal" in (outcome["verdict"], outcome["apart_from_contacts"])
+        assert set(outcome["errors"]) == (names if compared else set())
         assert all(0 <= error < 1e-12 for error in outcome["errors"].values())
 
 
@@ -91,16 +106,51 @@ def test_every_case_has_an_outcome(zoo):
 def test_the_page_says_what_and_why(zoo):
     folder, _ = zoo
     page = (folder / "page.md").read_text()
-    assert re.search(r"\| following.urdf \| 1 / 7 \(2 more follow\) \| \de-\d\d \| \de-\d\d \| \d+ / \d+ \|", page)
-    assert "| refused.urdf |  | refused (1) | refused (1) |  |" in page
-    assert "1. joint 'wrist': unknown joint type 'hinge'" in page
-    assert re.search(r"\| unlimited.urdf \| 1 / 7 \| not compared \(2\) \| not compared \(2\) \|", page)
+    assert re.search(r"\| following.urdf \| 1 \(2 more follow\) \| \de-\d\d \|", page)
+    assert "| refused.urdf |  | refused: joint 'wrist': unknown joint type 'hinge'" in page
+    assert "| 2 | joint ...: unknown joint type ...; " in page
+    assert "| unlimited.urdf, free base | 7 | not compared: ValueError" in page
     assert re.search(r"\| swing.xml \| 7 \| \de-\d\d \(20 of 20 steps\) \|", page)
-    assert "nothing moves" in page
-    assert "the flag 'sleep' in <option>" in page
-    assert "0 DIFFERENT" in page
+    assert "| 1 | pairs of geoms of the types mesh and mesh that can touch |" in page
+    assert "Refused scenes without contacts: 1 equal." in page
+    assert "| 1 | the flag ... in <option> |" in page
+    assert "| mjcf | 4 | 1 | 2 | 0 | 0 | 0 | 0 | 1 |" in page
+    assert "| all | 10 | 3 | 4 | 0 | 0 | 0 | 2 | 1 |" in page
     assert "left out: nothing-of-this-name" in page
     assert str(folder) not in page
+
+
+@pytest.mark.experiments
+def test_a_run_goes_on_where_another_one_was_interrupted(zoo, monkeypatch):
+    folder, _ = zoo
+    path = folder / "model_zoo" / "outcomes.jsonl"
+    before = path.read_text()
+    compared = []
+    monkeypatch.setattr(model_zoo, "outcome_of", lambda case, config: compared.append(case.name))
+    path.write_text(before[:-20])
+    with pytest.raises(AttributeError):
+        model_zoo.main(options(folder, "--resume"))
+    path.write_text(before)
+    assert compared == ["swing.xml"]
+
+
+def test_a_process_that_takes_too_long_or_ends_is_replaced():
+    worker = Worker(time.sleep, int, 0.5)
+    with pytest.raises(TimeoutError, match=r"0\.5 s"):
+        worker(100.0)
+    assert worker(0.0) is None
+    worker.end()
+    worker = Worker(os._exit, int, 30.0)
+    with pytest.raises(ChildProcessError, match="has ended"):
+        worker(3)
+
+
+@pytest.mark.experiments
+def test_an_error_that_is_no_refusal_is_a_failure(zoo, monkeypatch, capsys):
+    folder, _ = zoo
+    monkeypatch.setattr(model_zoo, "load_world", lambda path: 1 / 0)
+    assert model_zoo.main(options(folder, "--only", "swing")) == 1
+    assert re.search(r"FAILED +mjcf swing.xml: ZeroDivisionError: division by zero, in ", capsys.readouterr().out)
 
 
 @pytest.mark.experiments
@@ -108,7 +158,7 @@ def test_a_difference_is_the_exit_status(zoo, monkeypatch, capsys):
     folder, _ = zoo
     monkeypatch.setattr(cli, "dynamics", lambda model, states: {"bias": np.ones((2, model.nv))})
     assert model_zoo.main(options(folder, "--only", "following")) == 1
-    assert "**DIFFERENT** bias" in capsys.readouterr().out
+    assert re.search(r"DIFFERENT +urdf following.urdf: bias", capsys.readouterr().out)
 
 
 @pytest.mark.experiments
@@ -117,7 +167,7 @@ def test_a_scene_that_differs_is_the_exit_status(zoo, monkeypatch, capsys):
     stiffer = load_world(SWING.replace('stiffness="2"', 'stiffness="3"'))
     monkeypatch.setattr(model_zoo, "load_world", lambda path: stiffer)
     assert model_zoo.main(options(folder, "--only", "swing")) == 1
-    assert re.search(r"\*\*DIFFERENT\*\* .*passive forces, from joint", capsys.readouterr().out)
+    assert re.search(r"DIFFERENT +mjcf swing.xml: .*passive forces, from joint", capsys.readouterr().out)
 
 
 @pytest.mark.experiments
@@ -125,14 +175,14 @@ def test_a_gradient_that_is_not_finite_is_a_difference(zoo, monkeypatch, capsys)
     folder, _ = zoo
     monkeypatch.setattr(model_zoo, "gradient_is_finite", lambda model, states: False)
     assert model_zoo.main(options(folder, "--only", "following", "--gradients")) == 1
-    assert re.search(r"\*\*DIFFERENT\*\* .*gradient inf", capsys.readouterr().out)
+    assert re.search(r"DIFFERENT +urdf following.urdf: .*gradient inf", capsys.readouterr().out)
 
 
 @pytest.mark.parametrize(
     ("more", "message"),
     [
         (["--only", "nobody"], "no files to compare"),
-        (["--urdf", "/nowhere/at/all"], "/nowhere/at/all is not a folder"),
+        (["--folder", "/nowhere/at/all"], "/nowhere/at/all is not a folder"),
         (["--processes", "0"], "processes is 0"),
         (["--states", "0"], "states is 0"),
     ],

@@ -11,8 +11,8 @@ from scipy.stats import binom
 
 from jaxdyn import BodyInertia, DataError, JaxdynError, Joint, ModelBuilder, ModelError, load_urdf, rnea, samples
 from jaxdyn.sysid import JointEffects, Recording, RecordingWarning, identify_payload
-from jaxdyn.sysid.torques._payload import _linearized, _model
-from jaxdyn.sysid.torques._torque_model import EffectShape, Samples
+from jaxdyn.sysid.torques._payload import PayloadSamples
+from jaxdyn.sysid.torques._torque_model import EffectShape
 
 PAYLOAD = BodyInertia(1.3, (0.02, -0.01, 0.06), ((4e-3, 3e-4, -2e-4), (3e-4, 5e-3, 1e-4), (-2e-4, 1e-4, 2e-3)))
 
@@ -139,14 +139,15 @@ def test_linearized_load_friction_is_that_of_the_equations_of_a_low_pass():
     tau = np.asarray(rnea(model, *(jnp.asarray(x) for x in (q, v, a))))
     recording = Recording(t, q, v, a, tau * (1 + LOAD * np.sign(tau) * np.tanh(v / 0.05)), cutoff=8.0)
     shape = EffectShape.default(np.full(3, 0.05))
-    samples = Samples(model, [recording], JointEffects(load=True), shape)
-    p = np.concatenate([np.ravel(model.inertial_parameters), np.full(samples.layout.size - 30, 0.1)])
-    samples.linearize(_model(samples, p))
-    data, exact, step = _linearized(samples, p), [], 1e-6 * rng.normal(size=p.shape)
-    for x in (p, p + step):
-        samples.linearize(_model(samples, x))
-        exact.append(samples.residuals(x))
-    assert len(exact[0]) < 200
+    added = np.zeros((45, 10))
+    added[20:30] = np.eye(10)
+    samples = PayloadSamples(model, [recording], [recording], JointEffects(load=True), shape, added)
+    p, payload = np.concatenate([np.ravel(model.inertial_parameters), np.full(15, 0.1)]), PAYLOAD.parameters()
+    exact, step = [samples.residuals_at(p, payload)], 1e-6 * rng.normal(size=55)
+    (data,) = samples.compressed()
+    p = np.concatenate([p, payload])
+    exact.append(samples.residuals_at(*np.split(p + step, [45])))
+    assert len(exact[0]) < 400
     # Factors have the sums of squares of the residuals.
     before, after = (np.sum((data.factors @ np.concatenate([x, [1, -1]])) ** 2, axis=1) for x in (p, p + step))
     squares = [np.sum(x**2, axis=0) for x in exact]

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from jaxdyn import (
-    Contacts,
     ContactShape,
     Model,
     ShapeError,
@@ -70,8 +69,8 @@ def world() -> World:
     )
 
 
-def contacts() -> Contacts:
-    return Contacts(pendulum(), [ContactShape("rod", Sphere(0.1))])
+def with_contacts() -> World:
+    return World(pendulum(), [ContactShape("rod", Sphere(0.1))])
 
 
 def actuation() -> simulate.Actuation:
@@ -108,7 +107,7 @@ RESULTS = {
     ),
     "State of a world": (lambda: world().state(), r"State\(q \[1\], v \[1\]\)", r"time +0 s"),
     "Problem": (problem, r"Problem\(8 stages, nx = 2, nu = 1\)", r"stage costs +1 StateResidual"),
-    "Contacts": (contacts, r"Contacts\(1 contacts of 1 shapes\)", r"surface +Plane"),
+    "World with contacts": (with_contacts, r"World\(1 moving", r"contacts +1\n[\s\S]*surface +Plane"),
     "Actuation": (actuation, r"Actuation\(2 blocks: Gear, EffortLimits\)", r"Gear +ratio 3"),
     "Recording": (recording, r"Recording\('<swing>', 5\.9[0-9]+ s, 5[0-9]+ samples, 100 per second\)", "tau"),
     "Solution": (solution, r"Solution\(converged, cost [0-9.]+, [0-9]+ iterations\)", "violation"),
@@ -162,7 +161,6 @@ def test_results_print_what_a_person_asks_first(name):
         "State",
         "World",
         "Problem",
-        "Contacts",
         "Solution",
         "Trajectory",
         "IKSolution",

@@ -117,18 +117,18 @@ print("passed")
 """
 CONTACTS = """
 model = jaxdyn.samples.cube()
-contacts = jaxdyn.Contacts(model, [jaxdyn.ContactShape("cube", jaxdyn.Cylinder(0.05, 0.05))])
+world = jaxdyn.World(model, [jaxdyn.ContactShape("cube", jaxdyn.Cylinder(0.05, 0.05))])
 q = np.tile([0, 0, 0.049, 1, 0, 0, 0], (16, 1))
 q[:, 4] = 0.1 * np.arange(16)
 v, tau = rng.normal(size=(16, 6)), np.zeros((16, steps, 6))
-want = jaxdyn.rollout(model, State(q, v), tau, 1e-3, contacts=contacts)
+want = world.rollout(State(q, v), torques=tau)
 rest = RolloutOptions(check=True, sharding=split)
-got = jaxdyn.rollout(model, State(q, v), tau, 1e-3, contacts=contacts, options=rest)
+got = world.rollout(State(q, v), torques=tau, options=rest)
 same((got.q, got.contact.error > 1e-8), (want.q, want.contact.error > 1e-8))
 assert got.contact.error.sharding.is_equivalent_to(split, 2)
 # No element waits for those of other devices.
-only = {"contacts": contacts, "options": RolloutOptions(sharding=split)}
-roll = jax.jit(lambda s, u: jaxdyn.rollout(model, s, u, 1e-3, **only))
+only = RolloutOptions(sharding=split)
+roll = jax.jit(lambda s, u: world.rollout(s, torques=u, options=only))
 assert not communicates(roll.lower(State(put(q), put(v)), put(tau)).compile())
 print("passed")
 """

@@ -6,7 +6,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 
 import jaxdyn
@@ -38,8 +37,8 @@ from jaxdyn.sysid.rollouts._arrow import (
     solve_normal,
 )
 from jaxdyn.sysid.rollouts._recorded_rollouts import cut_recordings
-from jaxdyn.sysid.rollouts._robust_loss import RobustLoss
 from jaxdyn.sysid.rollouts._shooting import (
+    RobustLoss,
     ShootingProblem,
     ShootingState,
     displace,
@@ -503,26 +502,6 @@ def test_what_swinging_alone_does_not_tell():
     value, lower, upper = held.interval(lambda m: m.joint_placement[1, 2])
     assert lower <= exact.joint_placement[1, 2] <= upper
     assert upper - lower < 0.02 * abs(value)
-
-
-@pytest.mark.slow
-def test_an_optimizer_of_optax_descends_to_the_same_minimum():
-    data = pendulum_recording()
-    newton = fit_recordings(driven_pendulum(), data, segment=0.25)
-    slow = fit_recordings(
-        driven_pendulum(), data, segment=0.25, optimizer=optax.adam(0.03), max_iterations=300, tolerance=0.0
-    )
-    assert slow.status == Status.OUT_OF_ITERATIONS
-    assert "300 were too few" in slow.message
-    # Steps of next to no length change nothing, and the minimum is far.
-    still = fit_recordings(
-        driven_pendulum(), data, segment=0.25, optimizer=optax.sgd(1e-12), max_iterations=3, tolerance=1e-3
-    )
-    assert still.status == Status.OUT_OF_ITERATIONS
-    assert still.step_left > 1
-    np.testing.assert_allclose(newton.robot.model.damping, 0.2, rtol=0.05)
-    for value in (lambda r: r.model.damping, lambda r: r.actuation.blocks[0].ratio):
-        np.testing.assert_allclose(value(slow.robot), value(newton.robot), rtol=0.02)
 
 
 @pytest.mark.slow

@@ -18,7 +18,6 @@ from jaxdyn.sysid import (
     JointEffects,
     JointEffectValues,
     Recording,
-    TorqueFitState,
     base_parameters,
     bootstrap,
     cross_validate,
@@ -151,41 +150,6 @@ def test_robust_losses_do_not_mind_outliers():
         ordinary_least_squares(prior, data, loss="hubber")  # pyright: ignore[reportArgumentType]
 
 
-@pytest.mark.parametrize("loss", ["squared", "huber"])
-def test_an_interrupted_fit_goes_on_to_the_same_end(loss):
-    truth, prior, values = robot_with_effects()
-    data = smooth_motion(truth, values, 1)
-    data = dataclasses.replace(data, tau=data.tau + 0.05 * np.random.default_rng(3).standard_t(2, data.tau.shape))
-    effects = dataclasses.replace(EFFECTS, stribeck=False, friction_delay=["joint0"], gain=["joint2"])
-
-    def fit(**more):
-        chosen = {"prior_weight": CandidateWeights((0.1, 10.0), folds=2), "rounds": 4, "loss": loss}
-        return fit_inverse_dynamics(
-            prior,
-            data,
-            joint_effects=effects,
-            friction_velocity=V_SCALE,
-            **chosen,
-            **more,
-        )
-
-    steps = []
-    whole = fit(report=steps.append)
-    assert whole.rounds > 2
-    for index in (0, len(steps) // 2, len(steps) - 1):
-        saved, remaining = steps[index].state.arrays(), []
-        again = fit(state=TorqueFitState.from_arrays(saved), report=remaining.append)
-        assert index + len(remaining) == len(steps)
-        np.testing.assert_array_equal(again.parameters, whole.parameters)
-        np.testing.assert_array_equal(again.sigma, whole.sigma)
-        assert (again.iterations, again.rounds, again.message) == (whole.iterations, whole.rounds, whole.message)
-        assert again.status == whole.status
-    with pytest.raises(DataError, match="another fit"):
-        fit_inverse_dynamics(prior, data, state=steps[0].state)
-    with pytest.raises(DataError, match="sigma is missing"):
-        TorqueFitState.from_arrays({k: v for k, v in steps[0].state.arrays().items() if k != "sigma"})
-
-
 def test_base_parameters_in_words():
     truth, prior, offset = truth_and_prior()
     base = base_parameters(prior)
@@ -298,7 +262,7 @@ def test_the_fit_is_the_optimum_of_the_semidefinite_program():
     data = dataclasses.replace(data, tau=data.tau + np.random.default_rng(22).normal(size=(100, 3)))
     samples = Samples(prior, data, JointEffects(), EffectShape.default(np.full(3, V_SCALE)))
     problem = start_at(prior, samples, 0.3, 0.2).with_data(samples.compressed()[0], np.full(3, 0.5), samples.layout)
-    optimum = minimize(problem, problem.prior, 100, lambda *_: None)
+    optimum = minimize(problem, problem.prior, 100)
     assert optimum.status == Status.CONVERGED
     assert optimum.steps < 100
     assert optimum.cost == pytest.approx(convex_optimum(problem), rel=1e-6)

@@ -83,9 +83,9 @@ def test_panda_fit_is_the_optimum_of_the_semidefinite_program():
     samples = Samples(model, train, JointEffects(), EffectShape.default(np.full(model.nv, FRICTION_VELOCITY)))
     (data,) = samples.compressed()
     start = start_at(model, samples, 0.1, 0.1)
-    first = minimize(start.with_data(data, samples.torque_scale, samples.layout), start.prior, 200, lambda *_: None)
+    first = minimize(start.with_data(data, samples.torque_scale, samples.layout), start.prior, 200)
     problem = start.with_data(data, data.residual_rms(first.point.parameters()), samples.layout)
-    optimum = minimize(problem, start.prior, 200, lambda *_: None)
+    optimum = minimize(problem, start.prior, 200)
     assert optimum.status == Status.CONVERGED
     assert optimum.steps < 100
     assert optimum.cost == pytest.approx(convex_optimum(problem), rel=1e-6)

@@ -88,6 +88,19 @@ def test_inertias_are_written_and_what_follows_from_them_is_named():
     assert mujoco.MjModel.from_xml_string(text).body("bthigh").mass[0] == pytest.approx(float(model.mass[3]), abs=1e-12)
 
 
+def test_constants_that_have_followed_the_inertias_are_those_of_the_compiler():
+    path = path_of("gymnasium", "half_cheetah")
+    world = load_world(path)
+    model = world.model.with_link_parameters("bthigh", 1.7 * world.model.link_parameters("bthigh"))
+    changed = world.with_model(model)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", LeftOutWarning)
+        again = load_world(to_mjcf(changed, template=path))
+    for pairs, new, old in zip(*(x.parts.constraints.contacts.pairs for x in (world, changed, again)), strict=True):
+        assert not np.array_equal(pairs.weight, new.weight)
+        np.testing.assert_allclose(new.weight, old.weight, rtol=1e-9)
+
+
 def test_files_of_meshes_keep_their_places(tmp_path):
     trimesh = pytest.importorskip("trimesh")
     (tmp_path / "meshes").mkdir()

@@ -1,6 +1,7 @@
 """Arguments of a wrong kind, such as texts, None, objects, ragged lists and complex numbers, are errors of the library
 that name the function and the argument."""
 
+import dataclasses
 import functools
 import inspect
 import itertools
@@ -230,11 +231,11 @@ NUMBERS = {
     "placement": (lambda placement: jaxdyn.ModelBuilder().add_body("b", placement=placement), {"placement": None}),
     "inertia": (lambda inertia: jaxdyn.ModelBuilder().add_body("b", inertia=inertia), {"inertia": None}),
     "contacts": (
-        functools.partial(jaxdyn.Contacts, samples.cube(), [jaxdyn.ContactShape("cube", jaxdyn.Sphere(0.1))]),
-        {"law": None, "limits": None, "options": None, "surface": "ground", "pairs": "all"},
+        functools.partial(jaxdyn.World, samples.cube(), [jaxdyn.ContactShape("cube", jaxdyn.Sphere(0.1))]),
+        {"law": None, "limits": False, "options": None, "surface": "ground", "pairs": "all"},
     ),
-    "shape": (lambda shape: jaxdyn.Contacts(samples.cube(), [jaxdyn.ContactShape("cube", shape)]), {"shape": 1}),
-    "shapes": (functools.partial(jaxdyn.Contacts, samples.cube()), {"shapes": []}),
+    "shape": (lambda shape: jaxdyn.World(samples.cube(), [jaxdyn.ContactShape("cube", shape)]), {"shape": 1}),
+    "shapes": (functools.partial(jaxdyn.World, samples.cube()), {"contacts": []}),
     "axis": (lambda axis: jaxdyn.ModelBuilder().add_body("b", joint=jaxdyn.Joint(axis=axis)), {"axis": np.ones(3)}),
 }
 
@@ -281,11 +282,19 @@ def world() -> jaxdyn.World:
     )
 
 
+def test_worlds_have_no_other_fields_by_replacement(world):
+    for kind in (world, jaxdyn.World(MODEL)):
+        with pytest.raises(JaxdynError, match=r"equinox\.tree_at\(.*with_model, with_timestep"):
+            dataclasses.replace(kind, options=jaxdyn.SolverOptions(3))
+
+
 def test_worlds_name_the_argument(world):
     state = world.state()
     q, v, u, f = np.zeros(1), np.zeros(1), np.zeros(1), np.zeros((2, 6))
     forces = {"state": state, "control": u, "torque": v, "wrenches": f}
-    functions = dict.fromkeys(("accelerations", "step", "sensors", "report", "constraint_forces"), forces)
+    functions = dict.fromkeys(
+        ("accelerations", "step", "sensors", "report", "constraint_forces", "contact_forces"), forces
+    )
     functions["state"] = {"q": q, "v": v}
     functions["rate"] = {"t": 0.0, "state": state, "control": u}
     functions["rollout"] = {"state": state, "controls": u[None], "torques": v[None], "wrenches": f[None]}

@@ -122,31 +122,36 @@ def _build(kind: Any, values: dict[str, Any], path: str, prefix: str) -> Any:
 
 
 def _value(kind: Any, value: Any, path: str, key: str) -> Any:
-    if dataclasses.is_dataclass(kind):
-        if isinstance(value, dict):
-            return _build(kind, value, path, key + ".")
-        expected = "a table"
-    elif typing.get_origin(kind) is typing.Literal:
-        if value in typing.get_args(kind):
-            return value
-        expected = "one of " + ", ".join(repr(x) for x in typing.get_args(kind))
-    elif typing.get_origin(kind) is tuple:
-        kinds = typing.get_args(kind)
-        if isinstance(value, list) and kinds[1:] == (...,):
-            kinds = kinds[:1] * len(value)
-        if isinstance(value, list) and len(value) == len(kinds):
+    """Return a value of a file as the type that its key has. **Raises** `DataError` for one of another type."""
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if dataclasses.is_dataclass(kind) and isinstance(value, dict):
+        return _build(kind, value, path, key + ".")
+    if origin is dict and isinstance(value, dict):
+        return {name: _value(inner[1], x, path, f"{key}.{name}") for name, x in value.items()}
+    if origin is tuple and isinstance(value, list):
+        kinds = inner[:1] * len(value) if inner[1:] == (...,) else inner
+        if len(value) == len(kinds):
             return tuple(_value(k, x, path, f"{key}[{i}]") for i, (k, x) in enumerate(zip(kinds, value, strict=True)))
-        expected = "a list" if kinds[1:] == (...,) else f"a list of {len(kinds)}"
-    elif typing.get_origin(kind) is dict:
-        if isinstance(value, dict):
-            return {name: _value(typing.get_args(kind)[1], x, path, f"{key}.{name}") for name, x in value.items()}
-        expected = "a table"
-    elif kind is float and isinstance(value, int | float) and not isinstance(value, bool):
-        if abs(value) <= sys.float_info.max:
-            return float(value)
-        expected = "a finite number"
-    elif kind in (int, str, bool) and type(value) is kind:
+    if kind is float and _is_number(value) and abs(value) <= sys.float_info.max:
+        return float(value)
+    if (origin is typing.Literal and value in inner) or (kind in (int, str, bool) and type(value) is kind):
         return value
-    else:
-        expected = f"a value of type {getattr(kind, '__name__', kind)}"
-    raise DataError(f"{path}: {key} is {value!r}, but {expected} is needed")
+    raise DataError(f"{path}: {key} is {value!r}, but {_expected(kind, value)} is needed")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _expected(kind: Any, value: Any) -> str:
+    """Say what is needed in the place of a value."""
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if dataclasses.is_dataclass(kind) or origin is dict:
+        return "a table"
+    if origin is typing.Literal:
+        return "one of " + ", ".join(repr(x) for x in inner)
+    if origin is tuple:
+        return "a list" if inner[1:] == (...,) else f"a list of {len(inner)}"
+    if kind is float and _is_number(value):
+        return "a finite number"
+    return f"a value of type {getattr(kind, '__name__', kind)}"

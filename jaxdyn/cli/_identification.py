@@ -1,22 +1,18 @@
 """Identification of a robot's inertias, friction and rotor inertias from recordings of its motion and torques.
 
 On held-out data it compares the parameters of the robot's file, ordinary least squares, and the physically consistent
-fit. It writes parameters.json, torque.png, report.html and, on request, identified.urdf. After an interruption the same
-configuration continues where it stopped.
+fit. It writes parameters.json, torque.png, report.html and, on request, identified.urdf.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import json
-import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
 from jaxdyn import sysid
@@ -33,121 +29,39 @@ from jaxdyn.cli._identification_data import (
 from jaxdyn.cli._progress import ProgressBar, announce
 from jaxdyn.cli._result_files import (
     alone_in,
-    begin,
-    digest_of_arrays,
-    digest_of_json,
-    read_checkpoint,
-    set_aside,
-    write_checkpoint,
     write_durably,
     write_json,
 )
 from jaxdyn.model import Model
 from jaxdyn.viz import plot_torques
 
-SAVE_EVERY = 1.0
-"""Seconds of work that an interruption may cost; a step takes milliseconds."""
-_BEGUN = "begun.json"
 BEFORE, LINEAR, PHYSICAL = "before", "least squares", "physical fit"
-# These keys may change between an interruption and the next run: they do not change the fits.
-_KEYS_OF_RESULTS = ("results", "plot", "report", "bootstrap", "urdf", "force")
 
 _RELATIVE = {"held_out_relative": "filtered torque", "held_out_relative_raw": "raw torque"}
 """The keys of the held-out errors relative to the torque's norm, with the torque of each."""
 # The fit does not carry over to held-out data where its error is this many times larger, and not just rounding.
 _TIMES_LARGER, _EXACT = 2.0, 1e-6
 LEAVES = ("inertial_parameters", "armature", "damping", "friction", "friction_velocity")
-"""The fields of a model that a fit changes; with springs or lengths as effects, it changes some of `_OTHERS` too."""
+"""The fields of a model that every fit changes."""
 _LENGTHS = ("joint_placement", "loop_placement1", "loop_placement2")
-_OTHERS = ("stiffness", "spring_reference", *_LENGTHS)
 
 type Fits = dict[str, sysid.InverseDynamicsFit]
 type Errors = dict[str, dict[str, np.ndarray]]
 """The root mean square error of each joint, N m, by the torque compared with and by the fit."""
 
 
-class FitFiles:
-    """The fits of one configuration and one set of data in a folder, by name, and the states of unfinished fits. A file
-    that is damaged, or of other fits, is set aside with a warning, and its fit begins anew. **Raises** `DataError` if
-    the folder was begun with another configuration or other data."""
-
-    def __init__(self, folder: Path, configuration: dict, recordings: list[sysid.Recording]):
-        self.folder = folder
-        named = [(f"{k}.{x}", getattr(r, x)) for k, r in enumerate(recordings) for x in ("t", "q", "tau")]
-        arrays = {name: x for name, x in named if x is not None}
-        if os.path.lexists(folder) and not folder.is_dir():
-            set_aside(folder, "not a folder")
-        folder.mkdir(parents=True, exist_ok=True)
-        content = {"configuration": configuration, "data": digest_of_arrays(arrays)}
-        begin(folder / _BEGUN, content, "its fits are of that only", f"Delete {folder} to start again")
-        self._job, self._names = digest_of_json(content), [_BEGUN]
-
-    def load(self, name: str, before: Model, effects: sysid.JointEffects) -> sysid.InverseDynamicsFit | None:
-        """Return the finished fit `name`, or None."""
-        self._names += [f"{name}.npz", _unfinished(name)]
-        return read_checkpoint(self.folder / f"{name}.npz", self._job, lambda arrays: _fit_of(arrays, before, effects))
-
-    def load_state(self, name: str) -> sysid.TorqueFitState | None:
-        """Return the state of the unfinished fit `name`, or None."""
-        return read_checkpoint(self.folder / _unfinished(name), self._job, sysid.TorqueFitState.from_arrays)
-
-    def save(self, name: str, fit: sysid.InverseDynamicsFit) -> None:
-        """Write a finished fit."""
-        fields = {x: value for x, value in vars(fit).items() if x not in ("model", "before", "effects", "values")}
-        numbers = {x: value for x, value in fields.items() if isinstance(value, np.ndarray)}
-        leaves = {x: getattr(fit.model, x) for x in (*LEAVES, *_OTHERS) if getattr(fit.model, x) is not None}
-        parts = {"model": leaves, "values": vars(fit.values), "fit": numbers}
-        arrays = {f"{part}.{x}": value for part, content in parts.items() for x, value in content.items()}
-        arrays["others"] = np.array(json.dumps({x: value for x, value in fields.items() if x not in numbers}))
-        write_checkpoint(self.folder / f"{name}.npz", arrays, self._job)
-
-    def save_state(self, name: str, state: sysid.TorqueFitState) -> None:
-        """Write the state of an unfinished fit."""
-        write_checkpoint(self.folder / _unfinished(name), state.arrays(), self._job)
-
-    def remove(self) -> None:
-        """Delete the files of these fits, after the last one, and the folder if nothing else is in it."""
-        for name in self._names:
-            (self.folder / name).unlink(missing_ok=True)
-        others = sorted(path.name for path in self.folder.iterdir())
-        if others:
-            print(f"{self.folder} stays, with what is not of these fits: {', '.join(others)}")
-        else:
-            self.folder.rmdir()
-
-
-def _unfinished(name: str) -> str:
-    """Return the file of the state of an unfinished fit."""
-    return f"{name}, unfinished.npz"
-
-
-def _fit_of(arrays: dict[str, np.ndarray], before: Model, effects: sysid.JointEffects) -> sysid.InverseDynamicsFit:
-    others, parts = json.loads(str(arrays.pop("others"))), {}
-    for name, x in arrays.items():
-        part, _, field = name.partition(".")
-        parts.setdefault(part, {})[field] = x
-    leaves = {name: jnp.asarray(x, before.dtype) for name, x in parts["model"].items()}
-    model, values = dataclasses.replace(before, **leaves), sysid.JointEffectValues(**parts["values"])
-    return sysid.InverseDynamicsFit(model, before, effects, values, **parts["fit"], **others)
-
-
 def identify(config: IdentifyConfig) -> dict[str, Any]:
     """Identify, print, and write `<results>/<name>/`; returns the content of `parameters.json`. **Raises** `DataError`
     if another process is writing there."""
-    try:
-        model = load_robot(config.robot, ("arm",), without=config.robot_without).with_locked_joints(config.locked)
-        data = load_data(config, physical_start(model))
-        folder = config.make_folder()
-        with alone_in(folder):
-            return _identify(config, folder, model, data)
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt("interrupted; the same command continues where it stopped") from None
+    model = load_robot(config.robot, ("arm",), without=config.robot_without).with_locked_joints(config.locked)
+    data = load_data(config, physical_start(model))
+    folder = config.make_folder()
+    with alone_in(folder):
+        return _identify(config, folder, model, data)
 
 
 def _identify(config: IdentifyConfig, folder: Path, model: Model, data: IdentificationData) -> dict[str, Any]:
-    kept = {k: v for k, v in dataclasses.asdict(config).items() if k not in _KEYS_OF_RESULTS}
-    files = FitFiles(folder / "unfinished", kept, list(data.plan.recordings))
-    fits, seconds = _run_fits(config, model, data, files)
+    fits, seconds = _run_fits(config, model, data)
     held_out = _held_out(config, data)
     errors = {
         kind: {name: x.evaluate(recording).rms_error for name, x in fits.items()}
@@ -164,14 +78,11 @@ def _identify(config: IdentifyConfig, folder: Path, model: Model, data: Identifi
     if config.plot:
         found = {name: x.evaluate(data.held_out.data) for name, x in fits.items()}
         draw_torques(folder / "torque.png", config, model, data, found)
-    files.remove()
     return out
 
 
-def _run_fits(
-    config: IdentifyConfig, model: Model, data: IdentificationData, files: FitFiles
-) -> tuple[Fits, dict[str, float]]:
-    """Return the fits, by name, and the wall times of those that were not in the files, s."""
+def _run_fits(config: IdentifyConfig, model: Model, data: IdentificationData) -> tuple[Fits, dict[str, float]]:
+    """Return the fits, and their wall times (s), by name."""
     plan = data.plan
     common: dict[str, Any] = {"friction_velocity": config.friction_velocity, "shape": plan.shape}
     # Least squares takes the lengths that the first fit of the plan has found.
@@ -180,46 +91,31 @@ def _run_fits(
     common["joint_effects"] = plan.joint_effects
     seconds: dict[str, float] = {}
 
-    def finish(
-        name: str, before: Model, options: dict[str, Any], fit: Callable[[], sysid.InverseDynamicsFit]
-    ) -> sysid.InverseDynamicsFit:
-        out = files.load(name, before, options["joint_effects"])
-        if out is None:
-            began = time.perf_counter()
-            out = fit()
-            seconds[name] = time.perf_counter() - began
-            files.save(name, out)
+    def timed(name: str, fit: Callable[[], sysid.InverseDynamicsFit]) -> sysid.InverseDynamicsFit:
+        began = time.perf_counter()
+        out = fit()
+        seconds[name] = time.perf_counter() - began
         return out
 
     announce("compiling, and fitting by least squares and with physical links")
-    linear = finish(LINEAR, believed, known, lambda: sysid.ordinary_least_squares(believed, plan.recordings, **known))
-    physical = finish(PHYSICAL, plan.start, common, lambda: _fit_physical(config, plan, common, files))
+    linear = timed(LINEAR, lambda: sysid.ordinary_least_squares(believed, plan.recordings, **known))
+    physical = timed(PHYSICAL, lambda: _fit_physical(config, plan, common))
     times = ", ".join(f"{name} {x:.1f} s" for name, x in seconds.items())
     print(
         f"physical fit: {physical.status.text}; {physical.iterations} steps, {physical.rounds} rounds; least squares: "
-        f"{linear.status.text}\nwall time, compilation included: {times or 'none, all fits were finished before'}"
+        f"{linear.status.text}\nwall time, compilation included: {times}"
     )
     return {BEFORE: sysid.InverseDynamicsFit.unfitted(model), LINEAR: linear, PHYSICAL: physical}, seconds
 
 
-def _fit_physical(
-    config: IdentifyConfig, plan: sysid.Plan, common: dict[str, Any], files: FitFiles
-) -> sysid.InverseDynamicsFit:
-    """Run the physically consistent fit, or continue it, with its state in a file."""
-    state = files.load_state(PHYSICAL)
-    if state is not None:
-        print(f"physical fit: continues in round {state.round} at step {state.step}")
-    saved = -np.inf
+def _fit_physical(config: IdentifyConfig, plan: sysid.Plan, common: dict[str, Any]) -> sysid.InverseDynamicsFit:
+    """Run the physically consistent fit."""
     with ProgressBar(desc=PHYSICAL, unit=" steps", mininterval=0.1) as bar:
 
         def report(step: sysid.Step) -> None:
-            nonlocal saved
             decrease = f"{step.expected_decrease:.1e}"
             bar.set_postfix(round=step.round, cost=f"{step.cost:.6g}", expected_decrease=decrease, refresh=False)
             bar.update()
-            if time.perf_counter() - saved >= SAVE_EVERY:
-                files.save_state(PHYSICAL, step.state)
-                saved = time.perf_counter()
 
         return sysid.fit_inverse_dynamics(
             plan.start,
@@ -228,7 +124,6 @@ def _fit_physical(
             rounds=config.rounds,
             max_iterations=config.max_iterations,
             report=report,
-            state=state,
             **common,
         )
 

@@ -14,8 +14,7 @@ from jaxdyn.cli._identification_data import IdentifyConfig
 HELP = """Identify a robot's inertias, friction and rotor inertias from recordings of its motion and torques.
 
 On a part of the data that no fit sees, compares the robot's file, ordinary least squares, and a fit whose every link is
-physical. Writes parameters.json, torque.png and report.html into RESULTS/NAME. After an interruption the same command
-continues where it stopped."""
+physical. Writes parameters.json, torque.png and report.html into RESULTS/NAME."""
 EXAMPLES = """
   A simulated arm, which needs no file:
     jaxdyn identify --name try --robot arm --recording simulated --fit-start 0 --fit-stop 14 --test-stop 20

@@ -25,7 +25,7 @@ EXAMPLES = """
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options:
+class PlayOptions:
     folder: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="DIR")]
     """A folder that jaxdyn train has written."""
     film: str = ""
@@ -42,7 +42,7 @@ class Options:
 
 def main(arguments: Sequence[str]) -> None:
     """Run the command with its arguments."""
-    options = parse_options(Options, arguments, "jaxdyn play", HELP, EXAMPLES)
+    options = parse_options(PlayOptions, arguments, "jaxdyn play", HELP, EXAMPLES)
     require_positive(options.seconds, "seconds")
     from jaxdyn import learn
     from jaxdyn.viz import Viewer, film_path, save_video

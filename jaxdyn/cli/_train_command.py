@@ -30,7 +30,7 @@ ENVIRONMENT = "environment.json"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options:
+class TrainOptions:
     env: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="ENVIRONMENT")]
     """The name of an environment: cartpole_swingup, hopper, half_cheetah, walker, ant, ..."""
     algorithm: Literal["shac", "ahac", "apg"] = "shac"
@@ -49,7 +49,7 @@ class Options:
 
 def main(arguments: Sequence[str]) -> None:
     """Run the command with its arguments."""
-    options = parse_options(Options, arguments, "jaxdyn train", HELP, EXAMPLES)
+    options = parse_options(TrainOptions, arguments, "jaxdyn train", HELP, EXAMPLES)
     from jaxdyn import learn
 
     env = learn.environment(options.env)

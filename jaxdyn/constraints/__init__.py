@@ -4,7 +4,6 @@ from jaxdyn.constraints._mimic import mimic_rows
 from jaxdyn.constraints._projection import (
     ACCELERATIONS,
     CORRECTIONS,
-    FILTERED,
     ProximalFactors,
     project_accelerations,
     proximal_solve,

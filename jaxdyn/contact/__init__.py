@@ -1,20 +1,17 @@
 """Contacts: the law, shapes, and the equations of a step."""
 
-from jaxdyn.contact._contacts import Contacts
+from jaxdyn.contact._contacts import ShapeContacts
 from jaxdyn.contact._file_shapes import ContactShapes, load_contact_shapes
 from jaxdyn.contact._law import ContactLaw
 from jaxdyn.contact._mujoco_law import MujocoLaw
 from jaxdyn.contact._pairs import ContactPair, ContactShape, Member, chosen_pairs
 from jaxdyn.contact._step import (
     ContactForces,
-    accelerations_of_contact,
     contact_accelerations,
-    contact_forces,
-    contact_step,
     contact_wrenches,
     end_of_step,
-    in_axes_of_start,
-    require_contact,
+    forces_of_step,
+    moved_straight,
     straight_motion,
     turning_rate,
     with_vector,
@@ -26,8 +23,6 @@ __all__ = [
     "ContactPair",
     "ContactShape",
     "ContactShapes",
-    "Contacts",
     "MujocoLaw",
-    "contact_forces",
     "load_contact_shapes",
 ]

@@ -15,7 +15,7 @@ import numpy as np
 from jax.core import Tracer
 
 from jaxdyn import _printing as printing
-from jaxdyn._errors import ModelError, checking_arguments
+from jaxdyn._errors import ModelError
 from jaxdyn._types import Array, Float
 from jaxdyn.algorithms.recursions import Robot, body_poses
 from jaxdyn.contact._law import ContactLaw
@@ -63,8 +63,9 @@ class _Touching(NamedTuple):
     names: tuple[str, ...]
 
 
-class Contacts(eqx.Module):
-    """The contacts of a robot with the world and of its links with each other, for `step` and `rollout`.
+class ShapeContacts(eqx.Module):
+    """The contacts of the shapes of a `World` with its surface and with each other under a `ContactLaw`, and the stops
+    of its joints.
 
     Sizes and placements of shapes, the surface, and the numbers of the laws are arrays: gradients reach them, new
     values do not compile again, and they may have leading batch axes.
@@ -79,7 +80,6 @@ class Contacts(eqx.Module):
     pairs: tuple[PairGroup, ...] = eqx.field(static=True)
     options: SolverOptions = eqx.field(static=True)
 
-    @checking_arguments
     def __init__(
         self,
         model: Model,
@@ -91,35 +91,18 @@ class Contacts(eqx.Module):
         pairs: Sequence[ContactPair | tuple[str, str]] | Literal["all"] = (),
         apart: Sequence[str | tuple[str, str]] = (),
     ):
-        """The contacts of these shapes on links of the model with a surface, `"ground"` for the plane `z = 0` or None
-        for no surface, under `law` where a shape has none of its own. `options` say how a step is solved.
-
-        With `pairs`, the shapes of two links touch each other: a `ContactPair` for each two links, or their names;
-        `"all"` for all shapes on different bodies that no joint connects, other than a free one or one of the world, as
-        in Drake. `apart` names links whose shapes touch no other link all the same, and pairs of links that do not
-        touch each other. Shapes that are fixed in the world, such as a table, touch the shapes that they have pairs
-        with, and not the surface.
-
-        With `limits`, joints have stops at their limits (`Model.position_lower`, `position_upper`), for each of their
-        coordinates that is a length or an angle: normal forces of this law, in N m/rad and s/rad where the coordinate
-        is an angle. Without, they pass their limits.
-
-        **Raises** `ModelError` without shapes or contacts; for a shape that touches neither the surface nor another
-        one; for a pair or a link of `apart` without shapes; for pairs of one body, of two fixed links, or of shapes
-        that have no pairs, all of which it names; and for a placement that is not a pose; `UnknownNameError` for a
-        link; `ShapeError`.
-        """
-        if not shapes:
-            raise ModelError("Contacts needs at least one ContactShape; leave contacts=None for a step without contact")
+        """See `World` for the arguments, and for what is raised."""
         table = _Laws(law)
         self.groups, members = _grouped(model, shapes, table)
         self.surface = _surface(surface)
         chosen, apart_from_others = chosen_pairs(model, members, pairs, apart)
         self.pairs = grouped_pairs(chosen, lambda g: self.groups[g].kind_and_size(), table.place)
         self.limits = limits
-        self.options = SolverOptions() if options is None else options
-        self.laws = jax.tree.map(lambda *x: _stacked(x, jnp.result_type(*x), -1), *table.laws)
-        self._require_use(apart_from_others)
+        self.options = options or SolverOptions()
+        laws = table.laws or [table.common]
+        self.laws = jax.tree.map(lambda *x: _stacked(x, jnp.result_type(*x), -1), *laws)
+        if shapes:
+            self._require_use(apart_from_others)
 
     def _require_use(self, apart: set[tuple[int, int]]) -> None:
         """Raise `ModelError` for shapes that touch nothing, other than those that are kept apart."""
@@ -145,8 +128,11 @@ class Contacts(eqx.Module):
         """The link of each contact, or both links of a pair, in the order of all results."""
         return self.touching.names
 
-    def printed(self) -> printing.Facts:
-        """The facts that `print` shows."""
+    def facts(self) -> dict[str, str]:
+        """Return the facts that `print` shows of a world."""
+        stops = {} if self.limits is None else {"limits": "stops of joints"}
+        if not self.groups:
+            return stops
         shapes = [f"{len(x.links)} {x.kind.__name__}" for x in self.groups]
         facts = {"shapes": ", ".join(shapes), "surface": type(self.surface).__name__ if self.surface else "none"}
         links = dict.fromkeys(link for x in self.groups for link in x.links)
@@ -155,10 +141,7 @@ class Contacts(eqx.Module):
             facts["pairs"] = str(len(self.pairs))
         for field, unit in (("stiffness", "N/m"), ("dissipation", "s/m"), ("friction", "")):
             facts[field] = printing.number(getattr(self.laws, field), unit)
-        facts["stops of joints"] = "none" if self.limits is None else "in contact"
-        return f"{len(self.names)} contacts of {sum(len(x.links) for x in self.groups)} shapes", facts
-
-    __repr__, __str__, _repr_html_ = printing.one_line, printing.text, printing.table
+        return facts | stops
 
     def on_rows(self, robot: Robot) -> ContactRows:
         """Return the contacts as a step sees them."""
@@ -182,7 +165,7 @@ class Contacts(eqx.Module):
 class ContactRows:
     """Contacts as a step sees them: rows with the contact first and the batch last."""
 
-    def __init__(self, contacts: Contacts, robot: Robot):
+    def __init__(self, contacts: ShapeContacts, robot: Robot):
         self.contacts, self.robot = contacts, robot
         touching = contacts.touching
         self.dofs = robot.topology.body_dofs[touching.bodies2]
@@ -244,7 +227,7 @@ class _Laws:
         law = self.common if own is None else own
         if not isinstance(law, ContactLaw):
             needed = "a jaxdyn.ContactLaw is needed; World(law=MujocoLaw()) has contacts with MuJoCo's law"
-            raise ModelError(f"Contacts: a law is a {type(law).__name__}; {needed}")
+            raise ModelError(f"World: a law is a {type(law).__name__}; {needed}")
         place = next((i for i, x in enumerate(self.laws) if x is law), len(self.laws))
         self.laws += [law] if place == len(self.laws) else []
         return place
@@ -264,7 +247,7 @@ def _grouped(model: Model, shapes: Sequence[ContactShape], table: _Laws) -> tupl
     members = []
     for number, each in enumerate(shapes):
         if not isinstance(each, ContactShape):
-            raise ModelError(f"shapes[{number}] is {type(each).__name__}; jaxdyn.ContactShape(link, shape) is needed")
+            raise ModelError(f"contacts[{number}] is {type(each).__name__}; jaxdyn.ContactShape(link, shape) is needed")
         what = f"placement of the {type(each.shape).__name__} on {each.link!r}"
         body, pose = pose_in_body(model, each.link, each.placement, what)
         sizes = each.shape.sizes
@@ -291,8 +274,8 @@ def _touching(groups: tuple, pairs: tuple[PairGroup, ...], on_surface: bool) -> 
         one, two = (groups[g] for g in pair.groups)
         for i, j, law in zip(*pair.shapes, pair.laws, strict=True):
             rows += [(one[1][i], two[1][j], law, f"{one[0][i]}, {two[0][j]}")] * pair.of_each
-    bodies1, bodies2, laws, names = zip(*rows, strict=True)
-    return _Touching(np.array(bodies1), np.array(bodies2), np.array(laws), names)
+    bodies1, bodies2, laws, names = zip(*rows, strict=True) if rows else ((), (), (), ())
+    return _Touching(*(np.array(x, int) for x in (bodies1, bodies2, laws)), names)
 
 
 @functools.cache

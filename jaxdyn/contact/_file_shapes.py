@@ -20,8 +20,8 @@ from jaxdyn.model import Model
 
 @dataclasses.dataclass(frozen=True)
 class ContactShapes:
-    """The contact shapes of a robot's file, for `Contacts(model, found.shapes)`, or, where the file has a surface,
-    `Contacts(model, found.shapes, found.surface)`."""
+    """The contact shapes of a robot's file, for `World(model, found.shapes)`, or, where the file has a surface,
+    `World(model, found.shapes, found.surface)`."""
 
     shapes: tuple[ContactShape, ...]
     """The shapes on links that move, in the order of the file; with pairs also those on links that are fixed in the
@@ -30,7 +30,7 @@ class ContactShapes:
     """The name of each shape: that of the geom (`geom_i` without one), or of `<collision>` (without one that of the
     link, with a number where the link has several)."""
     pairs: tuple[ContactPair, ...]
-    """The pairs of these shapes that touch each other, where they were asked for, for `Contacts(...,
+    """The pairs of these shapes that touch each other, where they were asked for, for `World(...,
     pairs=found.pairs)`."""
     surface: AbstractSurface | None
     """The plane or height field that an MJCF file has in the world; None without, and for URDF files."""
@@ -78,7 +78,7 @@ def load_contact_shapes(
     URDF files do not say which links may touch. The filter is that of Drake and MuJoCo, and beyond it leaves out what
     overlaps at zero, as MoveIt's assistant does: coarse shapes of a link and of the one after the next often do, and
     would push each other apart for good. `left_out` names these pairs; bodies with a free joint between them keep
-    theirs. `Contacts` refuses pairs of shapes that have no contacts (see `pair_witnesses`), such as two meshes; its
+    theirs. `World` refuses pairs of shapes that have no contacts (see `pair_witnesses`), such as two meshes; its
     `apart` leaves links out, and `pairs="capsules"` has other shapes.
 
     A height field is interpolated linearly between its nodes, where MuJoCo has two triangles for each cell, and
@@ -91,7 +91,7 @@ def load_contact_shapes(
     - `links`: the links whose shapes are wanted, bodies of an MJCF file; by default all.
     - `law`: the law of the shapes and pairs of an MJCF file, whose friction is replaced by the coefficient of sliding
       friction that MuJoCo has between the geom and the surface, or between two geoms. By default they have no law of
-      their own, so that `Contacts` gives them one, and the friction of the file is left out. URDF files have no
+      their own, so that `World` gives them one, and the friction of the file is left out. URDF files have no
       friction.
     - `surface`: the name of the geom that is the surface, where an MJCF file has several.
     - `pairs`: whether shapes touch each other. With `"capsules"` meshes, cylinders and ellipsoids, which have few pairs

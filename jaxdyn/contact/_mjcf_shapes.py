@@ -156,7 +156,7 @@ def _law(reading: Reading, file: _File, g: int, surface: int | None) -> ContactL
     where none is wanted."""
     friction = _friction(mixed_pair(file.m, g, g) if surface is None else file.pairs[frozenset((g, surface))])
     if reading.options.law is None:
-        note = "shapes have the friction of the law in Contacts; law=ContactLaw(...) takes that of the file"
+        note = "shapes have the friction of the law of the World; law=ContactLaw(...) takes that of the file"
         reading.leave_out("coefficients of friction", f"{file.name(g)!r} {friction:g}", True, note)
         return None
     return reading.law(friction)

@@ -26,7 +26,7 @@ class ContactShape(NamedTuple):
     """The pose of the shape in the link: an `SE3`, position (m) and quaternion `w x y z`, a position, or None for the
     identity."""
     law: ContactLaw | MujocoLaw | None = None
-    """The law of its contacts; None for the one that `Contacts`, or the `World`, has for all others."""
+    """The law of its contacts; None for the one that the `World` has for all others."""
     on_surface: bool = True
     """Whether it touches the surface of the world. If not, its only contacts are those of pairs."""
 
@@ -39,11 +39,11 @@ class ContactPair(NamedTuple):
     One of the two may be fixed in the world."""
     link2: str | ContactShape
     law: ContactLaw | MujocoLaw | None = None
-    """The law of its contacts; None for the one that `Contacts`, or the `World`, has for all others."""
+    """The law of its contacts; None for the one that the `World` has for all others."""
 
 
 class Member(NamedTuple):
-    """A shape with its place among the groups of `Contacts`."""
+    """A shape with its place among the groups of `ShapeContacts`."""
 
     group: int
     index: int
@@ -69,7 +69,7 @@ def chosen_pairs(
     model: Model, members: Sequence[Member], pairs: Any, apart: Any
 ) -> tuple[list[_Three], set[tuple[int, int]]]:
     """Return the pairs of shapes with their laws, and the group and index of the shapes of pairs that `apart` leaves
-    out. **Raises** `ModelError` as `Contacts`."""
+    out. **Raises** `ModelError` as `World`."""
     if isinstance(pairs, str):
         if pairs != "all":
             raise ModelError(f"pairs is {pairs!r}; 'all', or pairs of the names of links, are needed")
@@ -154,7 +154,7 @@ def _members_of(members: Sequence[Member], end: Any, what: str) -> list[Member]:
         if found := [x for x in members if x.shape is end]:
             return found
         kind = type(end.shape).__name__
-        raise ModelError(f"{what}: the {kind} on {end.link!r} is not one of `shapes`; give the same object in both")
+        raise ModelError(f"{what}: the {kind} on {end.link!r} is not one of `contacts`; give the same object in both")
     if found := [x for x in members if x.shape.link == end]:
         return found
     known = ", ".join(dict.fromkeys(x.shape.link for x in members))

@@ -10,12 +10,10 @@ import jax
 import jax.numpy as jnp
 
 from jaxdyn import joints
-from jaxdyn._compile import compiled
-from jaxdyn._errors import ModelError, require_time_step
-from jaxdyn._types import Array, Configuration, Float, Velocity
-from jaxdyn.algorithms import aba, forward_kinematics
-from jaxdyn.algorithms.recursions import RobotAndParts, check_arrays
-from jaxdyn.contact._contacts import Contacts
+from jaxdyn._types import Array, Float
+from jaxdyn.algorithms import forward_kinematics
+from jaxdyn.algorithms.recursions import RobotAndParts
+from jaxdyn.contact._contacts import ShapeContacts
 from jaxdyn.contact._step_equations import STEP, forces
 from jaxdyn.model import Model, Topology, mimic_coordinates, spanning_coordinates, tree_forces
 from jaxdyn.solve import SolverReport, solve
@@ -24,38 +22,23 @@ from jaxdyn.tree import rows_of, to_leading
 
 
 class ContactForces(eqx.Module):
-    """The contacts of a robot, in the order of `Contacts.names`."""
+    """The contacts of a world, in the order of `World.contact_names`."""
 
     gap: Float[Array, "*batch nc"]
-    """The distance to the surface, m; negative where they overlap."""
+    """The distance to the surface, m; negative where they overlap, infinite for what MuJoCo does not report."""
     normal: Float[Array, "*batch nc 3"]
-    """The unit normal of the surface, in world axes."""
+    """The unit normal of the surface, of a pair from the first link to the second, in world axes."""
     point: Float[Array, "*batch nc 3"]
     """The point at which the force acts, in the world, m."""
     force: Float[Array, "*batch nc 3"]
-    """The force on the robot, in world axes, N."""
+    """The force on the robot, of a pair on the second link, in world axes, N."""
 
 
-def require_contact(model: Model, contacts: Contacts) -> None:
-    """Raise `ModelError` for a model that steps with contact do not take, or for contacts of another model."""
-    last = contacts.touching.bodies2.max()
-    if last >= model.nb:
-        raise ModelError(
-            f"contacts have a shape on body {last}, and the model has {model.nb} bodies: make them for this model"
-        )
-
-
-def contact_step(
-    model: Model, contacts: Contacts, q: Any, v: Any, tau: Any, dt: Any, f_ext: Any = None
-) -> tuple[Any, Any, SolverReport]:
-    """Return the configuration and the velocity after a step, and how its contacts were solved.
-
-    The arguments are arrays in one precision, with all batch axes.
-    """
-    a, report = contact_accelerations(model, contacts, q, v, tau, dt, f_ext)
+def moved_straight(model: Model, q: Any, v: Any, a: Any, dt: Any) -> tuple[Any, Any]:
+    """Return the configuration and the velocity after a step with the accelerations `a` in the axes of its start."""
     # One primitive: XLA computes the rotation of a free joint again for each number of its derivative.
     end = joints.apply_to_rows(end_of_step, model.topology, q, v + dt * a, jnp.reshape(dt, (1,)))
-    return end[..., : model.nq], end[..., model.nq :], report
+    return end[..., : model.nq], end[..., model.nq :]
 
 
 def end_of_step(topology: Topology, q: Any, v: Any, dt: Any) -> Any:
@@ -72,11 +55,6 @@ def straight_motion(model: Model, v: Any, dt: Any) -> Any:
     """Return the velocity for `Model.integrate` with which the origins of free bodies move straight on for a time, at
     the velocity `v` in the axes at its start; `integrate` moves them along screws."""
     return _with_linear(model.topology, v, dt, so3_left_jacobian_solve)
-
-
-def in_axes_of_start(model: Model, v: Any, dt: Any) -> Any:
-    """Return velocities at the end of a step in the axes of its start."""
-    return _with_linear(model.topology, v, dt, lambda angle, linear: so3_exp(angle).apply(linear))
 
 
 def _with_linear(topology: Topology, v: Any, dt: Any, function: Callable[[Vec3, Vec3], Vec3]) -> Any:
@@ -99,30 +77,20 @@ def with_vector(x: Any, start: int, vector: Vec3) -> Any:
 
 
 def contact_accelerations(
-    model: Model, contacts: Contacts, q: Any, v: Any, tau: Any, dt: Any, f_ext: Any = None
+    model: Model, contacts: ShapeContacts, q: Any, v: Any, tau: Any, dt: Any
 ) -> tuple[Any, SolverReport]:
     """Return the accelerations `[*batch, nv]` of a step, with which `v + dt a` is the velocity at its end, in the axes
-    of its start.
+    of its start, and how its contacts were solved.
 
     The arguments are arrays in one precision, with all batch axes.
     """
-    require_contact(model, contacts)
     bound, operands = RobotAndParts.of(model, contacts, v.dtype, "contact", (q, v, tau))
     q, v = (spanning_coordinates(model, x, velocity=y) for x, y in ((q, False), (v, True)))
     tau = tree_forces(model, tau) if model.topology.mimics else tau
-    arguments = {"q": q, "v": v, "tau": tau, "dt": dt} | ({} if f_ext is None else {"f_ext": f_ext})
+    arguments = {"q": q, "v": v, "tau": tau, "dt": dt}
     solved = solve(STEP, bound, operands, arguments, contacts.options)
     a = solved.a[..., mimic_coordinates(model.topology, velocity=True).own] if model.topology.mimics else solved.a
     return a, SolverReport(solved.error, solved.iterations.astype(jnp.int32), contacts.options.tolerance_of(v.dtype))
-
-
-def accelerations_of_contact(
-    model: Model, contacts: Contacts, q: Any, v: Any, tau: Any, dt: Any, f_ext: Any = None
-) -> tuple[Any, SolverReport]:
-    """Return the part of `contact_accelerations` that contacts and joint friction add, and how they were solved."""
-    a, report = contact_accelerations(model, contacts, q, v, tau, dt, f_ext)
-    free = aba(model, q, v, tau, f_ext, joint_friction=False)
-    return a - (free + turning_rate(model, v)), report
 
 
 def turning_rate(model: Model, v: Any) -> Any:
@@ -131,48 +99,26 @@ def turning_rate(model: Model, v: Any) -> Any:
     return _with_linear(model.topology, v, 1.0, lambda angular, linear: linear + angular.cross(linear)) - v
 
 
-@compiled()
-def contact_forces(
-    model: Model,
-    contacts: Contacts,
-    q: Configuration,
-    v: Velocity,
-    *,
-    after: Velocity | None = None,
-    dt: float | None = None,
-) -> ContactForces:
-    """The gaps, normals, points and forces of all contacts at a state.
+def forces_of_step(model: Model, contacts: ShapeContacts | None, q: Any, v: Any, a: Any, dt: Any) -> ContactForces:
+    """Return the gaps, normals, points and forces of all contacts at a state, in the step of the length `dt` with the
+    accelerations `a` in the axes of its start; zeros for both give the forces of the law at the state.
 
-    By default the forces are those of the law at this configuration and velocity. With `after` and `dt` they are those
-    of the step of length `dt` (s) that began at this state and ended with the velocity `after` `[*batch, nv]`; they act
-    on the robot for that time.
-
-    **Raises** `ModelError` where only one of `after` and `dt` is given, and as `step` does; `ShapeError` where a shape
-    does not fit.
+    The arguments are arrays in one precision, with all batch axes.
     """
-    require_contact(model, contacts)
-    if (after is None) != (dt is None):
-        raise ModelError("the forces of a step need both after and dt; leave out both for those at the state")
-    if dt is not None:
-        require_time_step(dt)
-    arrays = {"q": (Configuration, q), "v": (Velocity, v)} | ({} if after is None else {"after": (Velocity, after)})
-    batch = check_arrays(model, arrays)
-    dtype = jnp.result_type(model.dtype, *(x for _, x in arrays.values()))
-    q, v = (jnp.broadcast_to(jnp.asarray(x, dtype), (*batch, x.shape[-1])) for x in map(jnp.asarray, (q, v)))
-    a, length = jnp.zeros_like(v), jnp.asarray(0.0 if dt is None else dt, dtype)
-    if after is not None:
-        a = (in_axes_of_start(model, jnp.broadcast_to(jnp.asarray(after, dtype), v.shape), length) - v) / length
-    bound, operands = RobotAndParts.of(model, contacts, dtype, "contact_forces", (q, v))
+    if contacts is None or not contacts.names:
+        none = jnp.zeros((*v.shape[:-1], 0), v.dtype)
+        return ContactForces(none, *(jnp.zeros((*none.shape, 3), none.dtype) for _ in range(3)))
+    bound, operands = RobotAndParts.of(model, contacts, v.dtype, "contact_forces", (q, v))
     a, q, v = (spanning_coordinates(model, x, velocity=y) for x, y in ((a, True), (q, False), (v, True)))
-    gap, *vectors = bound.call(forces, operands, a, q, v, length)
+    gap, *vectors = bound.call(forces, operands, a, q, v, dt)
     return ContactForces(gap, *(jnp.stack(jax.tree.leaves(x), axis=-1) for x in vectors))
 
 
-def contact_wrenches(model: Model, contacts: Contacts, q: Any, v: Any) -> Any:
+def contact_wrenches(model: Model, contacts: ShapeContacts, q: Any, v: Any) -> Any:
     """Return the wrenches `[force, moment]` of all contacts on the bodies at a state, `[*batch, nb, 6]`, in world axes
     at the origins of the bodies' frames."""
-    found, touching = contact_forces(model, contacts, q, v), contacts.touching
-    origins = forward_kinematics(model, q).translation
+    found = forces_of_step(model, contacts, q, v, jnp.zeros_like(v), jnp.zeros((), v.dtype))
+    touching, origins = contacts.touching, forward_kinematics(model, q).translation
     total = jnp.zeros((*found.gap.shape[:-1], model.nb, 6), found.force.dtype)
     for bodies, sign in ((touching.bodies2, 1), (touching.bodies1, -1)):
         moving = bodies >= 0

@@ -63,13 +63,15 @@ class StepStart(NamedTuple):
     dt: Any
 
 
-def step_start(robot: Robot, contacts: ContactRows, q, v, tau, dt, f_ext=None) -> StepStart:
+def step_start(robot: Robot, contacts: ContactRows, q, v, tau, dt) -> StepStart:
     """Return the start of a step from a state under the torques of actuators."""
     at, world = kinematics_and_poses(robot, q)
-    equations, moving = equations_and_velocities(robot, *at, v, f_ext)
-    terms = (contact_term(robot, contacts, world, at, moving.velocity, dt)[1], *_joint_terms(robot, contacts, q, v, dt))
+    equations, moving = equations_and_velocities(robot, *at, v)
+    terms = _joint_terms(robot, contacts, q, v, dt)
+    if contacts.contacts.names:
+        terms = [contact_term(robot, contacts, world, at, moving.velocity, dt)[1], *terms]
     held = _held(robot, at, q, v, moving.velocity, equations.c)
-    return StepStart(equations, terms, held, v, tau - spring_rows(robot, q), dt)
+    return StepStart(equations, tuple(terms), held, v, tau - spring_rows(robot, q), dt)
 
 
 def contact_term(

@@ -53,7 +53,7 @@ def read_urdf_shapes(
             reading.leave_out(BETWEEN, quote(link), False, BY_PAIRS)
     for tag, elements in _settings(robot, [shape for shape, _ in wanted]).items():
         for place in elements:
-            reading.leave_out(f"<{tag}>", place, True, "give laws to Contacts or ContactShape")
+            reading.leave_out(f"<{tag}>", place, True, "give laws to World or ContactShape")
 
 
 def _names(shapes: Sequence[UrdfShape]) -> list[str]:

@@ -1,6 +1,9 @@
 """Learning: environments, tasks, and policies that are trained by gradients through the simulation."""
 
 from jaxdyn.learn import tasks as tasks
+from jaxdyn.learn._adapters import as_brax as as_brax
+from jaxdyn.learn._adapters import as_gymnasium as as_gymnasium
+from jaxdyn.learn._adapters import as_torch as as_torch
 from jaxdyn.learn._algorithms import AHAC as AHAC
 from jaxdyn.learn._algorithms import APG as APG
 from jaxdyn.learn._algorithms import SHAC as SHAC
@@ -16,11 +19,17 @@ from jaxdyn.learn._episodes import Episodes as Episodes
 from jaxdyn.learn._evaluation import Episode as Episode
 from jaxdyn.learn._evaluation import evaluate as evaluate
 from jaxdyn.learn._evaluation import play as play
+from jaxdyn.learn._gradient_growth import GradientGrowth as GradientGrowth
+from jaxdyn.learn._gradient_growth import gradient_growth as gradient_growth
+from jaxdyn.learn._judged import PolicyJudgment as PolicyJudgment
+from jaxdyn.learn._judged import judge as judge
 from jaxdyn.learn._networks import Policy as Policy
 from jaxdyn.learn._randomization import randomized as randomized
 from jaxdyn.learn._randomization import randomly_scaled as randomly_scaled
 from jaxdyn.learn._registry import environment as environment
 from jaxdyn.learn._registry import environments as environments
+from jaxdyn.learn._return_gradient import ReturnGradient as ReturnGradient
+from jaxdyn.learn._return_gradient import return_gradient as return_gradient
 from jaxdyn.learn._training import Training as Training
 from jaxdyn.learn._training import train as train
 from jaxdyn.learn._training_files import plot_training as plot_training

@@ -63,7 +63,7 @@ class Episodes(AbstractEnvironment):
         steps = state.info["steps"] + 1
         ended = (after.done > 0) | (steps >= self.length)
         done = ended.astype(after.done.dtype)
-        fresh = lax.stop_gradient(_starts_where(self.env, ended, state.info["key"]))
+        fresh = lax.stop_gradient(starts_where(self.env, ended, state.info["key"]))
         memory = {name: after.info[name] for name in fresh[2]}
         old = after.data, after.obs, memory, state.info["key"]
         data, obs, memory, key = jax.tree.map(lambda x, y: jnp.where(ended, x, y), fresh, old)
@@ -79,7 +79,7 @@ def _start(env: AbstractEnvironment, key: Array) -> tuple[Any, Any, Any, Array]:
     return state.data, state.obs, state.info, key
 
 
-def _starts_where(env: AbstractEnvironment, ended: Array, key: Array) -> Any:
+def starts_where(env: AbstractEnvironment, ended: Array, key: Array) -> Any:
     """Return what `_start` does where an episode ended, else zeros; in a batch for as few elements as possible."""
     arrays, static = eqx.partition(env, eqx.is_array)
     shapes = jax.eval_shape(lambda key: _start(env, key), key)

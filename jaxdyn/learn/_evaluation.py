@@ -16,7 +16,7 @@ from jaxdyn.simulate import State
 
 
 class Episode(eqx.Module):
-    """What came of whole episodes, one an element."""
+    """The results of whole episodes, one an element."""
 
     returned: Float[Array, "n"]
     """The sum of the rewards."""

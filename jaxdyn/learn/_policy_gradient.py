@@ -71,7 +71,14 @@ def policy_gradient(
     decay = jnp.asarray(algorithm.discount * algorithm.policy_lambda, dtype)
     factor = jnp.where(begins, 0, decay)
 
-    def objective(policy, probes):
+    # The start has a gradient, too, which nobody needs: a loop whose state gets one only on the way is traced, with the
+    # whole simulation, until it is known which parts do.
+    differentiable = eqx.tree_at(lambda s: s.data.time, jax.tree.map(eqx.is_inexact_array, environments), False)
+    moving, fixed = eqx.partition(environments, differentiable)
+
+    def objective(policy, probes, moving):
+        environments = eqx.combine(moving, fixed)
+
         def run(start, keys, probes):
             return _roll_out(episodes, policy, start, keys, factor, limit, probes)
 
@@ -84,7 +91,7 @@ def policy_gradient(
         return -value, (after, steps)
 
     probes = jnp.zeros((length, keys.shape[0]), dtype)
-    (gradient, norms), (after, steps) = jax.grad(objective, (0, 1), has_aux=True)(policy, probes)
+    (gradient, norms, _), (after, steps) = jax.grad(objective, (0, 1, 2), has_aux=True)(policy, probes, moving)
     return PolicyGradient(gradient, norms, begins, after, lax.stop_gradient(steps))
 
 

@@ -38,7 +38,7 @@ _SPLIT = ("environments", "actor", "returned")
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-    """What `train` returns."""
+    """The result of `train`."""
 
     policy: Policy
     """The trained policy, with its normalization of observations."""

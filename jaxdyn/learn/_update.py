@@ -90,7 +90,7 @@ def update(
     )
     of_policy, of_critics = _optimizers(algorithm, updates)
     gradient = means.mean(found.gradient)
-    norm = optax.global_norm(gradient)
+    norm = optax.tree.norm(gradient)
     fine = jnp.isfinite(norm)
     change, moments = of_policy.update(gradient, state.policy_moments)
     stepped = optax.apply_updates(state.policy, change), moments

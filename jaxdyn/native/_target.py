@@ -38,10 +38,6 @@ class Target(NamedTuple):
     piece_row: int
     """The numbers in this memory for each piece, or 0."""
 
-    @property
-    def prepare_name(self) -> str:
-        return f"{self.name}_common"
-
     def __call__(self, types: Sequence[jax.ShapeDtypeStruct], *operands) -> Sequence[jax.Array]:
         """Call the program; the results have the given types, but for those that are sums over the batch. Operands that
         are not uniform have one batch axis, of the length of the batch or 1."""

@@ -11,6 +11,10 @@ from jaxdyn.native._graph import Node, Scalar
 
 COMPARISONS = {"lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge", "eq": "oeq", "ne": "une"}
 ARITHMETIC = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
+_METHODS = {"neg": "negate", "not": "invert"}
+"""The methods of `Body` for operations of one operand."""
+_METHODS_OF_VECTORS = {"tanh": "hyperbolic_tangent", "exp": "exponential", "log": "logarithm"}
+"""Those for vectors; single numbers have functions of a library."""
 
 
 class Values:
@@ -61,25 +65,18 @@ class Values:
             return body.binary(ARITHMETIC[op], *args)
         if op in COMPARISONS:
             return body.compare(COMPARISONS[op], *args)
-        if op == "neg":
-            return body.negate(*args)
+        method = _METHODS.get(op) or (_METHODS_OF_VECTORS.get(op) if kind.lanes > 1 else None)
+        if method is not None:
+            return getattr(body, method)(*args)
         if op == "select":
             condition, otherwise, then = args
             return body.select(condition, then, otherwise)
         if op in ("and", "or"):
             return body.logical(op, *args)
-        if op == "not":
-            return body.invert(*args)
         if op == "is_finite":
             return body.compare("olt", body.intrinsic("fabs", args[0]), kind.constant(math.inf))
         if op in INTRINSICS:
             return body.intrinsic(INTRINSICS[op], *args)
-        if kind.lanes > 1 and op == "tanh":
-            return body.hyperbolic_tangent(*args)
-        if kind.lanes > 1 and op == "exp":
-            return body.exponential(*args)
-        if kind.lanes > 1 and op == "log":
-            return body.logarithm(*args)
         return body.library(op, *args)
 
     def _sine_or_cosine(self, node: Node, paired: Container[int]) -> str:

@@ -16,7 +16,6 @@ from jaxdyn import native
 from jaxdyn._compile import compiled
 from jaxdyn._errors import ModelError, ShapeError, require_last_axes
 from jaxdyn.algorithms import constraint_error
-from jaxdyn.contact import Contacts
 from jaxdyn.model import Model
 from jaxdyn.simulate._checkpointed_scan import scan_in_segments
 from jaxdyn.simulate._divergence import Report
@@ -24,7 +23,7 @@ from jaxdyn.simulate._native_steps import INTEGRATORS_AT_ONCE, steps_at_once
 from jaxdyn.simulate._sharding import Split
 from jaxdyn.simulate._state import State, Trajectory
 from jaxdyn.simulate._systems import AbstractWorld, Advance
-from jaxdyn.simulate.integrators import advance, differentiated_as, worst
+from jaxdyn.simulate.integrators import advance, differentiated_as
 from jaxdyn.solve import SolverReport
 
 
@@ -44,7 +43,6 @@ class RolloutInputs(NamedTuple):
     """The carry of the policy's first call."""
     functions: Any = None
     """The arrays in the policy, the sensors and the function of wrenches."""
-    contacts: Contacts | None = None
     torques: Any = None
     """For a world, `[*batch, steps, nv]`, `[*batch, 1, nv]` for all steps, or None."""
 
@@ -112,7 +110,6 @@ def shard_specs(split: Split, inputs: RolloutInputs) -> RolloutInputs:
         dt=PartitionSpec(),
         memory=split.of_leading(inputs.memory),
         functions=jax.tree.map(lambda _: PartitionSpec(), inputs.functions),
-        contacts=None if inputs.contacts is None else split.of_parts(inputs.contacts),
         torques=split.specs(inputs.torques, 2),
     )
 
@@ -163,7 +160,7 @@ class _Simulation:
     def is_one_function(self) -> bool:
         """Whether all steps are one function of arrays, which may run as one native program."""
         inputs, plan = self.inputs, self.plan
-        without = plan.check, inputs.memory is not None, inputs.contacts is not None, inputs.controls is None
+        without = plan.check, inputs.memory is not None, inputs.controls is None
         return (
             native.wanted()
             and self.world is None
@@ -235,12 +232,10 @@ class _Simulation:
         """The loop after a step, what acted in it, the readings at its start, and how its contacts were solved."""
         inputs, plan, k = self.inputs, self.plan, x[0]
         memory, given = self.acting(loop, x)
-        readings = None
+        readings = contact = None
         if self.world is None:
             scheme = plan.integrator, plan.substeps, inputs.damping
-            state, contact = advance(
-                self.model, loop.state, given.control, inputs.dt, given.f_ext, *scheme, inputs.contacts
-            )
+            state = advance(self.model, loop.state, given.control, inputs.dt, given.f_ext, *scheme)
         else:
             state, readings, contact = self.world_step(self.world, loop.state, given)
         # Zero controls are finite: a world may have none.
@@ -256,7 +251,7 @@ class _Simulation:
         def further(carry, _):
             state, before = carry
             after = world.advance(state, given.control, given.torque, given.f_ext)
-            return (after.state, worst(before, after.report)), None
+            return (after.state, _worst(before, after.report)), None
 
         (state, report), _ = lax.scan(further, (first.state, first.report), length=self.plan.substeps - 1)
         return Advance(state, first.readings, report)
@@ -278,26 +273,16 @@ class _Simulation:
             loop, held, before = carry
             j, *x = x
             loop, given, _, contact = self.step(loop, x)
-            contact = None if contact is None or before is None else worst(before, contact)
+            contact = None if contact is None or before is None else _worst(before, contact)
             held = jax.tree.map(lambda new, old: jnp.where(j == 0, new, old), given, held)
             return (loop, held, contact), None
 
         first = jax.tree.map(lambda x: x[0], xs)
         held = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(lambda: self.acting(loop, first)[1]))
         inner = None if segment is None or segment >= every else segment
-        carry = loop, held, self.no_contact()
+        carry = loop, held, None if self.world is None else self.world.no_report(self.inputs.start)
         (loop, given, contact), _ = scan_in_segments(step, carry, (jnp.arange(every), *xs), every, inner)
         return loop, (loop.state, given, None, contact)
-
-    def no_contact(self) -> SolverReport | None:
-        """The report of no step; None without contacts."""
-        contacts, start = self.inputs.contacts, self.inputs.start
-        if self.world is not None:
-            return self.world.no_report(start)
-        if contacts is None:
-            return None
-        zero = jnp.zeros(start.v.shape[:-1], start.v.dtype)
-        return SolverReport(zero, zero.astype(jnp.int32), contacts.options.tolerance_of(zero.dtype))
 
     def own_readings(self, states: State, given: _Inputs, readings: Any) -> Any:
         """The readings of a world's sensors at all samples `[*batch, samples, n]`, from those in steps, if there are
@@ -382,6 +367,12 @@ class _Simulation:
                 f"the policy returns the carry {after}, but policy_state is {before}: structure, shapes and dtypes "
                 "must stay the same"
             )
+
+
+def _worst(x: SolverReport, y: SolverReport) -> SolverReport:
+    """The report of two steps."""
+    both = jnp.maximum(x.error, y.error), x.iterations + y.iterations
+    return eqx.tree_at(lambda r: (r.error, r.iterations), x, both)
 
 
 def _states_at_once(inputs: RolloutInputs, plan: RolloutPlan) -> State:

@@ -37,7 +37,7 @@ class _Step:
         named |= {name: next(given) for name in self.rows}
         tau, f_ext, damping = (named.get(name) for name in ("tau", "f_ext", "damping"))
         # Elements of a batch may have their own time step, where it is mapped.
-        after, _ = advance(model, state, tau, dt[..., None], f_ext, self.integrator, 1, damping)
+        after = advance(model, state, tau, dt[..., None], f_ext, self.integrator, 1, damping)
         return after.q, after.v
 
 

@@ -22,7 +22,6 @@ from jaxdyn._errors import (
 from jaxdyn._types import Array, Float, Velocity
 from jaxdyn._waits import saying
 from jaxdyn.algorithms import loop_opening
-from jaxdyn.contact import Contacts
 from jaxdyn.model import Model
 from jaxdyn.simulate._checkpointed_scan import segment_length
 from jaxdyn.simulate._divergence import raise_divergence, warn_of_divergence
@@ -37,7 +36,6 @@ from jaxdyn.simulate.integrators import (
     Integrator,
     common_form,
     require_closed,
-    require_contact_integrator,
     require_integrator,
     time_step,
     warn_of_long_step,
@@ -86,7 +84,6 @@ def rollout(
     integrator: Integrator = "implicit_velocity",
     substeps: int = 1,
     sensors: Sensors | None = None,
-    contacts: Contacts | None = None,
     options: RolloutOptions | None = None,
 ) -> Trajectory:
     """The trajectory from `state` under actuator torques that are held for `dt` (s) each.
@@ -111,7 +108,6 @@ def rollout(
       function `(model, state, t)` that returns `[*batch, nb, 6]` and is evaluated at the start of each step.
     - `integrator`, `substeps`: as in `step`.
     - `sensors`: a function `(model, state, t) -> pytree`, evaluated at every sample.
-    - `contacts`: the contacts of the robot, as in `step`.
     - `options`: see `RolloutOptions`.
 
     **Returns** `steps + 1` samples, the first of them `state`; `RolloutOptions.save_every` has fewer.
@@ -124,14 +120,12 @@ def rollout(
     """
     options = RolloutOptions() if options is None else options
     if isinstance(model, AbstractWorld):
-        own = {"dt": dt, "f_ext": f_ext, "contacts": contacts}
+        own = {"dt": dt, "f_ext": f_ext}
         _require_world_arguments(own, integrator)
         return roll_out_world(model, state, controls, steps, policy_state, substeps, sensors or False, options=options)
     if dt is None:
         raise ModelError("rollout of a model needs dt, the time (s) for which each row of the controls is held")
     require_integrator(integrator, substeps, actuator_damping=options.actuator_damping is not None)
-    damped = options.actuator_damping is not None
-    require_contact_integrator(model, contacts, integrator, actuator_damping=damped)
     require_positive_integer(options.save_every, "save_every")
     steps = _number_of_steps(controls, steps, policy_state)
     if steps % options.save_every:
@@ -140,14 +134,10 @@ def rollout(
     function, wrenches = (f_ext, None) if callable(f_ext) else (None, f_ext)
     arrays, static = separate_arrays((policy, sensors, function))
     inputs = _inputs(model, state, rows, wrenches, dt, steps, options.actuator_damping)
-    warn_of_long_step(model, dt, integrator, substeps, contacts)
+    warn_of_long_step(model, dt, integrator, substeps)
     if policy_state is None and isinstance(policy, ActuatedPolicy):
         policy_state = policy.init(inputs.start)
-    inputs = inputs._replace(
-        memory=jax.tree.map(strongly_typed, policy_state),
-        functions=arrays,
-        contacts=jax.tree.map(jnp.asarray, contacts),
-    )
+    inputs = inputs._replace(memory=jax.tree.map(strongly_typed, policy_state), functions=arrays)
     require_closed(model, inputs.start)
     if options.check and model.topology.has_loops:
         opening = loop_opening(model, inputs.start.q)
@@ -189,7 +179,6 @@ def _require_world_arguments(own: dict[str, Any], integrator: str) -> None:
         instead = {
             "dt": "its time step is world.timestep; `substeps` holds each control for several",
             "f_ext": "give `wrenches` to World.rollout",
-            "contacts": "a world has its contacts",
             "integrator": "a world has its integrator",
         }
         raise ModelError(f"a roll-out of a world takes no {given[0]}: {instead[given[0]]}")
@@ -215,6 +204,7 @@ def roll_out_world(
     if options.actuator_damping is not None:
         raise ModelError("a roll-out of a world takes no actuator_damping: its actuators have their own")
     if controls is None:
+        steps = np.shape(torques)[-2] if steps is None and np.ndim(torques) > 1 else steps
         if steps is None:
             raise ModelError("controls are None, but so is steps: give the number of steps")
         require_positive_integer(steps, "steps")

@@ -9,7 +9,6 @@ from jax.core import Tracer
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from jaxdyn._errors import ModelError, ShapeError
-from jaxdyn.contact import Contacts
 from jaxdyn.model import LEAVES, Model
 from jaxdyn.simulate._systems import AbstractWorld
 
@@ -64,16 +63,12 @@ class Split:
     def of_system(self, system: Model | AbstractWorld):
         """The specs of the arrays of a model or a world."""
         if isinstance(system, AbstractWorld):
-            return self.of_parts(system)
+            leaves, structure = jax.tree.flatten(system)
+            specs = [self.spec(x.shape, core) for x, core in zip(leaves, system.axes(), strict=True)]
+            return jax.tree.unflatten(structure, specs)
         arrays = {name: x for name in LEAVES if (x := getattr(system, name)) is not None}
         specs = [self.spec(x.shape, LEAVES[name].axes) for name, x in arrays.items()]
         return eqx.tree_at(lambda m: [getattr(m, name) for name in arrays], system, specs)
-
-    def of_parts(self, parts: Contacts | AbstractWorld):
-        """The specs of the arrays of what knows the axes of each."""
-        leaves, structure = jax.tree.flatten(parts)
-        specs = [self.spec(x.shape, core) for x, core in zip(leaves, parts.axes(), strict=True)]
-        return jax.tree.unflatten(structure, specs)
 
     def of_leading(self, tree):
         """The specs of arrays that are split if they begin with all batch axes, otherwise whole on every device."""

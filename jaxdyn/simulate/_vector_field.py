@@ -10,7 +10,6 @@ from jaxdyn import joints
 from jaxdyn._errors import ModelError, naming_arguments, require_last_axes
 from jaxdyn._types import Array, Float, Velocity, Wrenches
 from jaxdyn.algorithms import aba
-from jaxdyn.contact import Contacts, contact_wrenches, require_contact
 from jaxdyn.model import Model
 from jaxdyn.simulate._state import State, with_velocity
 from jaxdyn.simulate._systems import AbstractWorld
@@ -23,16 +22,12 @@ class VectorField(eqx.Module):
     model: Model | AbstractWorld
     control: Any
     f_ext: Any
-    contacts: Contacts | None
 
     def __call__(self, t, state: State, args: Any = None) -> State:
         tau: Any = self.control(t, state, args) if callable(self.control) else self.control
         if isinstance(self.model, AbstractWorld):
             return self.model.rate(t, state, tau)
         f_ext: Any = self.f_ext(t, state, args) if callable(self.f_ext) else self.f_ext
-        if self.contacts is not None:
-            pushes = contact_wrenches(self.model, self.contacts, state.q, state.v)
-            f_ext = pushes if f_ext is None else f_ext + pushes
         a = aba(self.model, state.q, state.v, tau, f_ext)
         return State(coordinate_rate(self.model, state.q, state.v), a)
 
@@ -42,8 +37,6 @@ def vector_field(
     model: Model | AbstractWorld,
     control: Velocity | Callable[[Any, State, Any], Any] | None = None,
     f_ext: Wrenches | Callable[[Any, State, Any], Any] | None = None,
-    *,
-    contacts: Contacts | None = None,
 ) -> Callable[[Any, State, Any], State]:
     """The equations of motion in coordinates, `(t, state, args) -> rate of the state`, for adaptive and stiff solvers.
 
@@ -52,39 +45,32 @@ def vector_field(
 
     **Arguments**
 
-    - `model`: a model, or a world, with all that is attached to it; begin with `World.state`.
+    - `model`: a model, or a world, with all that is attached to it (`World.rate`); begin with `World.state`.
     - `control`: actuator torques `[*batch, nv]`, N m or N, of a world its controls `[*batch, nu]`; or a function `(t,
       state, args)` that returns them; zero by default.
     - `f_ext`: external wrenches `[*batch, nb, 6]` as in `step`, or a function `(t, state, args)` that returns them.
-    - `contacts`: contacts of the model, whose forces at a state are those of `contact_forces`. An explicit solver then
-      needs steps below `2 m stiction_velocity / (friction f)` for the normal force `f` on a mass `m`. Stops of joints
-      (`Contacts.limits`) are not part of it.
 
     A quaternion follows `q (0, w) / 2`, which keeps its norm but for the solver's error; the library takes it for its
     direction, and `normalized` makes it unit again. Accelerations honor closed loops, but the solver's errors open
     them: begin with a state that closes them, and let `normalized` close those that are saved. **Raises** `ShapeError`
-    where torques or wrenches do not fit, `ModelError` for contacts of another model, or with stops of joints.
+    where torques or wrenches do not fit, `ModelError` for wrenches on a world.
     """
     world = model if isinstance(model, AbstractWorld) else None
     size, n = ("nv", model.nv) if isinstance(model, Model) else ("nu", model.nu)
-    if world is not None and (f_ext is not None or contacts is not None):
-        raise ModelError("the vector field of a world takes no f_ext and no contacts: a world has its own")
+    if world is not None and f_ext is not None:
+        raise ModelError("the vector field of a world takes no f_ext; only that of a model does")
     if control is None:
         control = jnp.zeros(n, model.dtype if isinstance(model, Model) else model.model.dtype)
     if not callable(control):
         control = jnp.asarray(control)
         require_last_axes(control, (n,), "control", f"[*batch, {size}] with {size} = {n}")
     if world is not None:
-        return VectorField(world, control, None, None)
+        return VectorField(world, control, None)
     assert isinstance(model, Model)
     if f_ext is not None and not callable(f_ext):
         f_ext = jnp.asarray(f_ext)
         require_last_axes(f_ext, (model.nb, 6), "f_ext", f"[*batch, nb, 6] with nb = {model.nb}")
-    if contacts is not None:
-        require_contact(model, contacts)
-        if contacts.limits is not None:
-            raise ModelError("contacts have a law for the limits of joints, which vector_field leaves out; use step")
-    return VectorField(model, control, f_ext, contacts)
+    return VectorField(model, control, f_ext)
 
 
 @naming_arguments

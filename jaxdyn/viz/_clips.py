@@ -92,7 +92,7 @@ def clip_of(
 def forces_of(drawing: Drawing, forces: ContactForces, count: int, newtons_per_meter: float | None) -> Forces:
     """Return the contact forces to draw at `count` samples. **Raises** `ModelError` without contacts, `ShapeError`."""
     if drawing.contacts is None:
-        raise ModelError("forces are drawn for contacts; give contacts=..., too")
+        raise ModelError("forces are those of contacts, which only a World with a ContactLaw has; show this world")
     return Forces.of(forces, count, newtons_per_meter, drawing.unit)
 
 

@@ -10,7 +10,7 @@ import equinox as eqx
 import numpy as np
 
 from jaxdyn._errors import ModelError, require_positive, require_shape
-from jaxdyn.contact import ContactForces, Contacts
+from jaxdyn.contact import ContactForces, ShapeContacts
 from jaxdyn.geometry import AbstractSurface, Box, Capsule, Cylinder, Ellipsoid, Plane, Points, Sphere
 from jaxdyn.spatial import Vec3, quaternion_from_z
 from jaxdyn.viz._geometry import (
@@ -34,13 +34,13 @@ _COLUMNS, _LEVELS = 61, 65
 """The numbers of columns along each side of a surface, and of heights at which it is looked for in each of them."""
 
 
-def shape_meshes(contacts: Contacts, unit: float) -> Iterator[tuple[int, Any]]:
+def shape_meshes(contacts: ShapeContacts, unit: float) -> Iterator[tuple[int, Any]]:
     """Yield for each contact shape the number of its body, and its mesh in the body's frame. Points are small balls,
     with their convex hull where it has a volume. **Raises** `ModelError` for batch axes."""
     for group in contacts.groups:
         sizes, places = np.asarray(group.sizes, np.float64), np.asarray(group.placement, np.float64)
         if sizes.ndim > 2 or places.ndim > 2:
-            raise ModelError("contacts have batch axes; choose one element, by jax.tree.map(lambda x: x[0], contacts)")
+            raise ModelError("contacts have batch axes; show one element, by jax.tree.map(lambda x: x[0], world)")
         for body, numbers, place in zip(group.bodies, sizes, places, strict=True):
             for mesh in _meshes(group.kind, numbers, unit):
                 yield body, posed(mesh, place)
@@ -142,7 +142,7 @@ class Forces(NamedTuple):
         **Raises** `ShapeError`, and `ModelError` for a scale that is not positive."""
         point, force, gap = (np.asarray(x, np.float64) for x in (forces.point, forces.force, forces.gap))
         shape = (count, gap.shape[-1] if gap.ndim else 0)
-        meaning = "contact_forces(model, contacts, q, v) of the configurations that are shown"
+        meaning = "world.contact_forces(states) of the states that are shown"
         require_shape(gap, shape, "forces.gap", meaning)
         for value, what in ((point, "forces.point"), (force, "forces.force")):
             require_shape(value, (*shape, 3), what, meaning)

@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxdyn._errors import ModelError, require_last_axes
 from jaxdyn.algorithms import forward_kinematics
-from jaxdyn.contact import Contacts
+from jaxdyn.contact import ShapeContacts
 from jaxdyn.joints import JOINT_TYPES, coordinate_range
 from jaxdyn.model import Model, rotational_about_center, unphysical_reason
 from jaxdyn.spatial import (
@@ -105,7 +105,7 @@ class Drawing:
     """The layers to show at first."""
     load_collisions: Callable[[], Sequence[Surface]] | None = None
     """Returns the collision geometry, which is read from the robot's file when it is first shown."""
-    contacts: Contacts | None = None
+    contacts: ShapeContacts | None = None
     """The contacts whose shapes, surface and forces are drawn."""
     cables: tuple[Cable, ...] = ()
     mocap: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)

@@ -49,7 +49,7 @@ def save_png(
 
     - `q`: `[nq]`, the configuration, or a `State`; by default as in `Viewer`.
     - `compare`: the same of a second robot, translucent and orange.
-    - `forces`, `newtons_per_meter`: contact forces at this configuration, with `contacts`, as in `Viewer.play`.
+    - `forces`, `newtons_per_meter`: contact forces of a world at this configuration, as in `Viewer.play`.
     - `renderer`: `"rays"` needs nothing but processors and takes seconds; `"browser"`, the page of `Viewer` in Chromium
       (or Chrome, or Edge; the environment variable `JAXDYN_BROWSER` names its program if it is not on the `PATH`),
       takes longer without a graphics card.
@@ -106,7 +106,7 @@ def save_video(
 
     - `t`, `qs`, `compare`: the trajectory, and that of a second robot, as in `Viewer.play`.
     - `path_of`: the name of a frame whose path is drawn.
-    - `forces`, `newtons_per_meter`: contact forces at each time, with `contacts`, as in `Viewer.play`.
+    - `forces`, `newtons_per_meter`: contact forces of a world at each time, as in `Viewer.play`.
     - `frames_per_second`: pictures in a second of the film; `speed`: seconds of the trajectory in one of the film.
     - `width`, `height`: of the pictures, in pixels.
     - `arguments`: `show` and the others of `save_png`.
@@ -124,7 +124,7 @@ def save_video(
 def _drawing_of(model_or_path: Any, arguments: dict[str, Any], show: Sequence[str] | None) -> Drawing:
     """Return the drawing for the arguments of `Viewer`, with these layers visible."""
     visuals, package_dirs = arguments.pop("visuals", None), arguments.pop("package_dirs", ())
-    skip_missing, contacts = arguments.pop("skip_missing", False), arguments.pop("contacts", None)
+    skip_missing, contacts = arguments.pop("skip_missing", False), arguments.pop("contacts", False)
     return drawing_of(model_or_path, visuals, package_dirs, skip_missing, arguments, contacts).with_layers(show)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from jaxdyn._errors import ModelError, require_kind
-from jaxdyn.contact import Contacts, load_contact_shapes
+from jaxdyn.contact import ShapeContacts, load_contact_shapes
 from jaxdyn.io import LeftOutWarning, is_mjcf
 from jaxdyn.io.mjcf import compile_massless_mjcf
 from jaxdyn.io.robot_files import unbatched_leaves
@@ -46,9 +46,10 @@ def drawing_of(
     package_dirs: Sequence[str | os.PathLike],
     skip_missing: bool,
     options: dict[str, Any],
-    contacts: Contacts | bool | None = None,
+    contacts: bool = False,
 ) -> Drawing:
     """Return the drawing of a model, a world or a robot's file. See `Viewer` for the arguments."""
+    require_kind(contacts, bool, "contacts", "a World has its contacts", error=ModelError)
     model: Any = source if isinstance(source, Model) else getattr(source, "model", None)
     given = isinstance(model, Model)
     if given and options:
@@ -76,7 +77,6 @@ def drawing_of(
     unbatched_leaves(model)
     if isinstance(source, World) and by_itself:
         drawing = draw_world(source, skip_missing=skip_missing)
-        contacts = source.parts.touching if contacts is None else contacts
     else:
 
         def load_collisions() -> list[Surface]:
@@ -85,9 +85,10 @@ def drawing_of(
         surfaces = [surface_of(model, visual, MESHES) for visual in visuals]
         loading = None if file is None else load_collisions
         drawing = draw(model, surfaces, _start_of(source, model, given), load_collisions=loading)
-    if contacts is True:
-        contacts = _contacts_of_file(model, file if given else source, package_dirs, skip_missing)
-    return drawing if contacts is None or contacts is False else _with_contacts(drawing, contacts)
+    touching = source.parts.touching if isinstance(source, World) and source.contact_names else None
+    if contacts and touching is None:
+        touching = _contacts_of_file(model, file if given else source, package_dirs, skip_missing)
+    return drawing if touching is None else _with_contacts(drawing, touching)
 
 
 def _is_file(source: Any) -> bool:
@@ -106,11 +107,11 @@ def _start_of(source: Any, model: Model, given: bool) -> np.ndarray:
     return np.array(start, np.float64)
 
 
-def _contacts_of_file(model: Model, file: Any, package_dirs: Sequence[str | os.PathLike], skip: bool) -> Contacts:
+def _contacts_of_file(model: Model, file: Any, package_dirs: Sequence[str | os.PathLike], skip: bool) -> ShapeContacts:
     """Return the contacts of a file's collision geometry. **Raises** as `load_contact_shapes`; `ModelError` without a
     file or without such geometry."""
     if file is None:
-        raise ModelError("contacts=True draws the shapes of a file, but a model is given; give jaxdyn.Contacts")
+        raise ModelError("contacts=True draws the shapes of a file, but a model is given; give a World with contacts")
     with warnings.catch_warnings():
         # What the shapes replace and leave out does not matter for a picture.
         warnings.simplefilter("ignore", LeftOutWarning)
@@ -118,14 +119,11 @@ def _contacts_of_file(model: Model, file: Any, package_dirs: Sequence[str | os.P
         found = load_contact_shapes(model, file, package_dirs=package_dirs, unsupported=unsupported)
     if not found.shapes:
         raise ModelError("the file has no collision geometry on links that move; leave contacts out")
-    return Contacts(model, found.shapes) if found.surface is None else Contacts(model, found.shapes, found.surface)
+    return ShapeContacts(model, found.shapes, found.surface or "ground")
 
 
-def _with_contacts(drawing: Drawing, contacts: Contacts) -> Drawing:
-    """Return the drawing with the shapes of contacts. **Raises** `ModelError` for those of another model."""
-    require_kind(contacts, Contacts, "contacts", error=ModelError)
-    if max(max(group.bodies) for group in contacts.groups) >= drawing.model.nb:
-        raise ModelError("contacts have a shape on a body that the model does not have: make them for this model")
+def _with_contacts(drawing: Drawing, contacts: ShapeContacts) -> Drawing:
+    """Return the drawing with the shapes of contacts."""
     color = rgba(SHAPE, SHAPE_OPACITY)
     shapes = [
         Surface(CONTACTS, body, mesh, color, f"contact shape on {body_name(drawing.model, body)}")

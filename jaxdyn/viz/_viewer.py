@@ -17,7 +17,7 @@ from jaxdyn._durable_files import write_durably
 from jaxdyn._errors import DataError, JaxdynError, naming_arguments, require_choice, require_shape, require_suffix
 from jaxdyn._types import ArrayLike
 from jaxdyn._waits import saying
-from jaxdyn.contact import ContactForces, Contacts
+from jaxdyn.contact import ContactForces
 from jaxdyn.model import Model
 from jaxdyn.simulate import State, Trajectory
 from jaxdyn.viz._clips import Clip, clip_moment, clip_of, configuration_of, force_surfaces, frame_samples
@@ -59,8 +59,9 @@ class Viewer:
         state = world.step(state, control)
         viewer.show(state)
 
-    viewer = Viewer(model, contacts=contacts)      # shapes, surface, and the forces of a roll-out
-    viewer.play(motion.t, motion.q, forces=jaxdyn.contact_forces(model, contacts, motion.q, motion.v))
+    world = jaxdyn.World(model, shapes)             # its viewer shows shapes, surface, and the forces of a roll-out
+    states = State(motion.q, motion.v)
+    Viewer(world).play(motion, forces=world.contact_forces(states, of_step=False))
     ```
 
     In a notebook, a viewer as the last value of a cell is shown as a page that needs no server, so it stays visible
@@ -83,8 +84,8 @@ class Viewer:
       (identified, say); its frames must be frames of the model. By default the visuals of the file or the world; a
       model without a file has none. `()` shows none.
     - `package_dirs`, `skip_missing`: as in `load_visuals`.
-    - `contacts`: contacts whose shapes are shown, green and translucent (points as small balls), with the surface of
-      the world around the robot; True for the shapes that `load_contact_shapes` makes of the file.
+    - `contacts`: whether to show the shapes that `load_contact_shapes` makes of the file, green and translucent (points
+      as small balls), with the surface around the robot, as a `World` with a `ContactLaw` has them.
     - `q`: `[nq]`, the configuration at first, or a `State`; by default that of the MJCF file or the world (`qpos0`),
       else `model.neutral()`, put within the limits.
     - `host`, `port`: where the page is served; only to this machine by default (`"0.0.0.0"`: to all). The next free
@@ -93,7 +94,7 @@ class Viewer:
       of the file and parts that models do not have only warn here.
 
     **Raises** what the loaders raise; `UnknownNameError` for visuals in frames that the model does not have;
-    `ModelError` for a model or contacts with batch axes, or contacts of another model; `ImportError` without viser.
+    `ModelError` for a model or a world with batch axes; `ImportError` without viser.
     """
 
     model: Model
@@ -108,7 +109,7 @@ class Viewer:
         visuals: Sequence[Visual] | str | os.PathLike | None = None,
         package_dirs: Sequence[str | os.PathLike] = (),
         skip_missing: bool = False,
-        contacts: Contacts | bool | None = None,
+        contacts: bool = False,
         q: ArrayLike | State | None = None,
         host: str = "127.0.0.1",
         port: int = 8080,
@@ -213,7 +214,7 @@ class Viewer:
         - `path_of`: the name of a frame, whose path is drawn as a line.
         - `speed`: seconds of the trajectory in one of the clock.
         - `loop`: whether to begin again at the end.
-        - `forces`: contact forces at each time, from `contact_forces`, for a viewer with `contacts`: a ball at each
+        - `forces`: contact forces at each time, from `World.contact_forces`, for a viewer of that world: a ball at each
           closed contact, and an arrow along the force on the robot.
         - `newtons_per_meter`: N in a meter of an arrow; by default a number that makes the largest force of a usual
           sample about as long as a link. The legend says it.

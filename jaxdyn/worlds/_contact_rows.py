@@ -77,6 +77,16 @@ class Contacts(Part):
                 counts[dim] = counts.get(dim, 0) + candidate_count(*pairs.types, pairs.structures)
         return sorted(counts.items())
 
+    def candidate_names(self) -> tuple[str, ...]:
+        """Return both geoms of each candidate, in the order of the rows: by the number of directions."""
+        out = []
+        for dim, _ in self.directions():
+            for pairs in self.pairs:
+                count = candidate_count(*pairs.types, pairs.structures)
+                for one, two, own in zip(pairs.first, pairs.second, pairs.dims, strict=True):
+                    out += [f"{self.names[one]}, {self.names[two]}"] * (count if own == dim else 0)
+        return tuple(out)
+
     @classmethod
     def of(cls, m) -> Self:
         """Return the contacts of an `mjModel`."""

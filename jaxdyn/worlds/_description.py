@@ -1,16 +1,43 @@
-"""The content of a world as plain values, which `jaxdyn info` prints."""
+"""The content of a world as text, and as plain values, which `jaxdyn info` prints."""
 
 from __future__ import annotations
 
 import collections
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxdyn.worlds._world import World
+from jaxdyn import _printing as printing
+
+if TYPE_CHECKING:
+    from jaxdyn.worlds._world import World
 
 _REACHED = 1e29
 """Bounds beyond are none: worlds have large numbers in the place of infinite ones."""
+
+
+def facts_of(world: World) -> printing.Facts:
+    """Return the facts that `print` shows."""
+    parts, batch = world.parts, world.start.shape[:-1]
+    first = f"{world.model.nb} moving bodies, nq = {world.model.nq}, nv = {world.model.nv}"
+    lists = {
+        "bodies": world.body_names[1:],
+        "actuators": world.actuator_names,
+        "equalities": world.equality_names,
+        "tendons": parts.tendons.names,
+        "sensors": parts.sensors.names,
+        "keyframes": tuple(world.keyframes),
+    }
+    facts = {name: printing.names(words) for name, words in lists.items() if words}
+    limits, pairs = parts.constraints.limits, parts.constraints.contacts.pairs
+    if parts.as_mujoco:
+        facts["limits"] = f"of {len(limits.joints) + len(limits.balls)} joints and {len(limits.tendons)} tendons"
+        facts["contacts"] = f"{sum(len(x.first) for x in pairs)} pairs of geoms may touch"
+    else:
+        facts["contacts"] = str(len(world.contact_names))
+        facts |= {} if parts.touching is None else parts.touching.facts()
+    facts["step"] = f"{printing.number(world.timestep, 's')}, {parts.integrator}"
+    return first + (f", batch {batch}" if batch else ""), facts
 
 
 def describe(world: World) -> dict[str, Any]:

@@ -12,9 +12,9 @@ from jax.core import Tracer
 
 from jaxdyn._errors import ModelError, require_choice, require_time_step
 from jaxdyn._types import float_leaf
-from jaxdyn.contact import ContactLaw, Contacts, MujocoLaw
+from jaxdyn.contact import ContactLaw, MujocoLaw, ShapeContacts
 from jaxdyn.model import Model
-from jaxdyn.simulate.integrators import require_contact_integrator, require_integrator, warn_of_long_step
+from jaxdyn.simulate.integrators import require_integrator, warn_of_long_step
 from jaxdyn.solve import SolverOptions
 from jaxdyn.worlds._bodies import Bodies
 from jaxdyn.worlds._inertia_constants import inverse_weights
@@ -27,6 +27,8 @@ from jaxdyn.worlds._world_parts import ENDLESS, WorldParts
 
 _MUJOCO = ("implicitfast", "euler", "implicit", "rk4")
 """MuJoCo's integrators, the default first."""
+_WITH_CONTACT = ("semi_implicit_euler", "implicit_velocity")
+"""The integrators of worlds that move as their model and have contacts or limits."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,26 +63,33 @@ def parts_of_model(model: Model, given: Attached) -> WorldParts:
     return _with_mujocos_law(model, parts, given) if as_mujoco else _with_contacts(model, parts, given)
 
 
+def _limits[Law](given: Attached, kind: type[Law]) -> Law | None:
+    """Return the law of the joints' limits, or None."""
+    if isinstance(given.limits, bool | np.bool_):
+        return kind() if given.limits else None
+    if not isinstance(given.limits, kind):
+        found = type(given.limits).__name__
+        raise ModelError(f"limits is {found}; True, False or a {kind.__name__} is needed with this law")
+    return given.limits
+
+
 def _with_contacts(model: Model, parts: WorldParts, given: Attached) -> WorldParts:
     """Return the parts of a world that moves as `jaxdyn.step` moves the model."""
     integrator = "implicit_velocity" if given.integrator is None else given.integrator
     if integrator in _MUJOCO and integrator not in ("euler", "rk4"):
         raise ModelError(f"integrator {integrator!r} is MuJoCo's; give law=jaxdyn.MujocoLaw(), or 'implicit_velocity'")
     require_integrator(integrator)
-    if given.limits not in (True, False) and not isinstance(given.limits, ContactLaw | None):
-        raise ModelError(
-            f"limits is {type(given.limits).__name__}; True, False or a ContactLaw is needed with this law"
-        )
-    limits = ContactLaw() if given.limits is True else given.limits or None
+    limits = _limits(given, ContactLaw)
     contacts = None
     shapes, surface, pairs, apart = given.touching
-    if shapes:
-        contacts = Contacts(model, shapes, surface, given.law, limits, given.options, pairs, apart)
-    elif limits is not None:
-        advice = "give contacts=[...], or law=jaxdyn.MujocoLaw(), which has limits without contacts"
-        raise ModelError(f"limits without contact shapes are not built with this law; {advice}")
-    require_contact_integrator(model, contacts, integrator)
-    warn_of_long_step(model, given.timestep, integrator, 1, contacts)
+    if shapes or limits is not None:
+        surface = surface if shapes else None
+        contacts = ShapeContacts(model, shapes, surface, given.law, limits, given.options, pairs, apart)
+    if contacts is not None and integrator not in _WITH_CONTACT:
+        either = "'semi_implicit_euler' or 'implicit_velocity', whose steps with contact are the same"
+        raise ModelError(f"integrator {integrator!r} takes no contacts and no limits; use {either}")
+    # Steps with contact are implicit in friction.
+    warn_of_long_step(model, given.timestep, integrator if contacts is None else "implicit_velocity", 1)
     return dataclasses.replace(parts, integrator=integrator, touching=contacts)
 
 
@@ -88,10 +97,8 @@ def _with_mujocos_law(model: Model, parts: WorldParts, given: Attached) -> World
     """Return the parts of a world that moves by MuJoCo's law."""
     integrator = _MUJOCO[0] if given.integrator is None else given.integrator
     require_choice(integrator, _MUJOCO, "with MuJoCo's law, integrator")
-    if given.limits not in (True, False) and not isinstance(given.limits, MujocoLaw | None):
-        raise ModelError(f"limits is {type(given.limits).__name__}; True, False or a MujocoLaw is needed with this law")
+    limits = _limits(given, MujocoLaw)
     _require_expressible(model)
-    limits = MujocoLaw() if given.limits is True else given.limits or None
     weights = inverse_weights(parts, model, model.neutral())
     constraints = constraints_of(model, given.touching, given.law, limits, weights)
     passive, topology = _passive(model), model.topology

@@ -56,9 +56,9 @@ def load_world(
 
     **URDF.** It is `World(load_urdf(...), ...)` with further arguments `attached`: `law`, `limits`, `actuators`,
     `sensors`, `timestep`, `integrator`. With `ground` the shapes in `<collision>`, of all `links` or of these, touch
-    the plane `z = 0` (`load_contact_shapes`). Joints stop at the limits of the file where the law can have stops: with
-    MuJoCo's always, and with a `ContactLaw` where there are contacts. `free_base` and `package_dirs` are those of
-    `load_urdf`. A URDF file has no actuators: its efforts limit those that are given.
+    the plane `z = 0` (`load_contact_shapes`). By default joints stop at the limits of the file with MuJoCo's law, and
+    with a `ContactLaw` where there are contacts; `limits=True` has stops in any case. `free_base` and `package_dirs`
+    are those of `load_urdf`. A URDF file has no actuators: its efforts limit those that are given.
 
     **Warns** `LeftOutWarning` of sensors that are not built, and `RobotFileWarning` of boxes that touch height fields
     without a margin, for which MuJoCo's contacts are off the geometry; and as `load_urdf` and `load_contact_shapes` do.

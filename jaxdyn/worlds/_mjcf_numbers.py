@@ -10,7 +10,7 @@ import numpy as np
 from jaxdyn._errors import ModelError
 from jaxdyn.io.mjcf import Names
 from jaxdyn.model import rotational_about_center
-from jaxdyn.spatial import compose_poses, invert_pose, rotation_to_quaternion
+from jaxdyn.spatial import compose_poses, invert_pose, quaternion_to_rotation, rotation_to_quaternion
 from jaxdyn.worlds._parts import frames_of
 from jaxdyn.worlds._world import World
 from jaxdyn.worlds._world_velocities import world_velocity
@@ -173,10 +173,20 @@ def put_inertias(m, world: World, before: World) -> None:
         parameters, old = (np.asarray(x.model.link_parameters(names.bodies[i]), np.float64) for x in (world, before))
         if (parameters == old).all():
             continue
-        moments, axes = np.linalg.eigh(rotational_about_center(parameters))
-        axes *= np.sign(np.linalg.det(axes))
         m.body_mass[i], m.body_ipos[i] = parameters[0], parameters[1:4] / parameters[0]
-        # MuJoCo has the largest moment first.
-        order = [2, 1, 0]
-        m.body_inertia[i] = moments[order]
-        m.body_iquat[i] = rotation_to_quaternion(axes[:, order] * np.array([1, 1, -1]))
+        m.body_inertia[i], m.body_iquat[i] = _principal(rotational_about_center(parameters), m.body_iquat[i])
+
+
+def _principal(inertia: np.ndarray, quaternion: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return principal moments, and the quaternion of their axes: the old one where its axes still are principal."""
+    R = np.asarray(quaternion_to_rotation(quaternion))
+    turned = R.T @ inertia @ R
+    moments = np.diagonal(turned)
+    # The rounding of the inertia about the origin, from which that about the center comes.
+    if np.abs(turned - np.diag(moments)).max() < 1e-12 * moments.sum():
+        return moments, quaternion
+    moments, axes = np.linalg.eigh(inertia)
+    axes *= np.sign(np.linalg.det(axes))
+    # MuJoCo has the largest moment first.
+    order = [2, 1, 0]
+    return moments[order], rotation_to_quaternion(axes[:, order] * np.array([1, 1, -1]))

@@ -13,10 +13,19 @@ import numpy as np
 from jaxdyn._errors import ModelError
 from jaxdyn.algorithms import aba
 from jaxdyn.algorithms.recursions import Robot, RobotAndParts
-from jaxdyn.contact import contact_forces, contact_wrenches, in_axes_of_start, turning_rate
+from jaxdyn.contact import (
+    ContactForces,
+    ShapeContacts,
+    contact_accelerations,
+    contact_wrenches,
+    forces_of_step,
+    moved_straight,
+    turning_rate,
+)
 from jaxdyn.model import Model, independent_forces, spanning_coordinates
 from jaxdyn.simulate import State
-from jaxdyn.simulate.integrators import advance, common_form
+from jaxdyn.simulate.integrators import advance, common_form, symplectic_step
+from jaxdyn.solve import SolverReport
 from jaxdyn.spatial import Vec3
 from jaxdyn.tree import take_rows
 from jaxdyn.worlds._actuators import actuated, next_activation
@@ -83,29 +92,53 @@ def _implicit(given: Given, driven: _Driven) -> tuple[Model, Any]:
     return damped, driven.torque + driven.damping * given.arguments.v
 
 
+def _with_contact(
+    model: Model, touching: ShapeContacts, start: State, torque: Any, dt: Any
+) -> tuple[State, Any, SolverReport]:
+    """Return the state after a step with contact, its accelerations in the axes of its start, and how the contacts were
+    solved."""
+    a, report = contact_accelerations(model, touching, start.q, start.v, torque, dt)
+    if not model.topology.has_loops:
+        return State(*moved_straight(model, start.q, start.v, a, dt)), a, report
+    free = aba(model, start.q, start.v, torque, joint_friction=False)
+    gained = a - (free + turning_rate(model, start.v))
+    return symplectic_step(model, start, torque, dt, gained=gained), a, report
+
+
 def solved_as_model(given: Given, names: tuple[str, ...]) -> Solved:
     """Return the accelerations of a time step, how well its contacts were solved, and quantities by their names, those
-    of `Quantities`: `"step"`, `"acceleration"`, `"rates"`, `"sensors"` at its start, and `"deep"`."""
+    of `Quantities`: `"step"`, `"acceleration"`, `"rates"`, `"sensors"` at its start, `"contacts"`, and `"deep"`."""
     parts, arguments = given.world.parts, given.arguments
     driven = _driven(given)
     model, torque = _implicit(given, driven)
     start, (torque,) = common_form(model, State(arguments.q, arguments.v), {"tau": (torque, (model.nv,))})
     dt = parts.timestep.astype(start.v.dtype)
-    end, report = advance(model, start, torque, dt, None, parts.integrator, 1, None, parts.touching)
-    if report is None:
-        a = aba(given.world.model, arguments.q, arguments.v, driven.torque)
+    if parts.touching is None:
+        end = advance(model, start, torque, dt, None, parts.integrator)
+        gained = a = aba(given.world.model, arguments.q, arguments.v, driven.torque)
         error = count = jnp.zeros_like(a[..., 0])
     else:
-        a = (in_axes_of_start(model, end.v, dt) - start.v) / dt - turning_rate(model, start.v)
-        error, count = report.error, report.iterations
-    found = {
+        end, gained, report = _with_contact(model, parts.touching, start, torque, dt)
+        a, error, count = gained - turning_rate(model, start.v), report.error, report.iterations
+
+    def contacts() -> ContactForces:
+        return forces_of_step(model, parts.touching, start.q, start.v, gained, dt)
+
+    made = {
         "step": lambda: (end.q, end.v, driven.activation),
         "acceleration": lambda: a,
         "rates": lambda: driven.rate,
-        "sensors": lambda: _sensed(given, a, end.v),
+        "sensors": lambda: _sensed(given, a, contacts()),
+        "contacts": contacts,
         "deep": lambda: jnp.zeros((*error.shape, 1), error.dtype),
     }
-    return Solved(a, error, count, {name: found[name]() for name in names})
+    return Solved(a, error, count, {name: made[name]() for name in names})
+
+
+def contacts_at(given: Given) -> ContactForces:
+    """Return the contacts at a state by the law at this state, without a step."""
+    world, (q, v) = given.world, (given.arguments.q, given.arguments.v)
+    return forces_of_step(world.model, world.parts.touching, q, v, jnp.zeros_like(v), jnp.zeros((), v.dtype))
 
 
 def accelerations_as_model(given: Given) -> dict[str, Any]:
@@ -120,17 +153,15 @@ def accelerations_as_model(given: Given) -> dict[str, Any]:
     return {"acceleration": a, "rates": driven.rate}
 
 
-def _sensed(given: Given, a: Any, after: Any) -> Any:
-    """Return the values of all sensors at a state with the accelerations `a`, and the velocity `after` a step."""
+def _sensed(given: Given, a: Any, found: ContactForces) -> Any:
+    """Return the values of all sensors at a state with the accelerations `a` and the contacts of a step."""
     world, arguments = given.world, given.arguments
     model, contacts, sensors = world.model, world.parts.touching, world.parts.sensors
     if model.topology.has_loops and (of_loads := {"force", "torque"} & set(sensors.types)):
         raise ModelError(f"sensors of the kinds {', '.join(sorted(of_loads))} leave out the forces of closed loops")
     bound, operands, named = _bound(given)
     bodies = np.zeros((0, 2), int)
-    if contacts is not None:
-        dt: Any = world.parts.timestep.astype(after.dtype)
-        found = contact_forces(model, contacts, arguments.q, arguments.v, after=after, dt=dt)
+    if contacts is not None and contacts.names:
         for name in ("point", "normal", "force"):
             x = getattr(found, name)
             named[name] = x.reshape(*x.shape[:-2], -1)

@@ -5,19 +5,19 @@ from __future__ import annotations
 import dataclasses
 import functools
 import operator
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxdyn.algorithms.recursions import Robot, turning_accelerations
-from jaxdyn.spatial import Force, Quaternion, Vec3
+from jaxdyn.spatial import Force, Mat3, Quaternion, Vec3
 from jaxdyn.tree import take_rows
 from jaxdyn.worlds._bodies import loads_of, packed_vectors
 from jaxdyn.worlds._constraints import RowKinds
-from jaxdyn.worlds._contact_rows import by_directions, deep_contacts
+from jaxdyn.worlds._contact_rows import TouchingBodies, by_directions, deep_contacts
 from jaxdyn.worlds._equalities import coupling
 from jaxdyn.worlds._equations import Acting, Balance, after_step, balance, constraint_torque
 from jaxdyn.worlds._parts import Instant, Loads, PartRows, Places, sums
@@ -25,6 +25,15 @@ from jaxdyn.worlds._passive import spring_energy
 from jaxdyn.worlds._readings import ContactLoads, Readings
 from jaxdyn.worlds._sensors import sensor_values
 from jaxdyn.worlds._tendons import tendon_loads
+
+
+class ContactTable(NamedTuple):
+    """Contacts, rows `[n, *batch]`, as `ContactForces` has them."""
+
+    gap: Any
+    normal: Vec3
+    point: Vec3
+    force: Vec3
 
 
 def sensor_rows(robot: Robot, world: PartRows, at: Balance, a, pushes, time, wrenches=None):
@@ -107,25 +116,44 @@ def _contacts(
     robot: Robot, world: PartRows, at: Instant, kinds: RowKinds, pushes
 ) -> tuple[tuple[Loads, ...], tuple[ContactLoads, ...]]:
     """Return the forces of contacts on both bodies, and as sensors of touch see them."""
-    starts = iter(kinds.cone_starts)
     loads, contacts = [], []
-    for dim, own in by_directions(robot, world.constraints.contacts, at):
-        count = len(own.dims)
-        start = kinds.scalars - count if dim == 1 else next(starts)
-        along = [pushes[start + k * count : start + (k + 1) * count] for k in range(dim)]
+    for own, along, total in _pushing(robot, world, at, kinds, pushes):
         position, frame = own.touching.candidates.position, own.touching.candidates.frame
-        axes = (frame.x, frame.y, frame.z)
-        total = _sum([axis * x for axis, x in zip(axes, along[:3], strict=False)])
-        none = jax.tree.map(jnp.zeros_like, total)
-        moment = _sum([axis * x for axis, x in zip(axes, along[3:], strict=False)]) if dim > 3 else none
+        moment = jax.tree.map(jnp.zeros_like, total) if len(along) <= 3 else _along(frame, along[3:])
         loads.append(Loads(own.bodies[:, 0], position, -total, -moment))
         loads.append(Loads(own.bodies[:, 1], position, total, moment))
         contacts.append(ContactLoads(own.bodies, position, frame.x, along[0]))
     return tuple(loads), tuple(contacts)
 
 
-def _sum(terms: list[Vec3]) -> Vec3:
-    return functools.reduce(operator.add, terms)
+def _pushing(
+    robot: Robot, world: PartRows, at: Instant, kinds: RowKinds, pushes
+) -> Iterator[tuple[TouchingBodies, list, Vec3]]:
+    """Yield the candidates by the number of their directions, the pushes along these, and the forces in the world."""
+    starts = iter(kinds.cone_starts)
+    for dim, own in by_directions(robot, world.constraints.contacts, at):
+        count = len(own.dims)
+        start = kinds.scalars - count if dim == 1 else next(starts)
+        along = [pushes[start + k * count : start + (k + 1) * count] for k in range(dim)]
+        yield own, along, _along(own.touching.candidates.frame, along[:3])
+
+
+def _along(frame: Mat3, lengths: list) -> Vec3:
+    """Return the vectors with these lengths along the first axes of frames."""
+    return functools.reduce(
+        operator.add, (axis * x for axis, x in zip((frame.x, frame.y, frame.z), lengths, strict=False))
+    )
+
+
+def contact_table(robot: Robot, world: PartRows, at: Instant, kinds: RowKinds, pushes) -> ContactTable:
+    """Return the gaps, normals, points and forces on the second bodies of all candidates, in the order of
+    `Contacts.candidate_names`; gaps that MuJoCo does not report are `FAR`."""
+    none = robot.broadcast(robot.zeros()[:0])
+    parts = [ContactTable(none, *(Vec3(none, none, none) for _ in range(3)))]
+    for own, _, total in _pushing(robot, world, at, kinds, pushes):
+        found = own.touching.candidates
+        parts.append(ContactTable(found.distance, found.normal, found.position, total))
+    return jax.tree.map(lambda *x: jnp.concatenate([robot.broadcast(y) for y in x]), *parts)
 
 
 def _held(robot: Robot, held: PartRows, at: Instant, pushes) -> tuple[Loads, ...]:
@@ -173,8 +201,8 @@ class Quantities:
 
     `acceleration`, as this library has it; `step`, the configuration, velocity and activations after a step of an
     integrator other than `rk4`; `rates` of the activations; `torque` of the constraints on the degrees of freedom;
-    `sensors`, all values one after the other; `deep`, the number of contacts as in `SolverReport`; and those of
-    `World.step_and_read`.
+    `sensors`, all values one after the other; `contacts`, a `ContactTable`; `deep`, the number of contacts as in
+    `SolverReport`; and those of `World.step_and_read`.
     """
 
     names: tuple[str, ...]
@@ -201,6 +229,7 @@ class Quantities:
             "rates": lambda: now.actuators.rate,
             "torque": torque,
             "sensors": lambda: sensor_rows(robot, world, at, a, pushes, **further),
+            "contacts": lambda: contact_table(robot, world, now.at, world.constraints.kinds, pushes),
             "deep": lambda: deep_contacts(robot, world, now.at),
             "actuator_torque": lambda: now.actuators.torque,
             "body_wrenches": lambda: _body_wrenches(robot, world, at, pushes),

@@ -37,6 +37,10 @@ def write_world(world: World, template: Any) -> str:
     _require_same_structure(world, before)
     new, old = numbers_of(world), numbers_of(before)
     changed = [name for name in new if not np.array_equal(new[name], old[name])]
+    if any(name.startswith("model.") for name in changed):
+        # MuJoCo derives constants from the model, as `with_model` does. Whether it finds the same is compared below.
+        followed = numbers_of(before.with_model(world.model))
+        changed = [x for x in changed if x.startswith("model.") or np.array_equal(followed[x], old[x])]
     touched = {name.partition(":")[0] for name in changed if name.startswith(_PAIR[:8])}
     if touched:
         m = _with_pairs(spec, m, before, touched)

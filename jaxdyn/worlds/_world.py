@@ -11,11 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdyn import _printing as printing
-from jaxdyn import joints
 from jaxdyn._compile import compiled
 from jaxdyn._errors import ModelError, checking_arguments, naming_arguments, require_floating, require_time_step
 from jaxdyn._types import Array, ArrayLike, Configuration, Float, Torque, Velocity, float_leaf
-from jaxdyn.contact import ContactLaw, ContactPair, ContactShape, MujocoLaw
+from jaxdyn.contact import ContactForces, ContactLaw, ContactPair, ContactShape, MujocoLaw
 from jaxdyn.geometry import AbstractSurface
 from jaxdyn.model import LEAVES, Actuator, Model
 from jaxdyn.simulate import AbstractWorld, Advance, RolloutOptions, State, Trajectory, roll_out_world
@@ -23,11 +22,11 @@ from jaxdyn.simulate.integrators import require_closed
 from jaxdyn.solve import SolverOptions, SolverReport
 from jaxdyn.worlds._appearance import Appearance, VisualFile
 from jaxdyn.worlds._bodies import BodyMotion
+from jaxdyn.worlds._description import facts_of
 from jaxdyn.worlds._from_model import Attached, parts_of_model
 from jaxdyn.worlds._inertia_constants import with_inertias_of
 from jaxdyn.worlds._model_constraints import Touching
 from jaxdyn.worlds._model_sensors import Sensor
-from jaxdyn.worlds._model_steps import accelerations_as_model
 from jaxdyn.worlds._states import (
     KEY_AXES,
     BodyWrenches,
@@ -38,7 +37,7 @@ from jaxdyn.worlds._states import (
     motion_of_bodies,
     start_of,
 )
-from jaxdyn.worlds._steps import advanced, by_name, report_of, solved, step_and_read, stepped
+from jaxdyn.worlds._steps import advanced, by_name, contacts_of, rate_of, report_of, solved, step_and_read, stepped
 from jaxdyn.worlds._world_parts import ENDLESS, WorldParts
 from jaxdyn.worlds._world_velocities import body_velocity, world_velocity
 
@@ -87,26 +86,32 @@ class World(AbstractWorld):
 
         **Arguments**
 
-        - `contacts`: shapes on links, which touch the `surface`, `"ground"` for the plane `z = 0`, and by `pairs` each
-          other; `apart` names links that do not, all as in `Contacts`.
+        - `contacts`: shapes on links, which touch the `surface`: `"ground"` for the plane `z = 0`, or None for no
+          surface. Shapes that are fixed in the world, such as a table, only touch those that they have pairs with.
+        - `pairs`: which links touch each other: a `ContactPair` for each two links, or their names; `"all"` for all
+          shapes on different bodies that no joint connects, other than a free one or one of the world, as in Drake.
+          `apart` names links that touch no other link all the same, and pairs of links that do not touch each other.
         - `law`: how contacts push, and with that how the world moves. With a `ContactLaw`, the default, it moves as
-          `jaxdyn.step` moves the model; with a `MujocoLaw` as in MuJoCo. A shape or a pair may have its own law of the
-          same class. The constants that MuJoCo derives from inertias (`invweight0`) are arrays that do not follow when
-          masses of the world change.
+          `jaxdyn.step` moves the model, and in a world with contacts their forces and joint friction are those at the
+          end of the step, so that stiff contacts do not limit the time step; with a `MujocoLaw` it moves as in MuJoCo.
+          A shape or a pair may have its own law of the same class. The constants that MuJoCo derives from inertias
+          (`invweight0`) are arrays that do not follow when masses of the world change.
         - `limits`: whether joints stop at `Model.position_lower` and `position_upper`, by the default law of the class
-          of `law`, or that law. With a `ContactLaw` limits need contacts.
+          of `law`, or that law, whose numbers are in N m/rad and s/rad where a coordinate is an angle.
         - `actuators`, `sensors`: what drives and what is read. `Model.effort_limit` limits the sum of the actuators'
           forces on a joint.
         - `timestep`: s.
         - `integrator`: one of `jaxdyn.step`, by default `"implicit_velocity"`, which takes the damping of actuators on
-          joints with one axis at the end of the step; with MuJoCo's law `"implicitfast"`, the default, `"euler"`,
-          `"implicit"` or `"rk4"`, as MuJoCo has them.
+          joints with one axis at the end of the step, with contacts that or `"semi_implicit_euler"`; with MuJoCo's law
+          `"implicitfast"`, the default, `"euler"`, `"implicit"` or `"rk4"`, as MuJoCo has them.
         - `options`: how contacts and constraints are solved.
 
         With MuJoCo's law, Coulomb friction of joints is MuJoCo's friction loss, without `friction_velocity`, and points
         of `Points` are spheres without size.
 
-        **Raises** `ModelError` for what does not fit together, as in `Contacts`, `Actuator` and `Sensor`, by name;
+        **Raises** `ModelError` for what does not fit together, by name: a shape that touches nothing, pairs of one
+        body, of two fixed links, or of shapes that have no pairs, links of `pairs` and `apart` without shapes, and as
+        in `Actuator` and `Sensor`;
         with MuJoCo's law for models with loops, couplings or joints that mimic others, for springs of ball joints and
         what differs by axis of free ones, for other surfaces than planes, and for pairs of shapes that are not built;
         `UnknownNameError`; `ShapeError`.
@@ -131,25 +136,7 @@ class World(AbstractWorld):
 
     def printed(self) -> printing.Facts:
         """The facts that `print` shows."""
-        parts, batch = self.parts, self.start.shape[:-1]
-        first = f"{self.model.nb} moving bodies, nq = {self.model.nq}, nv = {self.model.nv}"
-        lists = {
-            "bodies": self.body_names[1:],
-            "actuators": self.actuator_names,
-            "equalities": self.equality_names,
-            "tendons": parts.tendons.names,
-            "sensors": parts.sensors.names,
-            "keyframes": tuple(self.keyframes),
-        }
-        facts = {name: printing.names(words) for name, words in lists.items() if words}
-        limits, pairs = parts.constraints.limits, parts.constraints.contacts.pairs
-        if parts.as_mujoco:
-            facts["limits"] = f"of {len(limits.joints) + len(limits.balls)} joints and {len(limits.tendons)} tendons"
-            facts["contacts"] = f"{sum(len(x.first) for x in pairs)} pairs of geoms may touch"
-        else:
-            facts["contacts"] = f"{0 if parts.touching is None else len(parts.touching.names)}"
-        facts["step"] = f"{printing.number(self.timestep, 's')}, {parts.integrator}"
-        return first + (f", batch {batch}" if batch else ""), facts
+        return facts_of(self)
 
     __repr__, __str__, _repr_html_ = printing.one_line, printing.text, printing.table
 
@@ -192,6 +179,13 @@ class World(AbstractWorld):
     def equality_names(self) -> tuple[str, ...]:
         """The names of the equality constraints, in the order of `State.active`."""
         return self.parts.constraints.equalities.names
+
+    @property
+    def contact_names(self) -> tuple[str, ...]:
+        """The link of each contact, or both links of a pair; with MuJoCo's law both geoms: the order of
+        `contact_forces`."""
+        touching = self.parts.touching
+        return self.parts.constraints.contacts.candidate_names() if touching is None else touching.names
 
     @naming_arguments
     def state(
@@ -242,16 +236,11 @@ class World(AbstractWorld):
         is `ODETerm(world.rate)`, and `args` is the control `[*batch, nu]`.
 
         The law does not depend on the time `t`. A quaternion follows `q (0, w) / 2`, whose norm a solver changes by its
-        error; the world takes it for its direction. Errors as for `accelerations`.
+        error; the world takes it for its direction. With a `ContactLaw` contacts push by the law at the state: an
+        explicit solver needs steps below `2 m stiction_velocity / (friction f)` for the normal force `f` on a mass `m`.
+        Errors as for `accelerations`, and `ModelError` for stops at the limits of joints, which act in steps only.
         """
-        given = given_of(self, state, control, None, None)
-        state, arguments = given.state, given.arguments
-        turned = joints.apply_to_rows(joints.coordinate_rate, self.model.topology, arguments.q, arguments.v)
-        found = (
-            solved(given, "acceleration", "rates").results if self.parts.as_mujoco else accelerations_as_model(given)
-        )
-        held = (None if x is None else jnp.zeros_like(x) for x in (state.mocap, state.active))
-        return State(turned, found["acceleration"], found["rates"], jnp.ones_like(state.time), *held)
+        return rate_of(given_of(self, state, control, None, None))
 
     @compiled()
     def step(
@@ -315,8 +304,8 @@ class World(AbstractWorld):
 
         - `controls`: the inputs of the actuators, `[*batch, steps, nu]`, one row a step; or a policy, a function
           `(carry, state, t) -> (carry, control)` of the whole batch, as in `jaxdyn.rollout`; zero by default.
-        - `steps`: their number; needed without an array of controls. `policy_state`: the carry of a policy's first
-          call.
+        - `steps`: their number; needed without an array of controls or torques. `policy_state`: the carry of a policy's
+          first call.
         - `substeps`: the time steps of the world for which a control is held; a sample is taken after them.
         - `sensors`: True for those of the world: `Trajectory.sensors` then has their values by name,
           `[*batch, samples, n]`. They are read at the start of the step that follows a sample, with its control and
@@ -402,10 +391,31 @@ class World(AbstractWorld):
         `qfrc_constraint`, but for the axes of free joints. Arguments and errors as for `accelerations`, and
         `ModelError` without MuJoCo's law."""
         if not self.parts.as_mujoco:
-            advice = "jaxdyn.contact_forces(world.model, world.parts.touching, ...) has the forces of its contacts"
-            raise ModelError(f"constraint_forces are those of MuJoCo's law, which this world does not have; {advice}")
+            raise ModelError(
+                "constraint_forces are those of MuJoCo's law, which this world does not have; contact_forces has the "
+                "forces of its contacts"
+            )
         given = given_of(self, state, control, torque, wrenches)
         return solved(given, "torque").results["torque"]
+
+    @compiled("of_step")
+    def contact_forces(
+        self,
+        state: State,
+        control: Controls | None = None,
+        torque: Torque | None = None,
+        wrenches: BodyWrenches | None = None,
+        *,
+        of_step: bool = True,
+    ) -> ContactForces:
+        """The gaps, normals, points and forces of all contacts, `[*batch, nc]`, in the order of `contact_names`.
+
+        With MuJoCo's law they are those at the state. With a `ContactLaw` the forces are those that act for the time
+        step from this state, and the others those at its start; with `of_step=False` the forces are those of the law at
+        this configuration and velocity, as in `rate`, whatever drives the robot. Arguments and errors as for
+        `accelerations`.
+        """
+        return contacts_of(given_of(self, state, control, torque, wrenches), of_step)
 
     @naming_arguments
     def from_qvel(self, q: Configuration, qvel: Velocity) -> Float[Array, "*batch nv"]:
@@ -427,7 +437,9 @@ class World(AbstractWorld):
         """
         if model.topology != self.model.topology:
             raise ModelError("the model has another tree than the world's; give one that was made from world.model")
-        parts = with_inertias_of(self.parts, self.model, model, self.start)
+        # Only MuJoCo's law has constants of that kind.
+        as_mujoco = self.parts.as_mujoco
+        parts = with_inertias_of(self.parts, self.model, model, self.start) if as_mujoco else self.parts
         return eqx.tree_at(lambda world: (world.model, world.parts), self, (model, parts))
 
     def astype(self, dtype: Any) -> Self:

@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxdyn._types import Array, Float
 from jaxdyn.algorithms.recursions import Robot
-from jaxdyn.contact import Contacts
+from jaxdyn.contact import ShapeContacts
 from jaxdyn.spatial import Quaternion, Sym3, Vec3
 from jaxdyn.tree import columns_of, take_rows
 from jaxdyn.worlds._actuators import Actuators
@@ -50,7 +50,7 @@ class WorldParts(Part):
     """Whether the world is made of a model, whose arrays are then those of `with_numbers_of_model`."""
     as_mujoco: bool = eqx.field(static=True, default=True)
     """Whether it moves by MuJoCo's law; else as `jaxdyn.step` moves the model."""
-    touching: Contacts | None = None
+    touching: ShapeContacts | None = None
     """The contacts without MuJoCo's law."""
 
     def leaves_of_model(self) -> tuple[str, ...]:

@@ -69,7 +69,6 @@ from jaxdyn.algorithms.recursions._forward_dynamics import (
     constrained_inverse,
     forward,
     forward_at,
-    inverse_root,
     solve,
     solve_held,
     substitute,

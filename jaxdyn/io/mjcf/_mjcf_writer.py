@@ -7,7 +7,7 @@ import functools
 import itertools
 import os
 import xml.etree.ElementTree as ET
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -106,18 +106,11 @@ def to_mjcf(
         pose = {"name": name, "pos": _text(placement[:3]), "quat": _text(placement[3:])}
         elements[i] = element = ET.SubElement(elements[topology.parents[i]], "body", pose)
         chain = JOINT_TYPES[kind]
-        for k, (primitive, coordinate, dof) in enumerate(itertools.islice(blocks, len(chain))):
-            if primitive.name not in _TYPES:
-                raise ModelError(f"joint {joint!r} is {primitive.name}, which MuJoCo does not have")
-            attributes = {"name": joint if len(chain) == 1 else f"{joint}_{k}", "type": _TYPES[primitive.name]}
-            if primitive.has_axis:
-                attributes["axis"] = _text(next(axes))
-            if "stiffness" in leaves:
-                attributes |= _spring(leaves, joint, primitive, dof, coordinate)
-            for field, attribute in (("armature", "armature"), ("damping", "damping"), ("friction", "frictionloss")):
-                attributes[attribute] = _one_number(leaves[field][dof : dof + primitive.nv], joint, field)
+        for k, block in enumerate(itertools.islice(blocks, len(chain))):
+            named = joint if len(chain) == 1 else f"{joint}_{k}"
+            attributes = _joint(leaves, joint, named, block, axes)
             if limits:
-                attributes |= _limits(leaves, primitive, coordinate, dof, attributes["name"], missing)
+                attributes |= _limits(leaves, *block, named, missing)
             ET.SubElement(element, "joint", attributes)
         _inertial(element, leaves["inertial_parameters"][i], name)
     _shapes(elements, leaves, topology, shapes or ())
@@ -132,6 +125,27 @@ def to_mjcf(
         shown = "; ".join(f"{what} of joint {enumerate_names(names)}" for what, names in missing.items())
         warn(f"to_mjcf leaves out limits that MJCF cannot have: {shown}")
     return ET.tostring(root, encoding="unicode")
+
+
+def _joint(
+    leaves: dict[str, np.ndarray],
+    joint: str,
+    name: str,
+    block: tuple[Primitive, int, int],
+    axes: Iterator[np.ndarray],
+) -> dict[str, str]:
+    """Return the attributes of a primitive joint with this name, without its limits. Its axis is the next of `axes`."""
+    primitive, coordinate, dof = block
+    if primitive.name not in _TYPES:
+        raise ModelError(f"joint {joint!r} is {primitive.name}, which MuJoCo does not have")
+    attributes = {"name": name, "type": _TYPES[primitive.name]}
+    if primitive.has_axis:
+        attributes["axis"] = _text(next(axes))
+    if "stiffness" in leaves:
+        attributes |= _spring(leaves, joint, primitive, dof, coordinate)
+    for field, attribute in (("armature", "armature"), ("damping", "damping"), ("friction", "frictionloss")):
+        attributes[attribute] = _one_number(leaves[field][dof : dof + primitive.nv], joint, field)
+    return attributes
 
 
 def _require_expressible(topology: Topology) -> None:

@@ -15,7 +15,7 @@ from jaxdyn.native.arrays._program import ArrayConstant, ArrayProgram, Atom, Ope
 from jaxdyn.native.arrays._reductions import Sums
 from jaxdyn.native.arrays._rules import ELEMENTWISE, IDENTITIES, JOINS, REDUCTIONS, RESHAPES, VIEWS
 from jaxdyn.native.arrays._text import type_of
-from jaxdyn.native.arrays._workspace import keep, release
+from jaxdyn.native.arrays._workspace import keep, release, release_all
 
 ONCE = ELEMENTWISE | REDUCTIONS | JOINS | {"scatter", "dynamic_update_slice"}
 """The operations that read each element of their operands once."""
@@ -49,26 +49,26 @@ class Emission(Sums):
                     arrays[v] = self._kept(v, x, reads[v])
                     if users[v]:
                         keep(arrays[v])
-                for atom, x in self._moved.items():
-                    if atom in arrays and arrays[atom] is not x:
-                        keep(x)
-                        release(arrays[atom])
-                        arrays[atom] = x
-                self._moved = {}
-                for held in self._held[-1]:
-                    release(held)
+                self._put_moved(arrays)
+                release_all(self._held[-1])
                 self._held[-1].clear()
             for a in operation.inputs:
                 users[a] -= 1
                 if not users[a] and a in arrays:
                     release(arrays[a])
         result = then([array(a) for a in program.outputs])
-        for a in set(program.outputs):
-            if a in arrays:
-                release(arrays[a])
-        for held in self._held.pop():
-            release(held)
+        release_all(arrays[a] for a in set(program.outputs) if a in arrays)
+        release_all(self._held.pop())
         return result
+
+    def _put_moved(self, arrays: dict[Atom, Array]) -> None:
+        """Put the arrays that an operation has moved in the place of those before."""
+        for atom, x in self._moved.items():
+            if atom in arrays and arrays[atom] is not x:
+                keep(x)
+                release(arrays[atom])
+                arrays[atom] = x
+        self._moved = {}
 
     def write(self, program: ArrayProgram, inputs: Sequence[Array], addresses: Sequence[str]) -> None:
         """Append a program whose results are arrays at the given addresses."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 from jax import lax
@@ -40,7 +41,7 @@ KNOWN = ELEMENTWISE | VIEWS | REDUCTIONS | JOINS | CONTROL | OTHERS
 
 def has_rule(operation: Operation) -> bool:
     """Return whether an operation can be a part of an array program."""
-    name, params, inputs = operation.name, operation.params, operation.inputs
+    name, inputs = operation.name, operation.inputs
     atoms = (*inputs, *operation.outputs)
     if name not in KNOWN or not all(a.dtype in TYPES for a in atoms):
         return False
@@ -52,31 +53,7 @@ def has_rule(operation: Operation) -> bool:
     kinds = {np.dtype(a.dtype).kind for a in inputs}
     if name in FLOATS_ONLY:
         return kinds == {"f"}
-    match name:
-        case "pow":
-            return np.dtype(inputs[0].dtype).kind == "f"
-        case "integer_pow":
-            return kinds == {"f"} or params["y"] >= 0
-        case "select_n":
-            return np.dtype(inputs[0].dtype) == bool and len(inputs) == 3
-        case "pad":
-            return all(low >= 0 and high >= 0 and not inner for low, high, inner in params["padding_config"])
-        case "dot_general":
-            return kinds == {"f"} and len({a.dtype for a in atoms}) == 1 and _multiplications(operation) <= LARGE
-        case "argmax":
-            return len(inputs[0].shape) == 1 and "f" not in kinds
-        case "scatter":
-            return _sets_a_row(operation)
-        case "gather":
-            return params["mode"] in (*_CLIPPED, lax.GatherScatterMode.FILL_OR_DROP)
-        case "reduce_sum" | "reduce_prod":
-            return "b" not in kinds
-        case "reduce_and" | "reduce_or":
-            return kinds == {"b"}
-    return True
-
-
-_CLIPPED = lax.GatherScatterMode.CLIP, lax.GatherScatterMode.PROMISE_IN_BOUNDS
+    return name not in _CONDITIONS or _CONDITIONS[name](operation, kinds)
 
 
 def _multiplications(operation: Operation) -> int:
@@ -98,3 +75,27 @@ def _sets_a_row(operation: Operation) -> bool:
         and tuple(d.inserted_window_dims) == tuple(d.scatter_dims_to_operand_dims) == (0,)
         and not d.operand_batching_dims
     )
+
+
+def _is_a_product_of_floats(operation: Operation, kinds: set[str]) -> bool:
+    same = len({a.dtype for a in (*operation.inputs, *operation.outputs)}) == 1
+    return kinds == {"f"} and same and _multiplications(operation) <= LARGE
+
+
+_CONDITIONS: dict[str, Callable[[Operation, set[str]], bool]] = {
+    "pow": lambda o, kinds: np.dtype(o.inputs[0].dtype).kind == "f",
+    "integer_pow": lambda o, kinds: kinds == {"f"} or o.params["y"] >= 0,
+    "select_n": lambda o, kinds: np.dtype(o.inputs[0].dtype) == bool and len(o.inputs) == 3,
+    "pad": lambda o, kinds: all(a >= 0 and b >= 0 and not inner for a, b, inner in o.params["padding_config"]),
+    "dot_general": _is_a_product_of_floats,
+    "argmax": lambda o, kinds: len(o.inputs[0].shape) == 1 and "f" not in kinds,
+    "scatter": lambda o, kinds: _sets_a_row(o),
+    "gather": lambda o, kinds: o.params["mode"] in _MODES,
+    **dict.fromkeys(("reduce_sum", "reduce_prod"), lambda o, kinds: "b" not in kinds),
+    **dict.fromkeys(("reduce_and", "reduce_or"), lambda o, kinds: kinds == {"b"}),
+}
+"""The conditions of operations that do not always have a rule, on them and the kinds of their operands' types."""
+_MODES = (
+    *(lax.GatherScatterMode.CLIP, lax.GatherScatterMode.PROMISE_IN_BOUNDS),
+    lax.GatherScatterMode.FILL_OR_DROP,
+)

@@ -164,8 +164,13 @@ class ArrayText(MatrixLoops):
             relation = INTEGER_COMPARISONS[name]
             relation = relation.replace("s", "u") if is_truth(dtype) else relation
             return self.value(f"icmp {relation} {whole} {args[0]}, {args[1]}")
-        if name == "not":
-            return self.value(f"xor {whole} {args[0]}, {self.literal(is_truth(dtype) or -1, dtype, lanes)}")
+        texts = {
+            "not": f"xor {whole} {args[0]}, {self.literal(is_truth(dtype) or -1, dtype, lanes)}",
+            "neg": f"sub {whole} {zero}, {args[0]}",
+            "square": f"mul {whole} {args[0]}, {args[0]}",
+        }
+        if name in texts:
+            return self.value(texts[name])
         if name in ("max", "min"):
             return self._larger_or_smaller(name, args[0], args[1], dtype, lanes)
         if name == "clamp":
@@ -173,12 +178,8 @@ class ArrayText(MatrixLoops):
             return self._larger_or_smaller(
                 "min", self._larger_or_smaller("max", x, low, dtype, lanes), high, dtype, lanes
             )
-        if name == "neg":
-            return self.value(f"sub {whole} {zero}, {args[0]}")
         if name == "abs":
             return self._larger_or_smaller("max", args[0], self.value(f"sub {whole} {zero}, {args[0]}"), dtype, lanes)
-        if name == "square":
-            return self.value(f"mul {whole} {args[0]}, {args[0]}")
         if name == "sign":
             one, less = (self.literal(n, dtype, lanes) for n in (1, -1))
             up = self.value(f"icmp sgt {whole} {args[0]}, {zero}")

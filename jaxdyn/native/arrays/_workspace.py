@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -85,3 +86,9 @@ def release(array: Array) -> None:
     """Give back the memory of an array, unless others need it."""
     for part in array.memory:
         part.release()
+
+
+def release_all(arrays: Iterable[Array]) -> None:
+    """Release several arrays."""
+    for array in arrays:
+        release(array)

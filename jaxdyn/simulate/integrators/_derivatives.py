@@ -12,11 +12,9 @@ from jax import lax
 from jaxdyn._compile import compiled
 from jaxdyn._types import Array, Float, Velocity, Wrenches
 from jaxdyn.algorithms import aba_derivatives
-from jaxdyn.contact import Contacts
 from jaxdyn.model import Model, Topology
 from jaxdyn.simulate._state import State
 from jaxdyn.simulate.integrators._closed_loops import differentiated_step
-from jaxdyn.simulate.integrators._contact_step import require_contact_integrator
 from jaxdyn.simulate.integrators._one_step import joint_resistance
 from jaxdyn.simulate.integrators._runge_kutta import chart_points_of_rk4, rk4_points
 from jaxdyn.simulate.integrators._step import (
@@ -51,7 +49,6 @@ def step_derivatives(
     integrator: Integrator = "implicit_velocity",
     substeps: int = 1,
     f_ext: Wrenches | None = None,
-    contacts: Contacts | None = None,
     after: State | None = None,
 ) -> StepDerivatives:
     """The derivatives of `step(model, state, tau, dt, ...)` by the state and by the torques.
@@ -60,7 +57,7 @@ def step_derivatives(
     `Model.integrate_jacobians`, joined by the chain rule. A Runge-Kutta step is differentiated by the same step of the
     linearized equations (Hairer, Norsett & Wanner, Solving Ordinary Differential Equations I, 1993, section I.14), and
     the variational midpoint rule by the implicit function theorem. JAX differentiates the steps of a model with loops
-    or couplings, and steps with contact, whose solution it differentiates implicitly.
+    or couplings.
 
     **Arguments** as for `step`. `after` is the state after the step where it is known, and saves its computation where
     `substeps` is 1.
@@ -69,14 +66,13 @@ def step_derivatives(
     `Model.integrate`. **Raises** `ModelError`, `ShapeError` as `step`.
     """
     require_integrator(integrator, substeps)
-    require_contact_integrator(model, contacts, integrator)
     inputs = {"tau": (tau, (model.nv,)), "f_ext": (f_ext, (model.nb, 6))}
     start, (tau, f_ext) = common_form(model, state, inputs)
     tau, h = jnp.broadcast_to(tau, start.v.shape), time_step(dt, start) / substeps
-    if model.topology.has_loops or contacts is not None:
+    if model.topology.has_loops:
 
         def stepped(state: State, tau) -> State:
-            return advance(model, state, tau, h * substeps, f_ext, integrator, substeps, contacts=contacts)[0]
+            return advance(model, state, tau, h * substeps, f_ext, integrator, substeps)
 
         total = differentiated_step(stepped, model, start, tau)
         return StepDerivatives(total[..., : 2 * model.nv], total[..., 2 * model.nv :])
@@ -110,12 +106,11 @@ def step_pullback(
     integrator: Integrator,
     substeps: int = 1,
     f_ext: Wrenches | None = None,
-    contacts: Contacts | None = None,
     after: State | None = None,
 ) -> tuple[Float[Array, "*batch two_nv"], Velocity]:
     """The row `row` times the two matrices of `step_derivatives`, whose other arguments are the same."""
-    if integrator != "rk4" or substeps > 1 or contacts is not None or model.topology.has_loops:
-        scheme: dict[str, Any] = {"integrator": integrator, "substeps": substeps, "contacts": contacts}
+    if integrator != "rk4" or substeps > 1 or model.topology.has_loops:
+        scheme: dict[str, Any] = {"integrator": integrator, "substeps": substeps}
         by_state, by_torque = step_derivatives(model, state, tau, dt, f_ext=f_ext, after=after, **scheme)
         return _row_times(row, by_state), _row_times(row, by_torque)
     inputs = {"tau": (tau, (model.nv,)), "f_ext": (f_ext, (model.nb, 6))}

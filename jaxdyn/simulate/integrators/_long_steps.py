@@ -8,18 +8,16 @@ import numpy as np
 from jax.core import Tracer
 
 from jaxdyn._errors import DivergenceWarning, warn
-from jaxdyn.contact import Contacts
 from jaxdyn.model import Model, stable_steps
 
 
-def warn_of_long_step(model: Model, dt: Any, integrator: str, substeps: int, contacts: Contacts | None) -> None:
+def warn_of_long_step(model: Model, dt: Any, integrator: str, substeps: int) -> None:
     """Warn of a `dt` that is longer than `stable_steps` of the integrator, where it and the model have values: also
     while a state is traced, as in a gradient."""
     if isinstance(dt, Tracer) or not isinstance(model, Model):
         return
-    # Steps with contact are implicit in friction.
     steps = stable_steps(model)
-    longest = steps.get("implicit_velocity" if contacts is not None else integrator)
+    longest = steps.get(integrator)
     if longest is None or float(dt) / substeps <= longest.dt:
         return
     how = "any step" if longest.dt == 0 else f"steps longer than about {longest.dt:.2g} s (see Model.summary)"

@@ -20,11 +20,9 @@ from jaxdyn._errors import (
 )
 from jaxdyn._types import Velocity, Wrenches
 from jaxdyn.algorithms.recursions import model_batch
-from jaxdyn.contact import Contacts
 from jaxdyn.model import Model
 from jaxdyn.simulate._state import State, with_velocity
 from jaxdyn.simulate.integrators._closed_loops import closed, require_closed
-from jaxdyn.simulate.integrators._contact_step import contact_steps, require_contact_integrator
 from jaxdyn.simulate.integrators._long_steps import warn_of_long_step
 from jaxdyn.simulate.integrators._one_step import (
     euler_step,
@@ -33,7 +31,6 @@ from jaxdyn.simulate.integrators._one_step import (
 )
 from jaxdyn.simulate.integrators._runge_kutta import rk4_step
 from jaxdyn.simulate.integrators._variational_midpoint import variational_midpoint_step
-from jaxdyn.solve import SolverReport
 
 type Integrator = Literal["euler", "semi_implicit_euler", "implicit_velocity", "midpoint", "rk4"]
 
@@ -67,10 +64,10 @@ def with_time_step[**P, R](function: Callable[P, R]) -> Callable[P, R]:
         if len(args) > 3 or "dt" in kwargs:
             dt: Any = args[3] if len(args) > 3 else kwargs["dt"]
             require_time_step(dt)
-            scheme: Any = {"integrator": default, "substeps": 1, "contacts": None} | kwargs
+            scheme: Any = {"integrator": default, "substeps": 1} | kwargs
             model: Any = args[0] if args else kwargs.get("model")
             out = function(*args, **kwargs)
-            warn_of_long_step(model, dt, scheme["integrator"], scheme["substeps"], scheme["contacts"])
+            warn_of_long_step(model, dt, scheme["integrator"], scheme["substeps"])
             return out
         return function(*args, **kwargs)
 
@@ -103,9 +100,9 @@ def step(
     substeps: int = 1,
     actuator_damping: Velocity | None = None,
     f_ext: Wrenches | None = None,
-    contacts: Contacts | None = None,
 ) -> State:
-    """The state after a time `dt` (s) under constant actuator torques `tau` `[*batch, nv]`.
+    """The state after a time `dt` (s) under constant actuator torques `tau` `[*batch, nv]`; a robot with contacts is a
+    `World`.
 
     **Arguments**
 
@@ -119,9 +116,6 @@ def step(
       them to the end of the step.
     - `f_ext` `[*batch, nb, 6]`: external wrenches `[force, moment]` on the bodies in N and N m, in world axes, acting
       at the origin of each body's frame; constant over the step while the origins move.
-    - `contacts`: the contacts of the robot, for the default integrator and `"semi_implicit_euler"`, whose steps with
-      contact are the same. Their forces, and joint friction, are those at the end of the step, so that stiff contacts
-      do not limit `dt`; `contact_forces` has them, and a roll-out's `Trajectory.contact` how well they were solved.
 
     Where the model has loops or couplings, impulses within the step close them at its end and keep `v` on them, and the
     energy does not drift while `dt |v|` is below about 0.1 rad; `"rk4"` and `"euler"` end with a projection instead:
@@ -129,17 +123,16 @@ def step(
     Begin at closed loops, as `project_configuration` and `project_velocity` have them.
 
     **Raises** `ModelError` for another integrator or number of substeps, for a `dt` that is not positive and finite
-    (inside `jit`, where its value is not known, it is not checked), for contacts with another integrator or of
-    another model, and for a state whose loops are open by more than 1e-3 of the levers of their joints (not inside
-    `jit`); `ShapeError` where a shape does not fit. **Warns** `DivergenceWarning` of a `dt` with which friction or
-    springs of joints are unstable (`Model.summary` has the longest ones), where it and the model have values.
+    (inside `jit`, where its value is not known, it is not checked), and for a state whose loops are open by more than
+    1e-3 of the levers of their joints (not inside `jit`); `ShapeError` where a shape does not fit. **Warns**
+    `DivergenceWarning` of a `dt` with which friction or springs of joints are unstable (`Model.summary` has the longest
+    ones), where it and the model have values.
     """
     require_integrator(integrator, substeps, actuator_damping=actuator_damping is not None)
-    require_contact_integrator(model, contacts, integrator, actuator_damping=actuator_damping is not None)
     nv = (model.nv,)
     inputs = {"tau": (tau, nv), "actuator_damping": (actuator_damping, nv), "f_ext": (f_ext, (model.nb, 6))}
     start, (tau, actuator_damping, f_ext) = common_form(model, state, inputs)
-    return advance(model, start, tau, time_step(dt, start), f_ext, integrator, substeps, actuator_damping, contacts)[0]
+    return advance(model, start, tau, time_step(dt, start), f_ext, integrator, substeps, actuator_damping)
 
 
 def advance(
@@ -151,11 +144,8 @@ def advance(
     integrator: str,
     substeps: int = 1,
     actuator_damping: Any = None,
-    contacts: Contacts | None = None,
-) -> tuple[State, SolverReport | None]:
-    """`step` without checks, for a state that has all batch axes, and with contacts how they were solved."""
-    if contacts is not None:
-        return contact_steps(model, state, tau, dt / substeps, f_ext, contacts, substeps)
+) -> State:
+    """`step` without checks, for a state that has all batch axes."""
     options = {} if actuator_damping is None else {"actuator_damping": actuator_damping}
 
     def substep(state: State, _):
@@ -163,7 +153,7 @@ def advance(
         # The other steps close the loops themselves: a projection would spoil their momenta.
         return (closed(model, end) if integrator in ("euler", "rk4") else end), None
 
-    return (substep(state, None)[0] if substeps == 1 else lax.scan(substep, state, length=substeps)[0]), None
+    return substep(state, None)[0] if substeps == 1 else lax.scan(substep, state, length=substeps)[0]
 
 
 def common_form(model: Model, state: State, inputs: dict[str, tuple[Any, tuple[int, ...]]]) -> tuple[State, list[Any]]:

@@ -1,4 +1,4 @@
 """Motions from which parameters can be identified well."""
 
-from jaxdyn.sysid.excitation._excitation import Excitation, ExcitationOptions, optimize_excitation
-from jaxdyn.sysid.excitation._motions import JointTrajectory, MotionLimits
+from jaxdyn.sysid.excitation._excitation import Excitation, optimize_excitation
+from jaxdyn.sysid.excitation._smooth_motions import JointTrajectory, MotionLimits

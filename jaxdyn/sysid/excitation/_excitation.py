@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
@@ -26,12 +25,14 @@ from jaxdyn._types import ArrayLike
 from jaxdyn._waits import saying
 from jaxdyn.algorithms import rnea
 from jaxdyn.model import Model, require_no_loops
-from jaxdyn.sysid.excitation import _motions as motions
-from jaxdyn.sysid.excitation._motions import JointTrajectory, Kind, LimitArrays, MotionLimits
+from jaxdyn.sysid.excitation import _smooth_motions as motions
+from jaxdyn.sysid.excitation._smooth_motions import JointTrajectory, Kind, LimitArrays, MotionLimits
 from jaxdyn.sysid.torques import JointEffects, base_parameters, torque_layout, torque_model
 
 type Criterion = Literal["log_det", "condition"]
 
+# The points of the optimizer's grid for each harmonic or piece, and the part of each limit that it keeps free.
+_POINTS, _MARGIN = 12, 0.02
 # The grid on which limits are checked has this many times the points of the optimizer's grid.
 _FINER = 10
 # The augmented Lagrangian: updates of the penalty, its first value, and its growth.
@@ -88,18 +89,6 @@ class Excitation(NamedTuple):
     __repr__, __str__, _repr_html_ = printing.one_line, printing.text, printing.table
 
 
-@dataclasses.dataclass(frozen=True)
-class ExcitationOptions:
-    """Rare options of `optimize_excitation`."""
-
-    samples: int | None = None
-    """The number of points of the optimizer's grid; None for 12 for each harmonic or piece."""
-    margin: float = 0.02
-    """The part of each limit that the optimizer keeps free."""
-    seed: int = 0
-    """The seed of the random starts."""
-
-
 @naming_arguments
 @saying("optimizing the excitation")
 def optimize_excitation(
@@ -114,7 +103,7 @@ def optimize_excitation(
     limits: MotionLimits | None = None,
     starts: int = 8,
     steps: int = 400,
-    options: ExcitationOptions | None = None,
+    seed: int = 0,
     report: Callable[[int, float], None] | None = None,
 ) -> Excitation:
     """Find the motion from which the base parameters of `model` can be identified best, within its limits.
@@ -132,27 +121,26 @@ def optimize_excitation(
     - `joint_effects`: the effects to be fitted; by default armature, viscous and Coulomb friction, and offsets.
     - `torque_noise`: scalar or `[nv]`, N m or N; by default in proportion to the torque limits (without them, equal).
     - `limits`: by default the model's, see `MotionLimits`. Positions need limits.
-    - `starts`: the number of random feasible starts. `steps`: the number of steps of the optimizer (Adam).
+    - `starts`: the number of random feasible starts, by `seed`. `steps`: the number of steps of the optimizer (Adam).
     - `report`: called with the number of steps so far and the best value of the criterion.
 
     **Raises** `ModelError` for a model with free or ball joints, or batch axes; `DataError` for impossible arguments,
     and where the torque limits can hold none of the random postures at rest.
     """
     torque_model.require_known_lengths(joint_effects, "optimize_excitation", "leave them out")
-    options = options or ExcitationOptions()
-    _require_arguments(model, duration, kind, size, criterion, options.margin)
+    _require_arguments(model, duration, kind, size, criterion)
     for name, x in (("starts", starts), ("steps", steps)):
         require_positive_integer(x, name, error=DataError)
     arrays = (limits or MotionLimits()).of(model)
-    points = options.samples or 12 * size
+    points = _POINTS * size
     times = (np.linspace(0, duration, n, endpoint=kind == "spline") for n in (points, _FINER * points))
     grid, fine = (motions.basis(kind, duration, size, t) for t in times)
     feasible = motions.FeasibleMotions(model, kind, arrays, fine)
-    first = feasible.random(starts, np.random.default_rng(options.seed))
+    first = feasible.random(starts, np.random.default_rng(seed))
     effects = joint_effects or JointEffects()
     independent = tuple(base_parameters(model, effects=effects).independent.tolist())
     dtype = jnp.result_type(model.dtype, jnp.zeros(()))
-    numbers = (grid, arrays.tighten(options.margin), _torque_noise(torque_noise, arrays.torque))
+    numbers = (grid, arrays.tighten(_MARGIN), _torque_noise(torque_noise, arrays.torque))
     numbers = jax.tree.map(lambda x: jnp.asarray(x, dtype), (*numbers, np.ones(len(independent))))
     objective = _Objective(model, torque_layout.Layout.of(model, effects), criterion, independent, *numbers)
     # Columns have unit size over the starts.
@@ -285,7 +273,7 @@ def _torque_noise(noise: ArrayLike | None, limit: np.ndarray) -> np.ndarray:
     return np.broadcast_to(noise, limit.shape)
 
 
-def _require_arguments(model: Model, duration: float, kind: Kind, size: int, criterion, margin: float) -> None:
+def _require_arguments(model: Model, duration: float, kind: Kind, size: int, criterion) -> None:
     torque_layout.require_one_robot(model)
     advice = "choose motions of its driven joints, and look at base_parameters(...).condition_number"
     require_no_loops(model.topology, "optimize_excitation", advice)
@@ -299,5 +287,3 @@ def _require_arguments(model: Model, duration: float, kind: Kind, size: int, cri
     require_positive(duration, "duration", error=DataError)
     if size < motions.least_size(kind):
         raise DataError(f"size is {size}; a {kind} trajectory needs at least {motions.least_size(kind)}")
-    if not 0 <= margin < 0.5:
-        raise DataError(f"margin is {margin}; a number from 0 to 0.5 is needed")

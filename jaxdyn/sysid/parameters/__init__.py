@@ -1,14 +1,14 @@
 """Parametrizations of robots by free numbers."""
 
-from jaxdyn.sysid.parameters import _contact_names as contact_names
 from jaxdyn.sysid.parameters import _leaves as leaves
 from jaxdyn.sysid.parameters import _log_cholesky as cholesky
-from jaxdyn.sysid.parameters import _places as places
+from jaxdyn.sysid.parameters import _touching_arrays as touching_arrays
 from jaxdyn.sysid.parameters import _world_arrays as world_arrays
+from jaxdyn.sysid.parameters._all_scales import AllScales
 from jaxdyn.sysid.parameters._contact_blocks import ContactNumbers, ContactPlacement, ContactPlane, ContactSizes
-from jaxdyn.sysid.parameters._inertia_blocks import FixedMass, InertiaScale, LogCholesky, Payload
+from jaxdyn.sysid.parameters._inertia_blocks import FixedMass, InertiaScale, LogCholesky, Payload, Symmetric
 from jaxdyn.sysid.parameters._leaf_blocks import Additive, LinkLength, Placement, Positive
-from jaxdyn.sysid.parameters._leaves import nearest_physical_model
+from jaxdyn.sysid.parameters._leaves import Place, nearest_physical_model
 from jaxdyn.sysid.parameters._log_cholesky import (
     inertial_parameters_from_log_cholesky,
     inertial_parameters_from_pseudo_inertia,
@@ -19,5 +19,3 @@ from jaxdyn.sysid.parameters._log_cholesky import (
     pseudo_inertia,
 )
 from jaxdyn.sysid.parameters._parametrization import Parametrization
-from jaxdyn.sysid.parameters._places import Place
-from jaxdyn.sysid.parameters._symmetric import Symmetric

@@ -12,17 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdyn._errors import ModelError, look_up, require_positive
-from jaxdyn.geometry import Plane, Points
+from jaxdyn.geometry import Plane
 from jaxdyn.sysid.parameters import _leaves as leaves
-from jaxdyn.sysid.parameters._contact_names import contacts_of, entry_name, links_of_law, shape_labels
-from jaxdyn.sysid.parameters._leaf_blocks import (
-    Additive,
-    Positive,
-    placement_block,
-    require_logarithms,
-    scaled_numbers,
-)
-from jaxdyn.sysid.parameters._parametrization import AbstractBlock, AbstractChoice, JoinedBlocks, ScaledEntries
+from jaxdyn.sysid.parameters._leaf_blocks import Additive, placement_block, scaled_numbers
+from jaxdyn.sysid.parameters._parametrization import AbstractBlock, AbstractChoice, JoinedBlocks
+from jaxdyn.sysid.parameters._touching_arrays import law_numbers, links_of_law, shape_labels, shape_sizes
 from jaxdyn.sysid.parameters._world_arrays import contact_numbers, geom_sizes
 from jaxdyn.worlds import World
 
@@ -34,7 +28,7 @@ class ContactNumbers(AbstractChoice):
     """Numbers of the laws of contact are free: the reference's are multiplied by `e^x`, as in `Positive`. Contacts that
     share a `ContactLaw` share its numbers.
 
-    A `World` has MuJoCo's law: `"friction"` (of sliding), `"torsion"`, `"rolling"`, `"solref"` and `"solimp"`, one
+    A world with MuJoCo's law has `"friction"` (of sliding), `"torsion"`, `"rolling"`, `"solref"` and `"solimp"`, one
     number for each geom and column. MuJoCo gives a pair the friction of the geom with the higher priority, or else the
     larger one, when it loads a file; the friction of a geom here is that of the pairs that took it from there, or from
     two geoms with the same, and changes with no regard to the other geom's. To write what was found into a file, name
@@ -51,33 +45,33 @@ class ContactNumbers(AbstractChoice):
     links: Sequence[str] | None = None
     """Links whose contacts have these laws; None: all laws."""
     geoms: Sequence[str | tuple[str, str]] | None = None
-    """Geoms of a world, or pairs of geoms, which mean the contacts between both; None: all geoms."""
+    """With MuJoCo's law geoms, or pairs of geoms, which mean the contacts between both; None: all geoms."""
 
     def bind(self, tree: Any) -> AbstractBlock:
-        what, of_world = type(self).__name__, isinstance(tree, World)
-        names = self.names or (("friction",) if of_world else LAW_NUMBERS[:-1])
+        what = type(self).__name__
+        as_mujoco = _moves_as_mujoco(self, tree, what)
+        names = self.names or (("friction",) if as_mujoco else LAW_NUMBERS[:-1])
         if isinstance(names, str) or len(set(names)) < len(names):
             raise ModelError(f"{what}: names is {names!r}; a sequence of different names is needed")
-        _require_owners(self, tree, what)
-        if of_world:
+        if as_mujoco:
             numbers = [x for name in names for x in contact_numbers(tree, name, self.geoms, what)]
             if not numbers:
                 raise ModelError(f"{what}: no geoms of the world have contacts with {', '.join(names)}")
             return scaled_numbers(what, tree, numbers)
-        contacts = contacts_of(tree, what)
+        touching = tree.parts.touching
         for name in names:
             look_up(name, LAW_NUMBERS, "number of a contact law")
-        laws = list(range(contacts.laws.stiffness.shape[-1]))
+        laws = list(range(touching.laws.stiffness.shape[-1]))
         if self.links is not None:
             links = _chosen_links(tree, self.links, what)
-            laws = [k for k in laws if set(links_of_law(contacts, k)) & links]
+            laws = [k for k in laws if set(links_of_law(touching, k)) & links]
             for k in laws:
-                if others := set(links_of_law(contacts, k)) - links:
+                if others := set(links_of_law(touching, k)) - links:
                     raise ModelError(
                         f"{what}: contacts on {', '.join(sorted(others))} have the same law as those on "
                         f"{', '.join(sorted(links))}; name them too, or give them a ContactLaw of their own"
                     )
-        return JoinedBlocks.of([Positive(_law_picker(name), at=laws).bind(tree) for name in names])
+        return scaled_numbers(what, tree, law_numbers(tree, names, laws))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,34 +84,14 @@ class ContactSizes(AbstractChoice):
     shared: bool = False
     """One number for all of them."""
     geoms: Sequence[str] | None = None
-    """Geoms of a world, one number for each of their sizes; None: all that have some."""
+    """With MuJoCo's law geoms, one number for each of their sizes; None: all that have some."""
 
     def bind(self, tree: Any) -> AbstractBlock:
         what = type(self).__name__
-        _require_owners(self, tree, what)
-        if isinstance(tree, World):
+        if _moves_as_mujoco(self, tree, what):
             return scaled_numbers(what, tree, geom_sizes(tree, self.geoms, what), self.shared)
-        contacts = contacts_of(tree, what)
-        places: list[tuple[int, int, int]] = []
-        names: list[str] = []
-        for number, (group, rows) in enumerate(_chosen_shapes(tree, self.links, what)):
-            if not rows:
-                continue
-            leaf, width = leaves.number_of(tree, _group_picker(number, "sizes")), group.sizes.shape[-1]
-            flat = width * np.array(rows)[:, None] + np.arange(width)
-            if group.kind is Points:
-                names += [f"log scale of {shape_labels(contacts)[number][row]}" for row in rows]
-                groups = np.repeat(np.arange(len(rows))[:, None], width, axis=1) + len(names) - len(rows)
-            else:
-                entries = [str(entry_name(tree, leaf, int(place))) for place in flat.ravel()]
-                require_logarithms(what, entries, leaves.known_entries(tree, leaf, flat.ravel()))
-                names += [f"log {name}" for name in entries]
-                groups = np.arange(flat.size).reshape(flat.shape) + len(names) - flat.size
-            places += [(leaf, int(i), int(k)) for i, k in zip(flat.ravel(), groups.ravel(), strict=True)]
-        if not self.shared:
-            return ScaledEntries(tuple(names), places)
-        together = [(leaf, entry, 0) for leaf, entry, _ in places]
-        return ScaledEntries(("log scale of contact shapes",), together, float(len(names)))
+        links = _chosen_links(tree, self.links, what)
+        return scaled_numbers(what, tree, shape_sizes(tree, links.__contains__), self.shared)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,21 +108,21 @@ class ContactPlacement(AbstractChoice):
     angle: float = 0.1
     """Expected error of rotations, rad; the unit of their numbers."""
     geoms: Sequence[str] | None = None
-    """Geoms of a world; None: all that may touch."""
+    """With MuJoCo's law geoms; None: all that may touch."""
 
     def bind(self, tree: Any) -> AbstractBlock:
         what = type(self).__name__
-        _require_owners(self, tree, what)
-        if isinstance(tree, World):
+        if _moves_as_mujoco(self, tree, what):
             names = tree.parts.constraints.contacts.names
             leaf = leaves.number_of(tree, lambda world: world.parts.constraints.contacts.geoms.placement)
             rows = leaves.chosen_names(self.geoms, names, "geom", what)
             return placement_block(self, leaf, {row: names[row] for row in rows})
-        labels, blocks = shape_labels(contacts_of(tree, what)), []
-        for number, (_, rows) in enumerate(_chosen_shapes(tree, self.links, what)):
-            if rows:
-                leaf = leaves.number_of(tree, _group_picker(number, "placement"))
-                blocks.append(placement_block(self, leaf, {row: labels[number][row] for row in rows}))
+        links, blocks = _chosen_links(tree, self.links, what), []
+        for number, labels in enumerate(shape_labels(tree.parts.touching)):
+            group = tree.parts.touching.groups[number]
+            if rows := {row: labels[row] for row, link in enumerate(group.links) if link in links}:
+                where = lambda world, number=number: world.parts.touching.groups[number].placement  # noqa: E731
+                blocks.append(placement_block(self, leaves.number_of(tree, where), rows))
         return JoinedBlocks.of(blocks)
 
 
@@ -166,11 +140,14 @@ class ContactPlane(AbstractChoice):
     """Expected error of the normal, rad; the unit of the two numbers of the tilt, which are tangents of angles."""
 
     def bind(self, tree: Any) -> AbstractBlock:
-        what, contacts = type(self).__name__, contacts_of(tree, type(self).__name__)
-        if not isinstance(contacts.surface, Plane):
+        what = type(self).__name__
+        if _moves_as_mujoco(self, tree, what):
+            raise ModelError(f"{what}: with MuJoCo's law surfaces are geoms; take ContactPlacement(geoms=[...])")
+        surface = tree.parts.touching.surface
+        if not isinstance(surface, Plane):
             raise ModelError(
-                f"{what}: the surface of the contacts is {type(contacts.surface).__name__}, no Plane; take Additive or "
-                "Positive with a function that picks an array, such as lambda robot: robot.contacts.surface.heights"
+                f"{what}: the surface of the contacts is {type(surface).__name__}, no Plane; take Additive or Positive "
+                "with a function that picks an array, such as lambda world: world.parts.touching.surface.heights"
             )
         if not (self.height or self.tilt):
             raise ModelError(f"{what}: neither height nor tilt is free; choose one of them")
@@ -178,11 +155,11 @@ class ContactPlane(AbstractChoice):
         require_positive(self.angle, f"{what}: angle (rad)")
         blocks: list[AbstractBlock] = []
         if self.height:
-            blocks.append(Additive(lambda robot: robot.contacts.surface.offset, self.length).bind(tree))
+            blocks.append(Additive(lambda world: world.parts.touching.surface.offset, self.length).bind(tree))
         if self.tilt:
-            leaf = leaves.number_of(tree, lambda robot: robot.contacts.surface.normal)
+            leaf = leaves.number_of(tree, lambda world: world.parts.touching.surface.normal)
             claims = frozenset((leaf, k) for k in range(3))
-            along = self.angle * _tangents(jnp.asarray(contacts.surface.normal))
+            along = self.angle * _tangents(jnp.asarray(surface.normal))
             blocks.append(_Tilt(("tilt of the plane: 0", "tilt of the plane: 1"), claims, leaf, along))
         return JoinedBlocks.of(blocks)
 
@@ -211,30 +188,23 @@ def _tangents(normal: jax.Array) -> jax.Array:
     return length * jnp.stack([first, jnp.cross(unit, first)])
 
 
-def _require_owners(choice: Any, tree: Any, what: str) -> None:
-    """Raise `ModelError` for links of a world and for geoms of other robots."""
-    wrong, right = ("links", "geoms") if isinstance(tree, World) else ("geoms", "links")
-    if getattr(choice, wrong) is not None:
-        kind = type(tree).__name__
-        raise ModelError(f"{what}: the contacts of a {kind} belong to {right}; choose them with {right}=[...]")
+def _moves_as_mujoco(choice: Any, tree: Any, what: str) -> bool:
+    """Return whether the contacts are those of MuJoCo's law. **Raises** `ModelError` for a robot without contacts, for
+    contacts with batch axes, and for links of a world of geoms and geoms of one of links."""
+    if not isinstance(tree, World) or not tree.contact_names:
+        raise ModelError(f"{what}: the reference has no contacts; give the parametrization World(model, contacts)")
+    as_mujoco, touching = tree.parts.as_mujoco, tree.parts.touching
+    wrong, right = ("links", "geoms") if as_mujoco else ("geoms", "links")
+    if getattr(choice, wrong, None) is not None:
+        raise ModelError(f"{what}: the contacts of this world belong to {right}; choose them with {right}=[...]")
+    if touching is not None:
+        arrays = zip(jax.tree.leaves(touching), touching.axes(), strict=True)
+        if any(np.ndim(x) > axes for x, axes in arrays):
+            raise ModelError("the contacts have batch axes; a fit takes those of one robot")
+    return as_mujoco
 
 
-def _law_picker(name: str) -> Any:
-    return lambda robot: getattr(robot.contacts.laws, name)
-
-
-def _group_picker(number: int, name: str) -> Any:
-    return lambda robot: getattr(robot.contacts.groups[number], name)
-
-
-def _chosen_links(tree: Any, links: Sequence[str], what: str) -> set[str]:
-    """Return the names of links with shapes. **Raises** `ModelError`, `UnknownNameError`."""
-    known = list(dict.fromkeys(link for group in tree.contacts.groups for link in group.links))
+def _chosen_links(tree: World, links: Sequence[str] | None, what: str) -> set[str]:
+    """Return the names of links with shapes, all for None. **Raises** `ModelError`, `UnknownNameError`."""
+    known = list(dict.fromkeys(link for group in tree.parts.touching.groups for link in group.links))
     return {known[i] for i in leaves.chosen_names(links, known, "link", what)}
-
-
-def _chosen_shapes(tree: Any, links: Sequence[str] | None, what: str) -> list[tuple[Any, list[int]]]:
-    """Return each group of shapes with the rows of those on the links."""
-    groups = tree.contacts.groups
-    chosen = None if links is None else _chosen_links(tree, links, what)
-    return [(g, [i for i, link in enumerate(g.links) if chosen is None or link in chosen]) for g in groups]

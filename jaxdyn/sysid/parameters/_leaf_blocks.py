@@ -15,12 +15,11 @@ from jax.core import Tracer
 from jaxdyn._errors import ModelError, UnknownNameError, look_up, require_positive
 from jaxdyn.model import LEAVES, Model
 from jaxdyn.spatial import Quaternion, Vec3
-from jaxdyn.sysid.parameters import _contact_names as contact_names
 from jaxdyn.sysid.parameters import _leaves as leaves
 from jaxdyn.sysid.parameters import _world_arrays as world_arrays
-from jaxdyn.sysid.parameters._leaves import leaf_name, model_of
+from jaxdyn.sysid.parameters._leaves import Place, chosen_places, leaf_name, model_of, place_label
 from jaxdyn.sysid.parameters._parametrization import AbstractBlock, AbstractChoice, JoinedBlocks, ScaledEntries
-from jaxdyn.sysid.parameters._places import Place, chosen_places, place_label
+from jaxdyn.sysid.parameters._touching_arrays import entry_name
 from jaxdyn.sysid.parameters._world_arrays import Owned
 from jaxdyn.worlds import World
 
@@ -197,16 +196,20 @@ def placement_block(choice: Any, leaf: int, rows: dict[int, str]) -> AbstractBlo
 
 def scaled_numbers(what: str, tree: Any, numbers: Sequence[Owned], shared: bool = False) -> ScaledEntries:
     """Return the block of numbers of a world that are multiplied by `e^x`. **Raises** `ModelError` for zeros."""
-    known = [leaves.known_entries(tree, leaf, np.array([place])) for (leaf, place), *_ in (x.entries for x in numbers)]
-    zero = [x.label for x, value in zip(numbers, known, strict=True) if value is not None and value[0] == 0]
-    if zero:
+
+    def is_zero(entry: tuple[int, int]) -> bool:
+        value = leaves.known_entries(tree, entry[0], np.array([entry[1]]))
+        return value is not None and value[0] == 0
+
+    if zero := [x.label for x in numbers if all(map(is_zero, x.entries))]:
         raise ModelError(
             f"{what}: {', '.join(zero)} of the reference is zero, which no factor changes; choose others by their "
-            "names (joints=[...], actuators=[...], tendons=[...] or geoms=[...]), give the file a value of the size "
-            "that is expected, or take Additive"
+            "names (joints=[...], actuators=[...], tendons=[...], geoms=[...] or links=[...]), give the reference a "
+            "value of the size that is expected, or take Additive"
         )
     places = [(leaf, i, 0 if shared else k) for k, x in enumerate(numbers) for leaf, i in x.entries]
-    named = [(entry, x.label if k == 0 else None) for x in numbers for k, entry in enumerate(x.entries)]
+    owned = [x for x in numbers if not x.apart]
+    named = [(entry, x.label if k == 0 else None) for x in owned for k, entry in enumerate(x.entries)]
     if shared:
         more = f" and {len(numbers) - 1} more" if len(numbers) > 1 else ""
         return ScaledEntries((f"log {numbers[0].label}{more}",), places, float(len(numbers)), named)
@@ -339,10 +342,7 @@ def _select(choice: Positive | Additive, tree: Any) -> tuple[int, np.ndarray, tu
     return (
         leaf,
         flat,
-        tuple(
-            contact_names.entry_name(tree, leaf, int(i)) or _entry_name(model, field, name, int(i), array.shape)
-            for i in flat
-        ),
+        tuple(entry_name(tree, leaf, int(i)) or _entry_name(model, field, name, int(i), array.shape) for i in flat),
     )
 
 

@@ -23,6 +23,8 @@ class Owned(NamedTuple):
     label: str
     entries: tuple[tuple[int, int], ...]
     """Leaves and places in them; the first entry is shown as the number."""
+    apart: bool = False
+    """Whether each entry is shown as a number instead."""
 
 
 def paths(world: World) -> dict[str, int]:
@@ -31,7 +33,7 @@ def paths(world: World) -> dict[str, int]:
     return {jax.tree_util.keystr(path).removeprefix("."): i for i, (path, _) in enumerate(found)}
 
 
-class _Arrays:
+class Arrays:
     """The arrays of a world by the paths of their leaves."""
 
     def __init__(self, world: World):
@@ -71,7 +73,7 @@ def numbers_of(world: World, kind: str, attribute: str) -> list[Owned] | None:
     if table is None:
         return None
     found: dict[tuple[str, str], list[tuple[int, int]]] = {}
-    arrays = _Arrays(world)
+    arrays = Arrays(world)
     for owner, suffix, entry in table(world, arrays):
         found.setdefault((owner, suffix), []).append(entry)
     of = "tendon " if kind == "tendon" else ""
@@ -117,48 +119,71 @@ def _joint_of_dof(world: World) -> list[tuple[str, str]]:
     return out
 
 
-def _of_dofs(path: str) -> Callable[[World, _Arrays], _Entries]:
-    """Return the table of an array with a row for each degree of freedom, whose first column is the number."""
+def _of_dofs(path: str, of_model: str) -> Callable[[World, Arrays], _Entries]:
+    """Return the table of an array with a row for each degree of freedom, whose first column is the number; worlds that
+    are made of models have it in the model."""
 
-    def table(world: World, arrays: _Arrays) -> _Entries:
-        return [(*owner, arrays.entry(path, row)) for row, owner in enumerate(_joint_of_dof(world))]
+    def table(world: World, arrays: Arrays) -> _Entries:
+        where = f"model.{of_model}" if world.parts.of_model else path
+        return [(*owner, arrays.entry(where, row)) for row, owner in enumerate(_joint_of_dof(world))]
 
     return table
 
 
-def _springs(world: World, arrays: _Arrays) -> _Entries:
+def _springs_of_model(world: World, arrays: Arrays, field: str) -> _Entries:
+    """Yield the numbers of the springs of a world that is made of a model."""
+    joints, (coordinates, dofs) = _joint_of_dof(world), world.model.topology.scalar_coordinates
+    for coordinate, dof in zip(coordinates, dofs, strict=True) if world.model.stiffness is not None else ():
+        yield joints[dof][0], "", arrays.entry(f"model.{field}", int(dof if field == "stiffness" else coordinate))
+
+
+def _springs(world: World, arrays: Arrays) -> _Entries:
+    if world.parts.of_model:
+        yield from _springs_of_model(world, arrays, "stiffness")
     passive, joints = world.parts.passive, _joint_of_dof(world)
-    rows = [("stiffness", list(passive.spring_dofs)), ("ball_stiffness", [dof for _, dof in passive.balls])]
+    rows = [("stiffness", [] if world.parts.of_model else list(passive.spring_dofs))]
+    rows += [("ball_stiffness", [dof for _, dof in passive.balls])]
     rows += [("shift_stiffness", [dof for _, dof in passive.shifts])]
     for name, dofs in rows:
         for row, dof in enumerate(dofs):
             yield joints[dof][0], "", arrays.entry(f"parts.passive.{name}", row)
 
 
-def _spring_references(world: World, arrays: _Arrays) -> _Entries:
+def _spring_references(world: World, arrays: Arrays) -> _Entries:
+    if world.parts.of_model:
+        yield from _springs_of_model(world, arrays, "spring_reference")
+        return
     joints = _joint_of_dof(world)
     for row, dof in enumerate(world.parts.passive.spring_dofs):
         yield joints[dof][0], "", arrays.entry("parts.passive.reference", row)
 
 
-def _losses(world: World, arrays: _Arrays) -> _Entries:
-    joints = _joint_of_dof(world)
-    for row, dof in enumerate(world.parts.constraints.losses.dofs):
-        yield *joints[dof], arrays.entry("parts.constraints.losses.loss", row)
+def _losses(world: World, arrays: Arrays) -> _Entries:
+    joints, losses, of_model = _joint_of_dof(world), world.parts.constraints.losses, world.parts.of_model
+    for row, dof in enumerate(losses.dofs if world.parts.as_mujoco else range(world.model.nv)):
+        yield *joints[dof], arrays.entry(*(("model.friction", dof) if of_model else (_LOSS, row)))
 
 
-def _losses_of_tendons(world: World, arrays: _Arrays) -> _Entries:
+_LOSS = "parts.constraints.losses.loss"
+
+
+def _losses_of_tendons(world: World, arrays: Arrays) -> _Entries:
     losses = world.parts.constraints.losses
     for row, tendon in enumerate(losses.tendons, len(losses.dofs)):
         yield world.parts.tendons.names[tendon], "", arrays.entry("parts.constraints.losses.loss", row)
 
 
-def _of_limits(name: str, kind: str) -> Callable[[World, _Arrays], _Entries]:
+def _of_limits(name: str, kind: str) -> Callable[[World, Arrays], _Entries]:
     """Return the table of an array with a row for each limit."""
     path = f"parts.constraints.limits.{name}"
 
-    def table(world: World, arrays: _Arrays) -> _Entries:
+    def table(world: World, arrays: Arrays) -> _Entries:
         limits, joints = world.parts.constraints.limits, _joint_of_dof(world)
+        if world.parts.of_model and name == "range":
+            for coordinate, dof in limits.joints if kind == "joint" else ():
+                for k, bound in enumerate(("position_lower", "position_upper")):
+                    yield joints[dof][0], f"[{k}]", arrays.entry(f"model.{bound}", coordinate)
+            return
         owners = [joints[dof][0] for _, dof in (*limits.joints, *limits.balls)]
         first = 0 if kind == "joint" else len(owners)
         owners = owners if kind == "joint" else [world.parts.tendons.names[i] for i in limits.tendons]
@@ -169,12 +194,12 @@ def _of_limits(name: str, kind: str) -> Callable[[World, _Arrays], _Entries]:
     return table
 
 
-def _of_actuators(name: str) -> Callable[[World, _Arrays], _Entries]:
+def _of_actuators(name: str) -> Callable[[World, Arrays], _Entries]:
     """Return the table of an array with a row for each actuator: its numbers but for zeros, which have no effect, and
     for bounds that stand for none."""
     path = f"parts.actuators.{name}"
 
-    def table(world: World, arrays: _Arrays) -> _Entries:
+    def table(world: World, arrays: Arrays) -> _Entries:
         values = arrays.values(path)
         for row, owner in enumerate(world.actuator_names):
             columns = np.flatnonzero((values[row] != 0) & (np.abs(values[row]) < _UNBOUNDED))
@@ -190,7 +215,7 @@ def _of_actuators(name: str) -> Callable[[World, _Arrays], _Entries]:
 _UNBOUNDED = 1e29
 
 
-def _servos(world: World, arrays: _Arrays, which: str) -> _Entries:
+def _servos(world: World, arrays: Arrays, which: str) -> _Entries:
     """Return the gains of servos: that of a position servo stands in its gain and, negative, in its bias, as that of a
     velocity servo does; a position servo may have one of the velocity besides."""
     actuators, gain, bias = (world.parts.actuators, *(arrays.values(f"parts.actuators.{x}") for x in ("gain", "bias")))
@@ -207,8 +232,8 @@ def _servos(world: World, arrays: _Arrays, which: str) -> _Entries:
             yield owner, "", arrays.entry(f"parts.actuators.{name}", row, column)
 
 
-def _of_tendons(name: str, columns: int = 1) -> Callable[[World, _Arrays], _Entries]:
-    def table(world: World, arrays: _Arrays) -> _Entries:
+def _of_tendons(name: str, columns: int = 1) -> Callable[[World, Arrays], _Entries]:
+    def table(world: World, arrays: Arrays) -> _Entries:
         for row, owner in enumerate(world.parts.tendons.names):
             for k in range(columns):
                 yield owner, f"[{k}]" if columns > 1 else "", arrays.entry(f"parts.passive.{name}", row, k)
@@ -216,9 +241,9 @@ def _of_tendons(name: str, columns: int = 1) -> Callable[[World, _Arrays], _Entr
     return table
 
 
-_ATTRIBUTES: dict[tuple[str, str], Callable[[World, _Arrays], _Entries]] = {
-    ("joint", "damping"): _of_dofs("parts.passive.damping"),
-    ("joint", "armature"): _of_dofs("model.armature"),
+_ATTRIBUTES: dict[tuple[str, str], Callable[[World, Arrays], _Entries]] = {
+    ("joint", "damping"): _of_dofs("parts.passive.damping", "damping"),
+    ("joint", "armature"): _of_dofs("model.armature", "armature"),
     ("joint", "stiffness"): _springs,
     ("joint", "springref"): _spring_references,
     ("joint", "frictionloss"): _losses,
@@ -267,7 +292,7 @@ def contact_numbers(world: World, name: str, geoms: Sequence[str | tuple[str, st
     file (`GeomPair.deciders`), so a geom's friction is that of the pairs that took it. A pair of names means the
     contacts of both, whoever decides. **Raises** `ModelError`, `UnknownNameError`.
     """
-    contacts, arrays = world.parts.constraints.contacts, _Arrays(world)
+    contacts, arrays = world.parts.constraints.contacts, Arrays(world)
     look_up(name, LAW, "number of MuJoCo's law of contact")
     if isinstance(geoms, str):
         raise ModelError(f"{what}: geoms is the string {geoms!r}, but a sequence of names is needed: [{geoms!r}]")
@@ -300,7 +325,7 @@ def contact_numbers(world: World, name: str, geoms: Sequence[str | tuple[str, st
 
 def geom_sizes(world: World, geoms: Sequence[str] | None, what: str) -> list[Owned]:
     """Return the sizes of geoms, of all that have some for None. **Raises** `ModelError`, `UnknownNameError`."""
-    contacts, arrays = world.parts.constraints.contacts, _Arrays(world)
+    contacts, arrays = world.parts.constraints.contacts, Arrays(world)
     types = {}
     for pairs in contacts.pairs:
         for kind, rows in zip(pairs.types, (pairs.first, pairs.second), strict=True):

@@ -22,14 +22,14 @@ _CHUNK = 512
 _RANK_TOLERANCE = 1e-6
 
 
-class Columns(NamedTuple):
+class JointColumns(NamedTuple):
     """The columns in which the coordinates of some joints stand."""
 
     q: np.ndarray
     v: np.ndarray
 
     @classmethod
-    def of(cls, model: Model, joints: tuple[str, ...]) -> Columns:
+    def of(cls, model: Model, joints: tuple[str, ...]) -> JointColumns:
         """The columns of joints, in their order. **Raises** `UnknownNameError`; `DataError` for a joint that has not
         one coordinate."""
         starts = []
@@ -68,7 +68,7 @@ def completed(
     Torques of joints that were not recorded are zero. **Raises** `DataError` where the joints do not determine the
     motion, and where the loops cannot be closed.
     """
-    columns = Columns.of(model, joints)
+    columns = JointColumns.of(model, joints)
     guess = np.asarray(model.neutral() if assembly is None else assembly, np.float64)
     if guess.shape != (model.nq,):
         raise DataError(f"assembly has shape {guess.shape}; a configuration [{model.nq}] of the model is needed")
@@ -116,7 +116,7 @@ def _complete(model: Model, q, v, a, joints: tuple[str, ...]):
 
 
 @functools.partial(jax.jit, static_argnames=("joints",))
-def _follow(model: Model, guess, path, joints: tuple[str, ...], columns: Columns):
+def _follow(model: Model, guess, path, joints: tuple[str, ...], columns: JointColumns):
     """Return the configurations with the coordinates `path` `[n, k]` of the joints, each found from the one before,
     with their statuses and errors."""
 
@@ -127,7 +127,7 @@ def _follow(model: Model, guess, path, joints: tuple[str, ...], columns: Columns
     return jax.lax.scan(close, guess, path)[1]
 
 
-def _require_determined(model: Model, q: np.ndarray, joints: tuple[str, ...], columns: Columns) -> None:
+def _require_determined(model: Model, q: np.ndarray, joints: tuple[str, ...], columns: JointColumns) -> None:
     J = np.asarray(constraint_jacobian(model, jnp.asarray(q, model.dtype)), np.float64)
     rows = np.concatenate([J, np.eye(model.nv)[columns.v]])
     missing = model.nv - int(np.linalg.matrix_rank(rows, _RANK_TOLERANCE * np.linalg.norm(rows, 2)))

@@ -30,24 +30,6 @@ def of_joints(kind: str, joints: Sequence[str], message: str, *, grave: bool = F
     return [Finding(kind, message.format(", ".join(joints)), tuple(joints), grave=grave)] if joints else []
 
 
-def exchanged(readings: Sequence[tuple[str, Mapping[str, str]]], *, sure: bool = True, grave: bool = True) -> Finding:
-    """Return a finding about columns that belong to other joints. Each reading has the names of the columns, and the
-    joints whose columns stand in the place of those of other joints, by these; the first one is the best. `sure`: it is
-    the only one; `grave`: no true recording looks so."""
-    shown = [in_places(x) for _, x in readings]
-    if sure:
-        what, _ = readings[0]
-        message = f"the columns of the {what} stand in another order than the joints: {shown[0]}; exchange them"
-    else:
-        either = "; or ".join(f"those of the {what}, {x}" for (what, _), x in zip(readings, shown, strict=True))
-        message = (
-            f"columns seem to stand in another order than the joints: {either}. The model is too rough there to be "
-            "sure: compare the columns with the names of the joints"
-        )
-    joints = dict.fromkeys(joint for _, places in readings for joint in places)
-    return Finding("order", message, tuple(joints), grave=grave)
-
-
 def in_places(places: Mapping[str, str]) -> str:
     """Return the joints that stand in the places of others, by these, in words."""
     return ", ".join(f"{joint} in the place of {column}" for column, joint in places.items())

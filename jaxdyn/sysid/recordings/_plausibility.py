@@ -10,11 +10,10 @@ from scipy.integrate import cumulative_trapezoid
 from jaxdyn._errors import DataError, naming_arguments, warn
 from jaxdyn.model import Model
 from jaxdyn.sysid.recordings import _signals as signals
-from jaxdyn.sysid.recordings._delay import delay_findings
 from jaxdyn.sysid.recordings._findings import Finding, RecordingWarning, in_places, of_joints
 from jaxdyn.sysid.recordings._recording import Recording, Recordings, as_recordings
 from jaxdyn.sysid.recordings._torque_checks import torque_findings
-from jaxdyn.sysid.recordings._torque_columns import prepared
+from jaxdyn.sysid.recordings._torque_columns import basis_of, inertial_columns, is_gap, joint_columns, prepared
 
 # Rates that agree to this part are the same; between them lie noise, filters and delays.
 _SAME_RATE = 0.2
@@ -24,6 +23,9 @@ _SAME_COLUMN = 0.9
 # a range of less than pi, in proportion for larger ones, so that positions in degrees are judged as those in radians.
 _LONG_STEP, _SLOW, _SMOOTH = 0.5, 0.01, 0.5
 _CLOCKS = {1e3: "milliseconds", 1e6: "microseconds", 1e9: "nanoseconds"}
+# A delay is reported if it leaves less than this part of the power that is unexplained without it and at the ends of
+# the search, and if the motion explains all but this part of most joints' torques.
+_LESS_RESIDUAL, _EXPLAINED = 0.75, 0.1
 
 
 @naming_arguments
@@ -123,7 +125,7 @@ def _with_torques(
     if "clock" in kinds or any(x.kind in ("degrees", "wrapped") and x.grave for x in findings):
         return findings
     consistent = not kinds & {"rates", "order"}
-    part = prepared(part_without_gaps(recording, max_gap), model, use_rates=consistent)
+    part = prepared(recording, model, max_gap, use_rates=consistent)
     if part is None:
         return findings
     found = torque_findings(part, model)
@@ -131,18 +133,8 @@ def _with_torques(
         # It says the same with more evidence.
         findings = [x for x in findings if x.kind != "degrees"]
     if not found and consistent and not kinds & {"gap", "degrees"}:
-        found = delay_findings(part, model, max_delay)
+        found = _delay_findings(part, model, max_delay)
     return [*findings, *found]
-
-
-def part_without_gaps(recording: Recording, max_gap: float = 0.1) -> Recording:
-    """Return the longest part without a gap of more than `max_gap` s, which is the whole where there is none."""
-    if not _gaps(recording, max_gap):
-        return recording
-    ends = np.concatenate([[-1], np.flatnonzero(_is_gap(recording, max_gap)), [len(recording) - 1]])
-    k = int(np.argmax(np.diff(ends)))
-    first, last = recording.t[ends[k] + 1].item(), recording.t[ends[k + 1]].item()
-    return recording.between(first, float(np.nextafter(last, np.inf)))
 
 
 def _plain(recording: Recording, model: Model | None) -> list[tuple[int, int, bool]]:
@@ -153,13 +145,8 @@ def _plain(recording: Recording, model: Model | None) -> list[tuple[int, int, bo
     return [(k, k, True) for k in range(count)] if recording.dofs in (None, count) else []
 
 
-def _is_gap(recording: Recording, max_gap: float) -> np.ndarray:
-    step = np.diff(recording.t)
-    return (step > max_gap) & (step > 5 * np.median(step))
-
-
 def _gaps(recording: Recording, max_gap: float) -> list[Finding]:
-    step, long = np.diff(recording.t), _is_gap(recording, max_gap)
+    step, long = np.diff(recording.t), is_gap(recording, max_gap)
     if not long.any():
         return []
     k = int(np.argmax(step))
@@ -244,18 +231,17 @@ def _rates(recording: Recording, model: Model | None, names: tuple[str, ...]) ->
             continue
         places = _places(total, change, moving)
         if places:
-            out.append(_other_order(rate, of, {joints[m]: joints[k] for m, k in places.items()}))
+            # Columns that, by their names, are those of other joints.
+            others = {joints[m]: joints[k] for m, k in places.items()}
+            message = (
+                f"the columns of {rate} stand in another order than those of {of}: {in_places(others)}; exchange those "
+                "that are wrong"
+            )
+            out.append(Finding("order", message, tuple(others), grave=True))
             bad = {joint: factor for joint, factor in bad.items() if joint not in out[-1].joints}
         if bad:
             out.append(_wrong_rate(rate, of, bad, len(bad) == moving.sum()))
     return out
-
-
-def _other_order(rate: str, of: str, places: dict[str, str]) -> Finding:
-    """Return a finding about rates whose columns, by their names, are those of other joints."""
-    shown = in_places(places)
-    message = f"the columns of {rate} stand in another order than those of {of}: {shown}; exchange those that are wrong"
-    return Finding("order", message, tuple(places), grave=True)
 
 
 def _places(total: np.ndarray, change: np.ndarray, moving: np.ndarray) -> dict[int, int]:
@@ -304,3 +290,44 @@ def _still(recording: Recording, model: Model | None, names: tuple[str, ...]) ->
         clipped = recording.clipped_torques(model).any(axis=0)
         out += of_joints("saturated", [names[j] for j in np.flatnonzero(clipped)], message)
     return out
+
+
+def _delay_findings(part: Recording, model: Model, max_delay: float) -> list[Finding]:
+    """Return a finding if the motion explains the torques of a prepared part far better when they are shifted."""
+    rate = 1 / float(np.median(np.diff(part.t)))
+    if part.duration < 8 * max_delay or rate * max_delay < 2:
+        return []
+    reach = int(max_delay * rate)
+    lags = np.arange(-reach, reach + 1)
+    kept = slice(reach + 1, len(part) - reach - 1)
+    count = kept.stop - kept.start
+    (tau,) = part.require("tau")
+    curves = []
+    Y, (own, shared) = inertial_columns(part, model), joint_columns(part, model)
+    for j in range(model.nv):
+        basis = basis_of(np.concatenate([Y[:, j], own[j], shared], axis=-1)[kept])
+        shifted = np.stack([tau[kept.start + k : kept.stop + k, j] for k in lags], axis=-1)
+        shifted -= shifted.mean(axis=0)
+        power = np.sum(shifted**2, axis=0)
+        if basis.shape[1] > count // 4 or power.min() == 0:
+            continue
+        left = np.maximum(1 - np.sum((basis.T @ shifted) ** 2, axis=0) / power, 1e-12)
+        if left.min() < _EXPLAINED:
+            curves.append(left / left.min())
+    if 2 * len(curves) <= model.nv:
+        return []
+    # One clock is late for all joints alike; friction and elastic gears bend the curve of one or the other.
+    left = np.median(curves, axis=0)
+    best = int(np.argmin(left))
+    if left[reach] * _LESS_RESIDUAL < left[best] or min(left[0], left[-1]) < left[best] / _LESS_RESIDUAL:
+        return []
+    below, lowest, above = left[best - 1 : best + 2]
+    delay = float(lags[best] + 0.5 * (below - above) / (below - 2 * lowest + above)) / rate
+    if abs(delay) < 0.5 / rate:
+        return []
+    message = (
+        f"the torques are about {abs(delay):.4f} s {'late' if delay > 0 else 'early'} against the motion: shifted by "
+        f"it, the motion leaves {left[best] / left[reach]:.2f} times as much of them unexplained, in power; call "
+        f"aligned({delay:.4f})"
+    )
+    return [Finding("delay", message, value=delay)]

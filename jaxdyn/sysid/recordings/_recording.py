@@ -14,9 +14,9 @@ from jaxdyn._errors import DataError, naming_arguments, require_choice
 from jaxdyn._types import ArrayLike
 from jaxdyn.model import Model
 from jaxdyn.sysid.recordings import _signals as signals
-from jaxdyn.sysid.recordings._clipping import MIXED, clipped_samples
-from jaxdyn.sysid.recordings._closing import Columns, completed, joint_names
-from jaxdyn.sysid.recordings._numbers import real_numbers, require_rows, require_samples, times
+from jaxdyn.sysid.recordings._array_checks import real_numbers, require_rows, require_samples, times
+from jaxdyn.sysid.recordings._closing import JointColumns, completed, joint_names
+from jaxdyn.sysid.recordings._signals import MIXED, clipped_samples
 
 type Recordings = Recording | Sequence[Recording]
 
@@ -125,7 +125,7 @@ class Recording:
         """Raise `DataError` unless positions, velocities and torques have as many columns as the model needs."""
         topology = model.topology
         if self.joints is not None:
-            Columns.of(model, self.joints)
+            JointColumns.of(model, self.joints)
             return
         names = {"q": topology.coordinate_names, "v": topology.dof_names, "tau": topology.dof_names}
         for name, needed in names.items():
@@ -146,7 +146,7 @@ class Recording:
         if self.clipped is not None or self.cutoff is not None:
             return np.abs(0 * tau if self.clipped is None else self.clipped) > MIXED
         if model is not None:
-            used = slice(None) if self.joints is None else Columns.of(model, self.joints).v
+            used = slice(None) if self.joints is None else JointColumns.of(model, self.joints).v
             limit = np.asarray(model.effort_limit, np.float64)[used]
         return clipped_samples(self.t, self.q, tau, limit)
 

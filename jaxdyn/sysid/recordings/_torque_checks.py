@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -12,13 +12,14 @@ from scipy.optimize import linear_sum_assignment
 
 from jaxdyn._printing import percent
 from jaxdyn.model import Model
-from jaxdyn.sysid.recordings._findings import Finding, exchanged, of_joints
+from jaxdyn.sysid.recordings._findings import Finding, in_places, of_joints
 from jaxdyn.sysid.recordings._recording import Recording
 from jaxdyn.sysid.recordings._torque_columns import (
     FACTOR,
     GOOD,
     SHARE,
     SUSPICIOUS,
+    ComparedTorques,
     Explanation,
     unexplained_by_friction,
 )
@@ -37,8 +38,8 @@ _POOR = 0.05
 _OPPOSED, _CONFIRMED, _LIGHT = 0.01, 3.0, 0.1
 # Differences below this unexplained part are friction and noise.
 _FLOOR = 1e-3
-# More samples than this, and searches over more joints, take long and tell little more.
-_COUNT, _JOINTS = 500, 16
+# Searches over more joints take long and tell little more.
+_JOINTS = 16
 # Numbers in other units are those in N m times these factors, as far as a rough model can tell: within `_NEAR`.
 _UNITS = {
     1000.0: "N mm",
@@ -53,83 +54,83 @@ _UNITS = {
 _NEAR = 1.6
 # The columns that may stand in another order.
 _TORQUES, _MOTION, _EVERYTHING = "torques", "positions and velocities", "positions, velocities and torques"
-_EXCHANGED = (_TORQUES, _MOTION, _EVERYTHING)
 
 
 def torque_findings(part: Recording, model: Model) -> list[Finding]:
     """Return what `check_recording` finds in the torques of a prepared part: `"degrees"`, `"order"`, `"sign"` and
     `"scale"`, `"misfit"`."""
-    part = thinned(part)
-    (tau,) = part.require("tau")
-    given = Explanation.along(part, model)
-    unexplained = given.unexplained_parts(tau)
-    factors, share = np.array([given.factor(j, tau[:, j]) for j in range(model.nv)]).T
-    found = _other_readings(part, model, given, unexplained, factors, share)
+    torques = ComparedTorques(part, model)
+    found = _other_readings(torques)
     # Torques in another unit at other joints, too, hide in friction, and are found once these are right.
     if any(x.kind in ("order", "degrees", "scale") for x in found):
         return found
-    found += size_findings(part, model, given, unexplained, share, {name for x in found for name in x.joints})
-    return found + contradictions(part, model, given, unexplained, {name for x in found for name in x.joints})
+    found += size_findings(torques, {name for x in found for name in x.joints})
+    return found + contradictions(torques, {name for x in found for name in x.joints})
 
 
-def thinned(part: Recording) -> Recording:
-    """Return evenly spaced samples of a prepared part, enough to compare its torques with a model's."""
-    step = -(-len(part) // _COUNT)
-    return part._map(lambda x: x[::step])
-
-
-def _other_readings(
-    part: Recording,
-    model: Model,
-    given: Explanation,
-    unexplained: np.ndarray,
-    factors: np.ndarray,
-    share: np.ndarray,
-) -> list[Finding]:
+def _other_readings(x: ComparedTorques) -> list[Finding]:
     """Return findings of columns that the torques fit far better with another factor, in another order, or in
     degrees."""
-    names, (tau,) = model.topology.dof_names, part.require("tau")
-    scaled = np.array([given.unexplained(j, _ratio(tau[:, j], k)) for j, k in enumerate(factors)])
+    names, unexplained = x.names, x.unexplained
+    scaled = np.array([x.given.unexplained(j, x.tau[:, j] / (k or 1.0)) for j, k in enumerate(x.factors)])
     # Where the model's torque is a small part of the measured one, its factor says nothing.
-    scaled[share < SHARE] = np.inf
+    scaled[x.share < SHARE] = np.inf
     # Friction, which opposes the motion, may show the sign of a torque that the links hardly change.
-    negated = given.unexplained_parts(-tau)
-    negated[~_is_better(negated, np.minimum(unexplained, scaled))] = np.inf
-    doubtful = np.isfinite(negated) | (factors < 0) & _is_better(scaled, unexplained)
-    possible = _possible_signs(part, model) if doubtful.any() else doubtful
+    negated = np.where(_is_better(x.negated, np.minimum(unexplained, scaled)), x.negated, np.inf)
+    doubtful = np.isfinite(negated) | (x.factors < 0) & _is_better(scaled, unexplained)
+    possible = _possible_signs(x) if doubtful.any() else doubtful
     before = np.minimum(unexplained, negated)
-    degrees = _degrees(part, model, np.minimum(before, scaled))
-    if degrees:
+    if degrees := _degrees(x, np.minimum(before, scaled)):
         return degrees
-    order = _torque_order(given, tau, unexplained, scaled)
-    findings = _factors(names, factors, unexplained, scaled, negated, possible)
-    findings = [_unless_rotors(x, part, model) if x.kind == "scale" and x.grave else x for x in findings]
-    explained = {name for x in findings for name in x.joints}
-    if order is None and all(u <= SUSPICIOUS or x in explained for u, x in zip(unexplained, names, strict=True)):
+    order, findings = _torque_order(x, scaled), _factors(x, unexplained, scaled, negated, possible)
+    for k, finding in enumerate(findings):
+        if finding.kind == "scale" and finding.grave:
+            # Rotors behind gears may have hundreds of times the inertia of a light wrist.
+            left = Explanation.along(x.part, x.model, rotor=np.inf).unexplained_parts(x.tau)
+            grave = any(left[names.index(joint)] > SUSPICIOUS for joint in finding.joints)
+            findings[k] = finding._replace(grave=grave)
+    explained = {name for finding in findings for name in finding.joints}
+    if order is None and all(u <= SUSPICIOUS or name in explained for u, name in zip(unexplained, names, strict=True)):
         return findings
-    readings = _OrderSearch(part, model, given, unexplained).readings(order)
-    if not readings or _misfit(readings[0].unexplained) > _misfit(before):
+    readings = _OrderSearch(x).readings(order)
+    if not readings or readings[0].misfit > _misfit(before):
         return findings
-    places = [(x.what, {names[i]: names[x.order[i]] for i in np.flatnonzero(x.moved)}) for x in readings]
     best, moved = readings[0], readings[0].moved
     # Factors say something only of torques in their places.
     right = []
     if best.what == _TORQUES:
         left = np.where(moved, 0.0, unexplained), scaled, np.where(moved, np.inf, negated)
-        right = _factors(names, factors, *left, possible)
-    sure = best.is_sure and len(readings) == 1
-    return [exchanged(places, sure=sure, grave=best.is_beyond_doubt(unexplained)), *right]
+        right = _factors(x, *left, possible)
+    places = [(y.what, {names[i]: names[y.order[i]] for i in np.flatnonzero(y.moved)}) for y in readings]
+    return [_exchanged(places, best.is_sure and len(readings) == 1, best.is_beyond_doubt(unexplained)), *right]
 
 
-def _possible_signs(part: Recording, model: Model) -> np.ndarray:
+def _exchanged(readings: Sequence[tuple[str, Mapping[str, str]]], sure: bool, grave: bool) -> Finding:
+    """Return a finding about columns that belong to other joints. Each reading has the names of the columns, and the
+    joints whose columns stand in the place of those of other joints, by these; the first one is the best. `sure`: it is
+    the only one; `grave`: no true recording looks so."""
+    shown = [in_places(x) for _, x in readings]
+    if sure:
+        what, _ = readings[0]
+        message = f"the columns of the {what} stand in another order than the joints: {shown[0]}; exchange them"
+    else:
+        either = "; or ".join(f"those of the {what}, {x}" for (what, _), x in zip(readings, shown, strict=True))
+        message = (
+            f"columns seem to stand in another order than the joints: {either}. The model is too rough there to be "
+            "sure: compare the columns with the names of the joints"
+        )
+    joints = dict.fromkeys(joint for _, places in readings for joint in places)
+    return Finding("order", message, tuple(joints), grave=grave)
+
+
+def _possible_signs(x: ComparedTorques) -> np.ndarray:
     """Return whether true torques may have the given sign, whatever the model says, `[nv]` of bool: friction confirms
     it, or says nothing of a torque that is small beside others."""
-    (tau,), units = part.require("tau"), model.topology.dof_units
-    as_given, opposite = unexplained_by_friction(part, model)
+    as_given, opposite = unexplained_by_friction(x.part, x.model)
     confirmed = (opposite > _OPPOSED) & (opposite > _CONFIRMED * as_given)
     refuted = (as_given > _OPPOSED) & (as_given > _CONFIRMED * opposite)
-    size = tau.std(axis=0)
-    light = size < _LIGHT * np.array([size[units == unit].max() for unit in units])
+    size = x.tau.std(axis=0)
+    light = size < _LIGHT * np.array([size[x.units == unit].max() for unit in x.units])
     return confirmed | light & ~refuted
 
 
@@ -138,31 +139,14 @@ def _misfit(unexplained: np.ndarray) -> float:
     return float(np.log(np.maximum(unexplained, _FLOOR)).sum())
 
 
-def _ratio(torque: np.ndarray, factor: float) -> np.ndarray:
-    return torque / factor if factor else torque
-
-
 def _is_better(new: np.ndarray, old: np.ndarray) -> np.ndarray:
     """Return which of the parts that a new reading leaves unexplained are small, and far smaller than the old ones."""
     better = (new < _BETTER * old) & (old > SUSPICIOUS) | (new < _FAR_BETTER * old) & (old > _LITTLE)
     return (new < GOOD) & better
 
 
-def _unless_rotors(finding: Finding, part: Recording, model: Model) -> Finding:
-    """Return the finding of a factor, grave unless an armature of any size would explain the torques as well: rotors
-    behind gears may have hundreds of times the inertia of a light wrist."""
-    (tau,), names = part.require("tau"), model.topology.dof_names
-    unexplained = Explanation.along(part, model, rotor=np.inf).unexplained_parts(tau)
-    return finding._replace(grave=any(unexplained[list(names).index(x)] > SUSPICIOUS for x in finding.joints))
-
-
 def _factors(
-    names: Sequence[str],
-    factors: np.ndarray,
-    unexplained: np.ndarray,
-    scaled: np.ndarray,
-    negated: np.ndarray,
-    possible: np.ndarray,
+    x: ComparedTorques, unexplained: np.ndarray, scaled: np.ndarray, negated: np.ndarray, possible: np.ndarray
 ) -> list[Finding]:
     """Return findings of torques that are the model's times a negative factor, or times one far from 1, or that the
     model and friction explain when they are negated (`negated`: the part that is left then, if that is far less).
@@ -172,41 +156,17 @@ def _factors(
     is grave where the given reading leaves much, the other one hardly anything, the sign is not `possible`
     (`_possible_signs`), and no torque has the model's size beside one that is too small.
     """
+    factors, names, out, clauses = x.factors, x.names, [], []
     better = _is_better(scaled, unexplained)
     sure = (unexplained > GOOD) & (np.where(better, scaled, negated) <= SUSPICIOUS)
     size = np.abs(factors)
     far = better & ((size > FACTOR) | (size < 1 / FACTOR))
     like_the_model = (unexplained <= SUSPICIOUS) & np.isfinite(scaled) & ~far
     undriven = far & (size < 1) & bool(like_the_model.any())
-    following, opposed = better & (factors < 0), np.isfinite(negated) & ~better
-    grave = bool((sure & ~possible & ~undriven & (following | opposed)).any())
-    out = [x._replace(grave=grave) for x in _negative(names, factors, following, opposed, unexplained, negated)]
-    if far.any():
-        joints = tuple(names[j] for j in np.flatnonzero(far).tolist())
-        factor = float(np.exp(np.median(np.log(size[far]))))
-        message = (
-            f"the torques of {_listed(joints, factors[far])} are the model's times a factor far from 1; "
-            f"{_unit(factor)}N m and N are needed at the joints"
-        )
-        grave = bool((sure & far & ~undriven).any())
-        out.append(Finding("scale", message, joints, float(np.median(factors[far])), grave))
-    return out
-
-
-def _negative(
-    names: Sequence[str],
-    factors: np.ndarray,
-    following: np.ndarray,
-    opposing: np.ndarray,
-    unexplained: np.ndarray,
-    negated: np.ndarray,
-) -> list[Finding]:
-    """Return a finding of torques that look negated: those that are `following` the model's with a negative factor, and
-    those that the model and friction explain when they are negated, `opposing` `[nv]` of bool."""
+    following, opposing = better & (factors < 0), np.isfinite(negated) & ~better
     follow, opposed = np.flatnonzero(following).tolist(), np.flatnonzero(opposing).tolist()
-    clauses = []
     if follow:
-        shown = _listed([names[j] for j in follow], factors[follow])
+        shown = ", ".join(f"{names[j]} ({factors[j]:.3g})" for j in follow)
         clauses.append(f"the torques of {shown} follow the model's with a negative factor")
     if opposed:
         shown = ", ".join(f"{names[j]} ({percent(unexplained[j])} and {percent(negated[j])})" for j in opposed)
@@ -214,18 +174,24 @@ def _negative(
             f"the model and friction explain the torques of {shown} far better when these are negated (in brackets "
             "what is left of the power, as given and negated)"
         )
-    if not clauses:
-        return []
-    message = (
-        f"{'; '.join(clauses)}: negate them, or check the joint's axis and the direction of gravity in the model, and "
-        "the order of the columns"
-    )
-    joints = tuple(names[j] for j in follow + opposed)
-    return [Finding("sign", message, joints, float(np.median(factors[follow])) if follow else None)]
-
-
-def _listed(joints: Sequence[str], factors: np.ndarray) -> str:
-    return ", ".join(f"{name} ({k:.3g})" for name, k in zip(joints, factors, strict=True))
+    if clauses:
+        message = (
+            f"{'; '.join(clauses)}: negate them, or check the joint's axis and the direction of gravity in the model, "
+            "and the order of the columns"
+        )
+        grave = bool((sure & ~possible & ~undriven & (following | opposing)).any())
+        value = float(np.median(factors[follow])) if follow else None
+        out.append(Finding("sign", message, tuple(names[j] for j in follow + opposed), value, grave))
+    if far.any():
+        joints = tuple(names[j] for j in np.flatnonzero(far).tolist())
+        shown = ", ".join(f"{name} ({k:.3g})" for name, k in zip(joints, factors[far], strict=True))
+        message = (
+            f"the torques of {shown} are the model's times a factor far from 1; "
+            f"{_unit(float(np.exp(np.median(np.log(size[far])))))}N m and N are needed at the joints"
+        )
+        grave = bool((sure & far & ~undriven).any())
+        out.append(Finding("scale", message, joints, float(np.median(factors[far])), grave))
+    return out
 
 
 def _unit(factor: float) -> str:
@@ -237,26 +203,28 @@ def _unit(factor: float) -> str:
     return f"they look like {', or '.join(likely)}; " if likely else ""
 
 
-def _torque_order(
-    given: Explanation, tau: np.ndarray, unexplained: np.ndarray, scaled: np.ndarray
-) -> np.ndarray | None:
+def _torque_order(x: ComparedTorques, scaled: np.ndarray) -> np.ndarray | None:
     """Return the joint to which each column of the torques belongs, if that is not the given order."""
-    rows = np.flatnonzero(unexplained > SUSPICIOUS)
+    rows = np.flatnonzero(x.unexplained > SUSPICIOUS)
     if not 2 <= rows.size <= _JOINTS:
         return None
-    U = np.array([[given.unexplained(j, tau[:, i]) for j in rows.tolist()] for i in rows.tolist()])
+    U = np.array([[x.given.unexplained(j, x.tau[:, i]) for j in rows.tolist()] for i in rows.tolist()])
     # A column stays where it is unless another joint explains it better than this one does with any factor.
-    old = np.minimum(unexplained, scaled)
+    old, same = np.minimum(x.unexplained, scaled), np.arange(len(x.names))
     for limit in (GOOD, np.inf):
         allowed = (np.minimum(limit, old[rows, None]) > U) | np.eye(len(U), dtype=bool)
-        order = np.arange(tau.shape[1])
+        order = same.copy()
         order[rows] = rows[linear_sum_assignment(np.where(allowed, np.log(np.maximum(U, _FLOOR)), 1e3))[1]]
-        new = old.copy()
+        new, left = old.copy(), set(rows.tolist())
         new[rows] = U[np.arange(len(U)), np.searchsorted(rows, order[rows])]
-        for cycle in _cycles(order):
+        while left:
+            cycle = [left.pop()]
+            while (following := int(order[cycle[-1]])) != cycle[0]:
+                cycle.append(following)
+                left.remove(following)
             if not _explains(new[cycle], old[cycle]):
                 order[cycle] = cycle
-        if (order != np.arange(len(order))).any():
+        if (order != same).any():
             return order
     return None
 
@@ -270,45 +238,27 @@ def _explains(new: np.ndarray, old: np.ndarray) -> bool:
     return bool(gain < np.log(_FAR_BETTER) and new.min() <= _LITTLE and (new <= old).all())
 
 
-def _cycles(order: np.ndarray) -> list[list[int]]:
-    """Return the cycles of a permutation."""
-    out, left = [], set(range(len(order)))
-    while left:
-        cycle = [left.pop()]
-        while (following := int(order[cycle[-1]])) != cycle[0]:
-            cycle.append(following)
-            left.remove(following)
-        out.append(cycle)
-    return out
-
-
-def _degrees(part: Recording, model: Model, unexplained: np.ndarray) -> list[Finding]:
+def _degrees(x: ComparedTorques, unexplained: np.ndarray) -> list[Finding]:
     """Return a finding if the torques fit positions in degrees."""
-    turns = model.topology.coordinate_units == "rad"
-    if not turns.any() or np.abs(part.q[:, turns]).max() < np.pi:
+    turns, turning = x.model.topology.coordinate_units == "rad", x.units == "rad"
+    if not turns.any() or np.abs(x.part.q[:, turns]).max() < np.pi:
         return []
-    v, a = part.require("v", "a")
-    factor = np.where(turns, np.pi / 180, 1.0)
-    rate = np.where(model.topology.dof_units == "rad", np.pi / 180, 1.0)
-    other = Explanation.along(dataclasses.replace(part, q=factor * part.q, v=rate * v, a=rate * a), model)
-    (tau,) = part.require("tau")
-    new = other.unexplained_parts(tau)
+    factor, rate = (np.where(chosen, np.pi / 180, 1.0) for chosen in (turns, turning))
+    other = dataclasses.replace(x.part, q=factor * x.part.q, v=rate * x.v, a=rate * x.a)
+    new = Explanation.along(other, x.model).unexplained_parts(x.tau)
     suspicious = unexplained > SUSPICIOUS
     better = _is_better(new, unexplained) & suspicious
     if 2 * better.sum() <= suspicious.sum() or (new > 3 * unexplained)[~suspicious].any():
         return []
-    names = [
-        name for name, unit in zip(model.topology.dof_names, model.topology.dof_units, strict=True) if unit == "rad"
-    ]
     message = "positions of {} look like degrees, which the torques fit; radians are needed (numpy.deg2rad)"
-    return of_joints("degrees", names, message, grave=True)
+    return of_joints("degrees", [x.names[j] for j in np.flatnonzero(turning)], message, grave=True)
 
 
 class _Reading(NamedTuple):
-    """Columns read in another order than they were given."""
+    """JointColumns read in another order than they were given."""
 
     what: str
-    """The columns that are exchanged, one of `_EXCHANGED`."""
+    """The columns that are exchanged: `_TORQUES`, `_MOTION` or `_EVERYTHING`."""
     order: np.ndarray
     """`[nv]`: the joint to which each of these columns belongs."""
     unexplained: np.ndarray
@@ -321,18 +271,12 @@ class _Reading(NamedTuple):
 
     @property
     def misfit(self) -> float:
-        """The sum of the logarithms of the parts that it leaves unexplained at all joints."""
         return _misfit(self.unexplained)
 
     @property
     def is_sure(self) -> bool:
         """Whether the joints whose columns are exchanged have no unexplained torque then."""
         return bool((self.unexplained[self.moved] <= SUSPICIOUS).all())
-
-    @property
-    def margin(self) -> float:
-        """The misfit beyond this reading's at which another reading is no longer possible."""
-        return np.log(1 / (_BETTER if self.is_sure else _POOR))
 
     def is_beyond_doubt(self, before: np.ndarray) -> bool:
         """Whether no true recording looks so. With the given order, which leaves `before` `[nv]`, every moved joint is
@@ -348,89 +292,84 @@ class _Reading(NamedTuple):
         # Torques that both orders explain, or none, count neither for the new order nor against it.
         judged = (np.maximum(new, before) > SUSPICIOUS) & (np.minimum(new, before) < GOOD) | moved
         if (new[moved] <= GOOD).all():
-            gain = np.log(np.maximum(new, _FLOOR) / np.maximum(before, _FLOOR))[judged].mean()
-            return bool(gain < np.log(_BETTER))
+            return bool(np.log(np.maximum(new, _FLOOR) / np.maximum(before, _FLOOR))[judged].mean() < np.log(_BETTER))
         return _explains(new[judged], before[judged])
 
 
 class _OrderSearch:
     """A search for orders of columns in which the torques fit the motion, by exchanges of two joints."""
 
-    def __init__(self, part: Recording, model: Model, given: Explanation, before: np.ndarray):
-        self.part, self.model, self.given, self.before = part, model, given, before
-        self.coordinates, self.joints = model.topology.scalar_coordinates
-        (self.tau,), (self.v, self.a) = part.require("tau"), part.require("v", "a")
+    def __init__(self, torques: ComparedTorques):
+        self.torques, self.same = torques, np.arange(torques.model.nv)
+        self.coordinates, self.joints = torques.model.topology.scalar_coordinates
         self._costs: dict[tuple[int, ...], np.ndarray] = {}
 
     def readings(self, torque_order: np.ndarray | None) -> list[_Reading]:
         """Return the best reading, if it fits far better than the given order, and then those that fit nearly as well.
         `torque_order`: that of `_torque_order`, if it found one."""
-        same = np.arange(self.model.nv)
-        orders, out = [] if torque_order is None else [torque_order], []
+        same, before = self.same, self.torques.unexplained
+        orders, out, good = [] if torque_order is None else [torque_order], [], []
         searchable = 2 <= len(self.joints) <= _JOINTS
         if searchable:
             orders += [np.argsort(self.columns(self.best(with_torques))) for with_torques in (False, True)]
-        for what in _EXCHANGED:
+        fixed = np.delete(same, self.joints)
+        for what in (_TORQUES, _MOTION, _EVERYTHING):
             found = {}
-            fixed = np.delete(same, self.joints)
             for order in orders:
                 if (order != same).any() and (what == _TORQUES or (searchable and (order[fixed] == fixed).all())):
                     # Exchanges of two are the same in both directions; of cycles the other one is tried as well.
                     found |= {tuple(x.tolist()): x for x in (order, np.argsort(order))}
-            tried = [_Reading(what, x, self.unexplained(x, what)) for x in found.values()]
-            out += sorted(tried, key=lambda x: x.misfit)[:1]
-        found = () if torque_order is None else tuple(torque_order)
-        accepted = [x.what == _TORQUES and tuple(x.order) == found for x in out]
-        good = [x for x, known in zip(out, accepted, strict=True) if known or x.is_far_better(self.before)]
+            for best in sorted((self.reading(what, x) for x in found.values()), key=lambda x: x.misfit)[:1]:
+                out.append(best)
+                accepted = what == _TORQUES and torque_order is not None and (best.order == torque_order).all()
+                if accepted or best.is_far_better(before):
+                    good.append(best)
         if not good:
             return []
         best = min(good, key=lambda x: x.misfit)
-        limit = min(_misfit(self.before), best.misfit + best.margin)
+        # Beyond this misfit, another reading is no longer possible.
+        limit = min(_misfit(before), best.misfit + np.log(1 / (_BETTER if best.is_sure else _POOR)))
         alike = [x for x in out if x is not best and x.misfit < limit]
         return [best, *sorted(alike, key=lambda x: x.misfit)]
 
     def columns(self, places: tuple[int, ...]) -> np.ndarray:
         """Return, for each degree of freedom, the column in which it stands if joint `k` stands in `places[k]`."""
-        out = np.arange(self.model.nv)
+        out = self.same.copy()
         out[self.joints] = self.joints[list(places)]
         return out
 
     def explanation(self, places: tuple[int, ...]) -> Explanation:
-        q, columns = self.part.q.copy(), self.columns(places)
-        q[:, self.coordinates] = self.part.q[:, self.coordinates[list(places)]]
-        return Explanation.along(
-            dataclasses.replace(self.part, q=q, v=self.v[:, columns], a=self.a[:, columns]), self.model
-        )
+        x, columns = self.torques, self.columns(places)
+        q = x.part.q.copy()
+        q[:, self.coordinates] = x.part.q[:, self.coordinates[list(places)]]
+        return Explanation.along(dataclasses.replace(x.part, q=q, v=x.v[:, columns], a=x.a[:, columns]), x.model)
 
-    def unexplained(self, order: np.ndarray, what: str) -> np.ndarray:
-        """Return the part of each joint's power that is left unexplained if columns belong to the joints `order`."""
-        columns, explanation, tau = np.argsort(order), self.given, self.tau
+    def reading(self, what: str, order: np.ndarray) -> _Reading:
+        """Return the reading in which columns belong to the joints `order`."""
+        columns, explanation, tau = np.argsort(order), self.torques.given, self.torques.tau
         if what != _TORQUES:
             explanation = self.explanation(tuple(np.searchsorted(self.joints, columns[self.joints]).tolist()))
         if what != _MOTION:
             tau = tau[:, columns]
-        return explanation.unexplained_parts(tau)
+        return _Reading(what, order, explanation.unexplained_parts(tau))
 
     def best(self, with_torques: bool) -> tuple[int, ...]:
         """Return the order of the positions, alone or together with the torques, at which no exchange explains the
         torques better."""
         places = tuple(range(len(self.joints)))
         for _ in places[1:]:
-            swaps = [self._swapped(places, *pair) for pair in itertools.combinations(range(len(places)), 2)]
+            swaps = []
+            for i, j in itertools.combinations(range(len(places)), 2):
+                swaps.append(tuple(places[{i: j, j: i}.get(k, k)] for k in range(len(places))))
             best = min(swaps, key=lambda x: self._rest(x, with_torques))
             if self._rest(best, with_torques) > self._rest(places, with_torques) - np.log(1 / _BETTER):
                 break
             places = best
         return places
 
-    @staticmethod
-    def _swapped(places: tuple[int, ...], first: int, second: int) -> tuple[int, ...]:
-        out = list(places)
-        out[first], out[second] = out[second], out[first]
-        return tuple(out)
-
     def _rest(self, places: tuple[int, ...], with_torques: bool) -> float:
         if places not in self._costs:
-            self._costs[places] = np.log(np.maximum(1 - self.explanation(places).similarity(self.tau), _FLOOR))
-        columns = self.columns(places) if with_torques else np.arange(self.model.nv)
-        return float(self._costs[places][columns, np.arange(self.model.nv)].sum())
+            similarity = self.explanation(places).similarity(self.torques.tau)
+            self._costs[places] = np.log(np.maximum(1 - similarity, _FLOOR))
+        columns = self.columns(places) if with_torques else self.same
+        return float(self._costs[places][columns, self.same].sum())

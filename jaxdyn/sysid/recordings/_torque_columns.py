@@ -8,13 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.optimize import lsq_linear, nnls
 
+from jaxdyn._printing import percent
 from jaxdyn.algorithms import crba, torque_regressor
 from jaxdyn.friction import JointFriction
 from jaxdyn.model import Model
 from jaxdyn.sysid.recordings._recording import Recording
 
 # What moves a robot lies far below this rate; more samples than this say little more about a mistake.
-RATE, _SAMPLES = 200.0, 4000
+_RATE, _SAMPLES = 200.0, 4000
 _CHUNK = 500
 FACTOR = 5.0
 """How wrong a rough model's inertias may be: the torque of each link may be this many times larger or smaller."""
@@ -24,17 +25,31 @@ GOOD = 0.3
 """The largest part that the right reading of the columns leaves unexplained."""
 SHARE = 0.2
 """The least part of a torque's power that the model's torque must explain beside friction to judge its factor."""
+# More samples than this take long and tell little more, where torques are compared with a model's.
+_COUNT = 500
 # The part of the robot's mass that a payload may have that the model lacks.
 _PAYLOAD = 0.5
 # A rotor behind a gear may have this many times the inertia that the robot has at the joint where it has most.
 _ROTOR, _POSTURES = 20.0, 16
 
 
-def prepared(recording: Recording, model: Model, *, use_rates: bool = True) -> Recording | None:
-    """Return the beginning of a recording with torques, resampled, low-passed, and with velocities and accelerations,
-    which come from the positions unless `use_rates`; None for a recording that is too short."""
+def is_gap(recording: Recording, max_gap: float) -> np.ndarray:
+    """Return whether a time of more than `max_gap` s, and of many samples, follows each sample but the last."""
+    step = np.diff(recording.t)
+    return (step > max_gap) & (step > 5 * np.median(step))
+
+
+def prepared(recording: Recording, model: Model, max_gap: float = 0.1, *, use_rates: bool = True) -> Recording | None:
+    """Return the beginning of the longest part of a recording without a gap, with torques, resampled, low-passed, and
+    with velocities and accelerations, which come from the positions unless `use_rates`; None for a recording that is
+    too short."""
+    if (gap := is_gap(recording, max_gap)).any():
+        ends = np.concatenate([[-1], np.flatnonzero(gap), [len(recording) - 1]])
+        k = int(np.argmax(np.diff(ends)))
+        first, last = recording.t[ends[k] + 1].item(), recording.t[ends[k + 1]].item()
+        recording = recording.between(first, float(np.nextafter(last, np.inf)))
     step = float(np.median(np.diff(recording.t)))
-    rate = min(1 / step, RATE)
+    rate = min(1 / step, _RATE)
     if recording.tau is None or recording.duration < 1.0 or len(recording) < 50 or rate < 4.0:
         return None
     part = recording.between(recording.t[0], recording.t[0] + _SAMPLES / rate)
@@ -74,14 +89,6 @@ def basis_of(columns: np.ndarray) -> np.ndarray:
         kept = power > tolerance * power[-1]
         basis = basis @ (vectors[:, kept] / np.sqrt(power[kept]))
     return basis
-
-
-def _largest_inertias(part: Recording, model: Model) -> np.ndarray:
-    """Return, for each degree of freedom, the largest inertia about any that turns, or shifts, as it does."""
-    rows = np.linspace(0, len(part) - 1, _POSTURES).astype(int)
-    own = np.asarray(crba(model, jnp.asarray(part.q[rows])), np.float64).diagonal(axis1=-2, axis2=-1).max(axis=0)
-    units = model.topology.dof_units
-    return np.array([own[units == unit].max() for unit in units])
 
 
 def unexplained_by_friction(part: Recording, model: Model) -> np.ndarray:
@@ -126,7 +133,11 @@ class Explanation:
         ends = [b for b in range(model.nb) if b not in model.topology.parents]
         mass = _PAYLOAD * max(float(inertias[:, 0].sum()), 0.0)
         lever = 0.5 * float(np.linalg.norm(np.asarray(model.joint_placement)[:, :3], axis=-1).max(initial=0.0))
-        armature = rotor * _largest_inertias(part, model)
+        postures = part.q[np.linspace(0, len(part) - 1, _POSTURES).astype(int)]
+        inertia = np.asarray(crba(model, jnp.asarray(postures)), np.float64).diagonal(axis1=-2, axis2=-1).max(axis=0)
+        # The largest about any degree of freedom that turns, or shifts, as this one does.
+        units = model.topology.dof_units
+        armature = rotor * np.array([inertia[units == unit].max() for unit in units])
         own, shared = joint_columns(part, model)
         bounded, bounds, free = [], [], []
         x = links.sum(axis=-1)
@@ -188,3 +199,27 @@ class Explanation:
         for columns in self.free:
             out.append(np.sum((basis_of(columns).T @ centered) ** 2, axis=0) / power)
         return np.stack(out, axis=-1)
+
+
+class ComparedTorques:
+    """The torques of a prepared part, at evenly spaced samples, beside those that a model may have there."""
+
+    def __init__(self, part: Recording, model: Model):
+        step = -(-len(part) // _COUNT)
+        self.part, self.model = part._map(lambda x: x[::step]), model
+        self.names, self.units = tuple(model.topology.dof_names), model.topology.dof_units
+        self.tau, self.v, self.a = self.part.require("tau", "v", "a")
+        self.given = Explanation.along(self.part, model)
+        self.unexplained = self.given.unexplained_parts(self.tau)
+        """`[nv]`: the part of each torque's power that the model cannot have."""
+        self.negated = self.given.unexplained_parts(-self.tau)
+        """`[nv]`: the same of the negative torques."""
+        self.factors, self.share = np.array([self.given.factor(j, x) for j, x in enumerate(self.tau.T)]).T
+        """`[nv]` each: see `Explanation.factor`."""
+        self.peak, limit = np.abs(self.tau).max(axis=0), np.asarray(model.effort_limit, np.float64)
+        """`[nv]`: the largest torque, and below the model's limit, infinite for none."""
+        self.limit = np.where(np.isfinite(limit) & (limit > 0), limit, np.inf)
+
+    def listed(self, chosen: np.ndarray, parts: np.ndarray) -> str:
+        """Return the names of degrees of freedom, `[nv]` of bool, with parts `[nv]` in percent."""
+        return ", ".join(f"{self.names[j]} ({percent(parts[j])})" for j in np.flatnonzero(chosen).tolist())

@@ -1,4 +1,3 @@
 """Reports of fits."""
 
-from jaxdyn.sysid.reports._rollout_report import write_rollout_report
-from jaxdyn.sysid.reports._torque_report import quality_table, write_report
+from jaxdyn.sysid.reports._fit_reports import quality_table, write_report, write_rollout_report

@@ -1,5 +1,5 @@
-"""Steps of fits by multiple shooting: damped Gauss-Newton steps with a second-order correction, steps of a gradient
-descent, and when they have converged.
+"""Steps of fits by multiple shooting: damped Gauss-Newton steps with a second-order correction, when they have
+converged, and other starts for segments that a fit leaves far from their samples.
 
 As the problem itself, everything here is a pure function of pytrees.
 """
@@ -7,8 +7,6 @@ As the problem itself, everything here is a pure function of pytrees.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +15,7 @@ from jax import lax
 
 from jaxdyn._least_squares import Damping, damped_step, select
 from jaxdyn._status import Status
+from jaxdyn.simulate import State
 from jaxdyn.sysid.rollouts._arrow import (
     ArrowFactor,
     ArrowResiduals,
@@ -35,8 +34,9 @@ from jaxdyn.sysid.rollouts._shooting import (
     ShootingState,
     cost,
     displace,
-    linearize,
+    evaluate,
     residuals,
+    residuals_and_motion,
 )
 
 # A linearization costs far more than a trial, so several dampings are tried after each: the best one is the next
@@ -89,10 +89,13 @@ def levenberg_marquardt(
         return select(bent.cost < straight.cost, bent, straight)
 
     after = damped_step(state, trial, _DAMPING, relative=tolerance)
+    # Damped steps promise a small decrease wherever damping holds them back, also far from the minimum.
+    claimed = (state.status == Status.RUNNING) & (after.status == Status.CONVERGED)
+    near = lax.cond(claimed, lambda: step_left(problem, state, system) <= _STATIONARY, lambda: jnp.zeros((), bool))
     spent = (after.damping >= _DAMPING.most) & (after.cost >= state.cost)
-    otherwise = dataclasses.replace(after, status=_code(jnp.where(spent, Status.STALLED, Status.RUNNING)))
+    status = jnp.where(spent, int(Status.STALLED), int(Status.RUNNING)).astype(jnp.int32)
     there = dataclasses.replace(after, **{name: getattr(state, name) for name in ("free", "q", "v", "zeros", "cost")})
-    return _settled(state, after, there, otherwise, lambda: step_left(problem, state, system))
+    return select(claimed, select(near, there, dataclasses.replace(after, status=status)), after)
 
 
 def _acceleration(
@@ -115,24 +118,6 @@ def _acceleration(
     moved = ArrowResiduals(data, change.match, change.pull)
     bend = jax.tree.map(lambda change, slope: 2 / h**2 * (change - h * slope), moved, along)
     return solve_normal(factor, *gradient(system, bend))
-
-
-def _settled(
-    before: ShootingState,
-    after: ShootingState,
-    converged: ShootingState,
-    otherwise: ShootingState,
-    step: Callable[[], jax.Array],
-) -> ShootingState:
-    """Return `after`; where it has just claimed convergence, `converged` if the `step_left` is short, and else
-    `otherwise`. Damped steps promise a small decrease wherever damping holds them back, also far from the minimum."""
-    claimed = (before.status == Status.RUNNING) & (after.status == Status.CONVERGED)
-    near = lax.cond(claimed, lambda: step() <= _STATIONARY, lambda: jnp.zeros((), bool))
-    return select(claimed, select(near, converged, otherwise), after)
-
-
-def _code(status) -> jax.Array:
-    return jnp.asarray(status, jnp.int32)
 
 
 def step_left(problem: ShootingProblem, state: ShootingState, system: ArrowSystem) -> jax.Array:
@@ -186,36 +171,32 @@ def system_of_loss(
     return system, squares / jnp.maximum(freedom, 1)
 
 
-def zero_displacement(problem: ShootingProblem, state: ShootingState) -> tuple[jax.Array, jax.Array]:
-    """The arguments `z, x` of `displace` that change nothing."""
-    return jnp.zeros_like(state.multiplier), jnp.zeros(problem.shared, state.free.dtype)
+# Along impacts, residuals have several minima in the state at the start of a segment, and steps end in the nearest.
+# A root mean square over a whole segment that no noise reaches, in units of the noise and of the median segment's.
+_FAR = 3.0
 
 
-def descend(problem: ShootingProblem, state: ShootingState, tolerance, optimizer: Any) -> ShootingState:
-    """Return the state after one step of an optax optimizer, by the gradient through the roll-outs in reverse mode. The
-    unknowns are in units of the noise, and in those of the present robot."""
-    scale = jnp.concatenate([state.position_noise, state.velocity_noise])
-    zero = zero_displacement(problem, state)
+def far_segments(rms):
+    """Return which segments have residuals, root mean squares in units of the noise, far beyond those of the others."""
+    return rms > _FAR * jnp.maximum(1.0, jnp.median(rms))
 
-    def total(unknown):
-        return cost(problem, displace(problem, state, scale * unknown[0], unknown[1]))
 
-    value, gradient = jax.value_and_grad(total)(zero)
-    # Adaptive optimizers take any multiple of the gradient; per sample it does not depend on the recordings' length.
-    count = jnp.maximum(problem.segments.weight.sum(), 1)
-    gradient = jax.tree.map(lambda g: g / count, gradient)
-    updates, optimizer_state = optimizer.update(gradient, state.optimizer, zero)
-    new = displace(problem, state, scale * updates[0], updates[1])
-    after = cost(problem, new)
-    change = jnp.abs(value - after)
-    status = jnp.where(change <= tolerance * value, int(Status.CONVERGED), int(Status.RUNNING))
-    new = dataclasses.replace(
-        new,
-        cost=after,
-        expected=change,
-        iteration=state.iteration + 1,
-        status=jnp.where(jnp.isfinite(after), status, int(Status.DIVERGED)).astype(jnp.int32),
-        optimizer=optimizer_state,
-    )
-    otherwise = dataclasses.replace(new, status=_code(Status.RUNNING))
-    return _settled(state, new, new, otherwise, lambda: step_left(problem, new, linearize(problem, new)))
+def other_starts(problem: ShootingProblem, state: ShootingState, first: ShootingState) -> list[ShootingState]:
+    """Return the states in which far segments start where they were measured, and where the segments before them end.
+
+    `first` is the state at which the fit started.
+    """
+    r, motion = residuals_and_motion(problem, state)
+    data, weight = r.after(problem.loss).data, problem.segments.weight
+    count = weight.sum(axis=-1) * (data.shape[-1] / weight.shape[-1])
+    far = far_segments(jnp.sqrt(jnp.sum(data**2, axis=-1) / jnp.maximum(count, 1)))
+    linked = jnp.roll(problem.segments.linked, 1) > 0
+    before = State(*(jnp.roll(x, 1, axis=0) for x in (motion.final.q, motion.final.v)))
+    out = []
+    for chosen, start in ((far, State(first.q, first.v)), (far & linked, before)):
+        q, v = (jnp.where(chosen[:, None], x, y) for x, y in ((start.q, state.q), (start.v, state.v)))
+        new = evaluate(problem, dataclasses.replace(state, q=q, v=v))
+        # Where no segment is far, or the new cost is not finite, the state is that of before, which has converged.
+        tried = jnp.any(chosen) & jnp.isfinite(new.cost)
+        out.append(jax.tree.map(lambda x, y, tried=tried: jnp.where(tried, x, y), new, state))
+    return out

@@ -94,25 +94,26 @@ def fit_fleet(
 
     - `parametrization`: one for all, or one for each robot, whose references have a leading axis `[robots]`
       (`equinox.filter_vmap(lambda model: Parametrization(model, ...))(models)`).
-    - `q`, `v`, `tau`: measured every `dt` (s). For worlds the controls `[robots, samples, nu]` of their actuators stand
+    - `q`, `v`, `tau`: measured every `dt` (s). For worlds with actuators, their controls `[robots, samples, nu]` stand
       in the place of `tau`.
     - `chunk`: robots at a time, which bounds the memory of a step.
     - `report`: called after every step with the number of robots that are done (of this process's share) and the
       number of steps.
     - `share`: whether the processes of `jax.distributed` share the robots; False fits all of the given robots in this
       process, whatever others do. With one process it makes no difference.
-    - the others as in `fit_rollouts`; `options` without exact matching, `zero_deviation`, `rounds` and `optimizer`.
+    - the others as in `fit_rollouts`; `options` without exact matching, `zero_deviation` and `rounds`.
 
     **Raises** `DataError`, `ModelError`; `DataError` also where processes that share robots have different recordings
     or parametrizations.
     """
     options = options or RolloutFitOptions(max_iterations=50)
-    if options.matching == 0 or options.rounds > 1 or (options.zero_deviation, options.optimizer) != (None, None):
-        raise ModelError("fit_fleet has no exact matching, zero_deviation, rounds or optimizer; use fit_rollouts")
+    if options.matching == 0 or options.rounds > 1 or options.zero_deviation is not None:
+        raise ModelError("fit_fleet has no exact matching, zero_deviation or rounds; use fit_rollouts")
     require_positive_integer(chunk, "chunk")
     require_time_step(dt)
     require_positive(segment, "segment (s)")
-    drive = "control" if isinstance(parametrization.reference, World) else "tau"
+    world = parametrization.reference
+    drive = "control" if isinstance(world, World) and world.nu else "tau"
     data = {name: np.asarray(x) for name, x in (("q", q), ("v", v), (drive, tau))}
     if any(x.ndim != 3 for x in data.values()) or len({x.shape[:2] for x in data.values()}) > 1:
         shapes = ", ".join(str(x.shape) for x in data.values())

@@ -67,19 +67,12 @@ def steps_between(robot: Any, dt: float, integrator: Integrator | None, substeps
     return count
 
 
-def simulate_world(world: World, start: State, inputs: Inputs, dt: Any, steps: int) -> Trajectory:
+def simulate_world(world: World, start: State, inputs: Inputs, steps: int) -> Trajectory:
     """Return the motion from states `[*batch, ...]` under inputs `[*batch, intervals, ...]`, each held for `steps` time
     steps."""
-
-    def interval(state: State, now: Inputs):
-        after, _ = lax.scan(lambda x, _: (world.step(x, now.control, now.tau), None), state, length=steps)
-        return after, (after.q, after.v)
-
     state = world.state(start.q, start.v, start.activation)
-    _, motion = lax.scan(interval, state, jax.tree.map(lambda x: jnp.moveaxis(x, -2, 0), inputs))
-    whole = (jnp.concatenate([x[None], y]) for x, y in zip((state.q, state.v), motion, strict=True))
-    q, v = (jnp.moveaxis(x, 0, -2) for x in whole)
-    return Trajectory(dt * jnp.arange(q.shape[-2]), q, v)
+    intervals = next(x.shape[-2] for x in inputs if x is not None)
+    return world.rollout(state, inputs.control, steps=intervals, torques=inputs.tau, substeps=steps)
 
 
 def first_activation(world: World, recording: Recording) -> np.ndarray:
@@ -128,14 +121,3 @@ def start_activations(world: World, control: Any, first: Any, owner: Any, steps:
 
     owner = jnp.asarray(owner)
     return lax.scan(segment, (jnp.full_like(owner[0], -1), first[0]), (owner, control))[1]
-
-
-def unsolved_intervals(world: World, motion: Trajectory, start: State, inputs: Inputs, steps: int) -> jax.Array:
-    """Return in how many intervals between samples of motions `[segments, ...]` constraints are not solved to their
-    tolerance at the first sample; steps themselves do not tell."""
-    activation = start.activation
-    if activation is not None:
-        along = jax.vmap(lambda u, first: activations_along(world, u, first, steps))(inputs.control, activation)
-        activation = along[:, :-1]
-    at = State(motion.q[:, :-1], motion.v[:, :-1], activation)
-    return (~world.report(at, inputs.control, inputs.tau).converged).sum()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import equinox as eqx
 import jax
@@ -22,22 +22,18 @@ from jaxdyn._errors import (
 from jaxdyn._status import Status
 from jaxdyn._types import Array, ArrayLike, Float
 from jaxdyn._waits import saying
-from jaxdyn.contact import Contacts
-from jaxdyn.model import Model, require_no_loops
+from jaxdyn.model import require_no_loops
 from jaxdyn.simulate.integrators import Integrator, require_integrator
-from jaxdyn.sysid.parameters import Parametrization, contact_names, leaves
+from jaxdyn.sysid.parameters import Parametrization, leaves
 from jaxdyn.sysid.recordings import Recordings, as_recordings
 from jaxdyn.sysid.rollouts import _descent as descent
 from jaxdyn.sysid.rollouts import _shooting as shooting
 from jaxdyn.sysid.rollouts._arrow import ArrowSystem, compress
-from jaxdyn.sysid.rollouts._closed_loops import Measured
-from jaxdyn.sysid.rollouts._recorded_rollouts import Robot, Segments, cut_recordings, integrator_of
-from jaxdyn.sysid.rollouts._recorded_worlds import steps_between, unsolved_intervals
-from jaxdyn.sysid.rollouts._restarts import far_segments, other_starts
-from jaxdyn.sysid.rollouts._robust_loss import LossName, RobustLoss
+from jaxdyn.sysid.rollouts._descent import far_segments, other_starts
+from jaxdyn.sysid.rollouts._recorded_rollouts import Measured, Segments, cut_recordings
+from jaxdyn.sysid.rollouts._recorded_worlds import steps_between
 from jaxdyn.sysid.rollouts._rollout_result import RolloutFit, covariances
-from jaxdyn.sysid.rollouts._shooting import ShootingProblem, ShootingResiduals, ShootingState
-from jaxdyn.worlds import World
+from jaxdyn.sysid.rollouts._shooting import LossName, RobustLoss, ShootingProblem, ShootingResiduals, ShootingState
 
 # Exact matching: the standard deviation of defects in the steps, in units of the noise, and their size at the end.
 _EXACT_SCALE, _EXACT_TOLERANCE = 0.1, 1e-3
@@ -68,8 +64,7 @@ class RolloutFitOptions:
     """Torque between two samples: their mean, or that of the earlier one (a command that is held). The controls of a
     world are always held."""
     integrator: Integrator | None = None
-    """Integrator, as in `rollout`; a step lasts from a sample to the next. None: `"rk4"`, with contacts
-    `"semi_implicit_euler"`, the only one that takes them; a world has its own."""
+    """Integrator, as in `rollout`; a step lasts from a sample to the next. None: `"rk4"`; a world has its own."""
     substeps: int = 1
     """Equal steps of the integrator from a sample to the next; worlds have their own time step."""
     rounds: int = 1
@@ -79,8 +74,6 @@ class RolloutFitOptions:
     tolerance: float = 1e-6
     """The fit ends where a step promises to lower the cost by less than this part of it, and where the step without
     damping is shorter than 0.03 standard errors in every direction (`RolloutFit.step_left`)."""
-    optimizer: Any = None
-    """An optax transformation that steps down the gradient instead; `tolerance` then bounds the change in a step."""
 
     def __post_init__(self):
         require_integrator(self.integrator or "rk4", self.substeps)
@@ -121,7 +114,6 @@ def fit_rollouts(
     velocity_noise: ArrayLike | None = None,
     options: RolloutFitOptions | None = None,
     start: Float[Array | np.ndarray, "P"] | None = None,
-    contacts: Contacts | None = None,
     report: Callable[[RolloutStep], None] | None = None,
     state: ShootingState | None = None,
 ) -> RolloutFit:
@@ -152,18 +144,13 @@ def fit_rollouts(
       the latter velocities are not compared. For recordings of some joints of a robot with closed loops
       (`Recording.joints`) one number for each of these; only they are compared.
     - `options`: `RolloutFitOptions`. `start`: free numbers to start from; by default the reference.
-    - `contacts`: contacts that are known; `RolloutFit.robot` is then a `Robot` that has them. To identify numbers of
-      contacts, give them to the parametrization instead: `Parametrization(Robot(model, contacts=contacts),
-      ContactNumbers(), ContactPlane())`.
     - `report`: called after every step; an exception from it, such as `KeyboardInterrupt`, ends the fit.
     - `state`: state of an earlier fit with the same arguments to continue (`RolloutStep.state`, `RolloutFit.state`).
 
     **Returns** a `RolloutFit`; look at its `status`, and at `undetermined` for what the recordings do not tell.
-    **Raises** `DataError` for recordings that do not fit, `ModelError` for arguments out of range, and for contacts
-    that the parametrization has already.
+    **Raises** `DataError` for recordings that do not fit, `ModelError` for arguments out of range.
     """
     options = options or RolloutFitOptions()
-    parametrization = with_contacts(parametrization, contacts)
     model, recordings = leaves.model_of(parametrization.reference), as_recordings(recordings)
     if model.inertial_parameters.ndim != 2:
         raise ModelError("the parametrization's reference has batch axes; fit_fleet identifies many robots")
@@ -187,14 +174,13 @@ def fit_rollouts(
     if free.shape != (parametrization.size,):
         raise ModelError(f"start has shape {free.shape}, but the parametrization has {parametrization.size} numbers")
     first = _first(problem, free, position, velocity)
-    if options.optimizer is not None:
-        first = dataclasses.replace(first, optimizer=options.optimizer.init(descent.zero_displacement(problem, first)))
     now = _descended(problem, first if state is None else _require_same_fit(state, first), options, report)
-    # A step of a gradient's length leads to no other minimum, and exact matching has multipliers of the old states.
-    improved = options.optimizer is None and options.matching != 0
+    # Exact matching has multipliers of the old states.
+    improved = options.matching != 0
     while improved:
         improved = False
-        for begin in _other_starts(problem, now, first) if _has_far_segments(problem, now) else ():
+        far = far_segments(_segment_residuals(problem, _residuals(problem, now)[1])).any()
+        for begin in _other_starts(problem, now, first) if far else ():
             other = _descended(problem, begin, options, None)
             if float(other.cost) < float(now.cost) * (1 - _LOWER):
                 now, improved = other, True
@@ -217,17 +203,9 @@ def _descended(
         if int(now.status) != Status.RUNNING or int(now.iteration) >= options.max_iterations:
             return now
         tolerance = jnp.asarray(options.tolerance, now.q.dtype)
-        if options.optimizer is None:
-            now = _step(problem, now, _linearize(problem, now), tolerance)
-        else:
-            now = _descend(problem, now, tolerance, options.optimizer)
+        now = _step(problem, now, _linearize(problem, now), tolerance)
         if report is not None:
             report(RolloutStep(int(now.iteration), int(now.round), float(now.cost), float(now.expected), now))
-
-
-def _has_far_segments(problem: ShootingProblem, state: ShootingState) -> bool:
-    """Whether some segments have far larger residuals than others, at a state of finite cost."""
-    return bool(far_segments(_segment_residuals(problem, _residuals(problem, state)[1])).any())
 
 
 def _segment_residuals(problem: ShootingProblem, r: ShootingResiduals) -> np.ndarray:
@@ -237,28 +215,11 @@ def _segment_residuals(problem: ShootingProblem, r: ShootingResiduals) -> np.nda
     return np.sqrt((data**2).sum(axis=1) / counts)
 
 
-def with_contacts(parametrization: Parametrization, contacts: Contacts | None) -> Parametrization:
-    """Return the parametrization of a robot with contacts that are known. **Raises** `ModelError`."""
-    robot = parametrization.reference
-    if contacts is None:
-        return parametrization
-    if getattr(robot, "contacts", None) is not None:
-        raise ModelError("the parametrization's reference has contacts already; leave out the argument contacts")
-    if not isinstance(robot, Model | Robot):
-        raise ModelError(f"contacts are given for a {type(robot).__name__}; a Model or a sysid.Robot takes them")
-    actuation = robot.actuation if isinstance(robot, Robot) else None
-    touching = Robot(leaves.model_of(robot), actuation, contacts)
-    contact_names.require_no_batch(contacts)
-    # The arrays of the contacts are the last ones, so the entries that are free keep their numbers.
-    return eqx.tree_at(lambda p: p.reference, parametrization, jax.tree.map(jnp.asarray, touching))
-
-
 def shooting_problem(
     parametrization, segments: Segments, dt: float, options: RolloutFitOptions, measured: Measured | None = None
 ) -> ShootingProblem:
     """Return the problem of some segments with these options."""
     topology = leaves.model_of(parametrization.reference).topology
-    integrator_of(parametrization.reference, options.integrator)
     if measured is None:
         require_no_loops(topology, "fit_fleet", "fit one robot after the other with fit_rollouts")
     if options.zero_deviation is not None:
@@ -296,7 +257,6 @@ _linearize = eqx.filter_jit(shooting.linearize)
 _step = eqx.filter_jit(descent.levenberg_marquardt)
 _other_starts = eqx.filter_jit(other_starts)
 _evaluate = eqx.filter_jit(shooting.evaluate)
-_descend = eqx.filter_jit(descent.descend)
 
 
 @eqx.filter_jit
@@ -304,12 +264,7 @@ def _residuals(problem, state) -> tuple[ShootingResiduals, ShootingResiduals, ja
     """Return the residuals before and after the loss, and the number of intervals between samples in which contacts
     were not solved to their tolerance."""
     plain, motion = shooting.residuals_and_motion(problem, state)
-    robot, unsolved = problem.parametrization.model(state.free), jnp.zeros((), jnp.int32)
-    if isinstance(robot, World):
-        start = shooting.starts_of(problem, robot, state)
-        unsolved = unsolved_intervals(robot, motion, start, problem.segments.inputs, problem.substeps)
-    elif motion.contact is not None:
-        unsolved = (~motion.contact.converged).sum()
+    unsolved = jnp.zeros((), jnp.int32) if motion.contact is None else (~motion.contact.converged).sum()
     return plain, plain.after(problem.loss), unsolved
 
 
@@ -325,8 +280,8 @@ def _require_same_fit(state: ShootingState, first: ShootingState) -> ShootingSta
     ours, theirs = (jax.tree.map(lambda x: (jnp.shape(x), jnp.asarray(x).dtype), s) for s in (first, state))
     if jax.tree.structure(first) != jax.tree.structure(state) or ours != theirs:
         raise DataError(
-            "the state belongs to another fit: its arrays have other shapes than these recordings, segments, "
-            "parametrization and optimizer need. Give the arguments of that fit, or start without a state"
+            "the state belongs to another fit: its arrays have other shapes than these recordings, segments and "
+            "parametrization need. Give the arguments of that fit, or start without a state"
         )
     return jax.tree.map(jnp.asarray, state)
 

@@ -14,7 +14,7 @@ from scipy.linalg import qr
 from jaxdyn import _printing as printing
 from jaxdyn._errors import DataError, require_positive_integer
 from jaxdyn._status import Status
-from jaxdyn.sysid.parameters import Parametrization, contact_names, leaves, places
+from jaxdyn.sysid.parameters import Parametrization, leaves, touching_arrays
 from jaxdyn.sysid.rollouts._arrow import ArrowSystem, compress, eliminate_states, influence, solution
 from jaxdyn.sysid.rollouts._shooting import ShootingState
 from jaxdyn.sysid.torques import Intervals, intervals, torque_layout, torque_model
@@ -200,14 +200,14 @@ class RolloutFit(eqx.Module):
         labels, out = self._labels(), []
         for number, place in self._claims():
             name, shape = leaves.leaf_name(reference, number), np.shape(arrays[number])
-            if label := labels.get((number, place)) or contact_names.entry_name(reference, number, place):
+            if label := labels.get((number, place)) or touching_arrays.entry_name(reference, number, place):
                 out.append(label)
-            elif (leaf := name.rpartition(".")[2]) in places.LEAVES and place % 7 < 3:
-                label = places.place_label(model, (leaf, place // 7))
+            elif (leaf := name.rpartition(".")[2]) in leaves.LEAVES and place % 7 < 3:
+                label = leaves.place_label(model, (leaf, place // 7))
                 out.append(f"position {'xyz'[place % 7]}({label})")
             elif name.endswith("inertial_parameters"):
                 out.append(f"{torque_layout.INERTIAL_NAMES[place % 10]}({model.body_names[place // 10]})")
-            elif shape == (model.nv,) and not name.startswith("contacts."):
+            elif shape == (model.nv,) and not name.startswith("parts."):
                 out.append(f"{name}({model.topology.dof_names[place]})")
             else:
                 out.append(f"{name}{[int(k) for k in np.unravel_index(place, shape)] or ''}")

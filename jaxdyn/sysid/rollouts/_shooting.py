@@ -1,4 +1,4 @@
-"""Multiple shooting: the unknowns, the residuals, and their derivatives.
+"""Multiple shooting: the unknowns, the residuals, their losses, and their derivatives.
 
 Everything here is a pure function of pytrees: `jax.vmap` fits many robots at once.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
 import jax
@@ -21,13 +21,10 @@ from jaxdyn._status import Status
 from jaxdyn.model import Model
 from jaxdyn.simulate import State, Trajectory
 from jaxdyn.simulate.integrators import Integrator
-from jaxdyn.sysid._states import array_of_state
 from jaxdyn.sysid.parameters import Parametrization, leaves
 from jaxdyn.sysid.rollouts._arrow import ArrowSystem
-from jaxdyn.sysid.rollouts._closed_loops import closure
-from jaxdyn.sysid.rollouts._recorded_rollouts import Segments, simulate_robot
+from jaxdyn.sysid.rollouts._recorded_rollouts import Segments, closure, simulate_robot
 from jaxdyn.sysid.rollouts._recorded_worlds import start_activations
-from jaxdyn.sysid.rollouts._robust_loss import RobustLoss
 
 
 class ShootingProblem(eqx.Module):
@@ -83,18 +80,16 @@ class ShootingState(Iterate):
     round: jax.Array
     zeros: jax.Array
     """`[recordings, nv]`: offset of each recording's position sensors, reading minus position."""
-    optimizer: Any = None
-    """State of the optax optimizer, if there is one."""
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Return the arrays by name, to be saved; without the state of an optimizer."""
-        return {name: np.asarray(x) for name, x in vars(self).items() if name != "optimizer"}
+        """Return the arrays by name, to be saved."""
+        return {name: np.asarray(x) for name, x in vars(self).items()}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> ShootingState:
         """Return the state that has these `arrays()`. **Raises** `DataError` for arrays that are missing, not finite,
         or of other shapes or types than those of a state."""
-        get = functools.partial(array_of_state, arrays)
+        get = functools.partial(_array_of_state, arrays)
         q, v = get("q", (None, None)), get("v", (None, None))
         segments, nv = v.shape
         found = {name: get(name, (), infinite=True) for name in ("cost", "expected", "damping")}
@@ -176,20 +171,17 @@ def residuals(problem: ShootingProblem, state: ShootingState) -> ShootingResidua
     return residuals_and_motion(problem, state)[0]
 
 
-def residuals_and_motion(problem: ShootingProblem, state: ShootingState) -> tuple[ShootingResiduals, Trajectory]:
-    """Return the residuals before the loss, and the roll-outs of the segments."""
-    return _residuals_and_motion(problem, state, _next_starts(state))
-
-
 def cost(problem: ShootingProblem, state: ShootingState) -> jax.Array:
     """Half of the sum of squares, after the loss."""
     return 0.5 * jnp.stack([jnp.sum(x**2) for x in residuals(problem, state).after(problem.loss)]).sum()
 
 
-def _residuals_and_motion(
-    problem: ShootingProblem, state: ShootingState, target: State
+def residuals_and_motion(
+    problem: ShootingProblem, state: ShootingState, target: State | None = None
 ) -> tuple[ShootingResiduals, Trajectory]:
-    """Return the residuals and the roll-outs of the segments, which should end at `target`."""
+    """Return the residuals before the loss and the roll-outs of the segments, which should end at `target`, by default
+    where the next ones start."""
+    target = target or _next_starts(state)
     robot = problem.parametrization.model(state.free)
     start = starts_of(problem, robot, state)
     motion = simulate_robot(robot, start, problem.segments.inputs, problem.dt, problem.integrator, problem.substeps)
@@ -274,7 +266,7 @@ def _tangents(
     target, zeros = _next_starts(state), jnp.zeros(problem.shared - P, dtype)
 
     def function(z, x):
-        return _residuals_and_motion(problem, displace(problem, state, z, jnp.append(x, zeros)), target)
+        return residuals_and_motion(problem, displace(problem, state, z, jnp.append(x, zeros)), target)
 
     def tangent(direction):
         dz, dx = jnp.broadcast_to(direction[:n], (S, n)), direction[n:]
@@ -304,3 +296,68 @@ def _against_zeros(problem: ShootingProblem, slope: jax.Array) -> jax.Array:
     """The derivative with respect to the zeros, through the positions that they move, `[segments, m, zeros]`."""
     by_recording = problem.owner[:, None, :, None] * slope[..., None, : problem.model.nv]
     return -problem.zero_deviation * by_recording.reshape(*slope.shape[:2], -1)
+
+
+def _array_of_state(
+    arrays: Mapping[str, np.ndarray],
+    name: str,
+    shape: tuple[int | None, ...] = (),
+    *,
+    positive: bool = False,
+    whole: bool = False,
+    infinite: bool = False,
+) -> np.ndarray:
+    """Return an array of a saved state. **Raises** `DataError` unless it is there and has real numbers, this shape
+    (None for any length), and finite elements, with the exceptions and additions given: `positive` elements, `whole`
+    numbers from zero, or `infinite` ones, such as the cost before the first step."""
+    if name not in arrays:
+        raise DataError(f"these arrays are not the state of a fit: {name} is missing")
+    x = np.asarray(arrays[name])
+    where = f"these arrays are not the state of a fit: {name} is {x.dtype}{list(x.shape)}"
+    if x.dtype.kind not in ("iu" if whole else "fiu"):
+        raise DataError(f"{where}; {'integers' if whole else 'real numbers'} are needed")
+    if x.ndim != len(shape) or any(n is not None and n != have for n, have in zip(shape, x.shape, strict=True)):
+        raise DataError(f"{where}; [{', '.join('n' if n is None else str(n) for n in shape)}] is needed")
+    if np.isnan(x).any() or not (infinite or np.isfinite(x).all()):
+        raise DataError(f"{where} with elements that are not finite")
+    if (positive and not (x > 0).all()) or (whole and not (x >= 0).all()):
+        raise DataError(f"{where} with elements that are not positive")
+    return x
+
+
+type LossName = Literal["squared", "huber", "cauchy"]
+
+
+class RobustLoss(eqx.Module):
+    """A smooth loss `rho(r)` of a residual `r`, which is `r^2` where `r` is small against the scale `c`.
+
+    `"huber"` is the pseudo-Huber loss `2 c^2 (sqrt(1 + (r/c)^2) - 1)`, `"cauchy"` is `c^2 log(1 + (r/c)^2)`.
+    """
+
+    name: LossName = eqx.field(static=True)
+    scale: jax.Array
+    """`c`, in the unit of the residuals."""
+
+    def residual(self, r: jax.Array) -> jax.Array:
+        """Return the root of the loss with the sign of `r`."""
+        if self.name == "squared":
+            return r
+        u = (r / self.scale) ** 2
+        if self.name == "huber":
+            return r * jnp.sqrt(2 / (1 + jnp.sqrt(1 + u)))
+        small = u < 1e-4
+        far = jnp.where(small, 1.0, u)
+        return r * jnp.sqrt(jnp.where(small, 1 - u / 2 + u * u / 3, jnp.log1p(far) / far))
+
+    def weight(self, r: jax.Array) -> jax.Array:
+        """Return the `w` of re-weighted least squares: `(w r)^2`, with `w` held, has the slope of the loss."""
+        if self.name == "squared":
+            return jnp.ones_like(r)
+        return (1 + (r / self.scale) ** 2) ** (-0.25 if self.name == "huber" else -0.5)
+
+    def curvature(self, r: jax.Array) -> jax.Array:
+        """Return half of the second derivative of the loss."""
+        if self.name == "squared":
+            return jnp.ones_like(r)
+        u = (r / self.scale) ** 2
+        return (1 + u) ** -1.5 if self.name == "huber" else (1 - u) / (1 + u) ** 2

@@ -6,13 +6,11 @@ from jaxdyn.sysid.torques import _torque_model as torque_model
 from jaxdyn.sysid.torques._base_parameters import BaseParameters, base_parameters
 from jaxdyn.sysid.torques._bootstrap import Bootstrap, bootstrap
 from jaxdyn.sysid.torques._choices import Choice
-from jaxdyn.sysid.torques._cross_validation import CandidateWeights, CrossValidation
 from jaxdyn.sysid.torques._effects import JointEffects, JointEffectValues
 from jaxdyn.sysid.torques._fit_result import Evaluation, InverseDynamicsFit
-from jaxdyn.sysid.torques._identify import Identification, Plan, identify, plan_identification
+from jaxdyn.sysid.torques._fit_weights import CandidateWeights, CrossValidation
 from jaxdyn.sysid.torques._intervals import Intervals
-from jaxdyn.sysid.torques._payload import identify_payload
-from jaxdyn.sysid.torques._payload_fit import PayloadFit
+from jaxdyn.sysid.torques._payload import PayloadFit, identify_payload
+from jaxdyn.sysid.torques._planned_identification import Identification, Plan, identify, plan_identification
 from jaxdyn.sysid.torques._residual_causes import Cause, horizontal_axes, residual_causes
-from jaxdyn.sysid.torques._reweighting import TorqueFitState
 from jaxdyn.sysid.torques._torque_fit import Step, cross_validate, fit_inverse_dynamics, ordinary_least_squares

@@ -16,9 +16,8 @@ from jaxdyn.sysid.torques._base_parameters import BaseParameters
 from jaxdyn.sysid.torques._fit_result import InverseDynamicsFit
 from jaxdyn.sysid.torques._intervals import Intervals, around_draws, normal_intervals
 from jaxdyn.sysid.torques._physical_fit import Physical, minimize, start_at
-from jaxdyn.sysid.torques._recorded_motions import consecutive_blocks
+from jaxdyn.sysid.torques._recorded_motions import TorqueData, consecutive_blocks
 from jaxdyn.sysid.torques._residual_noise import without_leverage
-from jaxdyn.sysid.torques._torque_data import TorqueData
 from jaxdyn.sysid.torques._torque_model import Samples
 
 _MAX_ITERATIONS = 100
@@ -96,12 +95,12 @@ def bootstrap(fit: InverseDynamicsFit, recordings, *, draws: int = 200, blocks: 
             row[independent] += np.linalg.lstsq(R[:, independent], R[:, -1] - R[:, :-1] @ fit.parameters, rcond=None)[0]
         return Bootstrap(p, len(parts), np.ones(draws, bool))
     layout, p = fit.layout, fit.parameters
-    n, k = 10 * layout.nb, 10 * layout.nb + len(layout.positive)
+    n, k = 10 * layout.nb, 10 * layout.nb + layout.positive
     problem = start_at(fit.before, samples, fit.prior_weight, fit.effects_weight)
     gains = 1 / fit.values.gain[list(layout.gains)]
     point = Physical(cholesky.pseudo_factor(p[:n].reshape(layout.nb, 10)), p[n:k], p[k:], gains)
     draw = (problem.with_data(data, sigma, layout) for data in _drawn(parts, counts))
-    solutions = [minimize(x, point, _MAX_ITERATIONS, lambda *_: None) for x in draw]
+    solutions = [minimize(x, point, _MAX_ITERATIONS) for x in draw]
     parameters = np.array([x.point.parameters() for x in solutions])
     return Bootstrap(parameters, len(parts), np.array([x.status == Status.CONVERGED for x in solutions]))
 

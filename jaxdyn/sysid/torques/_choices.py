@@ -3,23 +3,50 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
+import time
+from collections.abc import Callable
 from typing import NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 from scipy.stats import t as student_t
 
 from jaxdyn._printing import percent
 from jaxdyn.model import Model
-from jaxdyn.sysid._progress_lines import Progress
-from jaxdyn.sysid.recordings import Recording
-from jaxdyn.sysid.torques._cross_validation import held_out_errors
+from jaxdyn.sysid.recordings import Recording, signals
+from jaxdyn.sysid.torques._base_parameters import base_covariance_root
 from jaxdyn.sysid.torques._effect_search import effect_shape
 from jaxdyn.sysid.torques._effects import SEARCHED, JointEffects, has_redundant_drives
+from jaxdyn.sysid.torques._fit_weights import first_noise, held_out_errors
 from jaxdyn.sysid.torques._physical_fit import Physical
 from jaxdyn.sysid.torques._residual_causes import Cause, best_rival, residual_causes, what_explains_most
-from jaxdyn.sysid.torques._reweighting import first_noise
-from jaxdyn.sysid.torques._torque_fit import fit_inverse_dynamics
+from jaxdyn.sysid.torques._torque_fit import fit_inverse_dynamics, ordinary_least_squares
 from jaxdyn.sysid.torques._torque_model import EffectShape, Samples
+
+type ProgressReport = bool | Callable[[str], None]
+"""True for lines on stderr, a function that gets each text, or False for silence."""
+
+# A wait of so many s, from the call or from the last line, is long enough for a line.
+_WAIT = 3.0
+
+
+class Progress:
+    """Called with what is done now, as often as there is something to say. A function of the caller gets each text; on
+    stderr, there is a line every few seconds, and none for a job that takes less."""
+
+    def __init__(self, report: ProgressReport, job: str):
+        self._report, self._job, self._began = report, job, time.monotonic()
+        self._last = self._began
+
+    def __call__(self, doing: str) -> None:
+        """Say what is done now."""
+        if callable(self._report):
+            self._report(doing)
+        elif self._report and (now := time.monotonic()) - self._last >= _WAIT:
+            self._last = now
+            print(f"{self._job}, {now - self._began:.0f} s: {doing} ...", file=sys.stderr, flush=True)
+
 
 # The prior is a statement about the start, that its inertias are right within a factor of about 1.6: to second order,
 # `4 (e^x - x - 1)` is the cost of a normal `x` with the standard deviation 1/2. Predictions may show that it claims too
@@ -55,7 +82,7 @@ class Trials:
     """Prepared recordings with several choices of effects, of which each is searched for and fitted once."""
 
     def __init__(self, model: Model, prepared: list[Recording], friction_velocity, say: Progress):
-        self.model, self.prepared, self.friction_velocity, self.say = model, prepared, friction_velocity, say
+        self.model, self.friction_velocity, self.say = model, friction_velocity, say
         self._shapes: dict[tuple[JointEffects, bool], EffectShape] = {}
         self._errors: dict[tuple[JointEffects, bool], np.ndarray] = {}
         # All other samples share the columns of the bodies with these.
@@ -69,8 +96,8 @@ class Trials:
     def shape(self, effects: JointEffects, *, finely: bool = False) -> EffectShape:
         """The velocities and delays that a search finds, or `finely`, a fine one."""
         if (effects, finely) not in self._shapes:
-            options = {"finely": finely, "like": self.plain, "found": self._found, "near": next(iter(self.near), None)}
-            found = effect_shape(self.model, self.prepared, effects, self.friction_velocity, **options)
+            options = {"finely": finely, "found": self._found, "near": next(iter(self.near), None)}
+            found = effect_shape(self.model, self.plain, effects, self.friction_velocity, **options)
             self._shapes[effects, finely] = found
             searched = np.stack([effects.dofs(name, self.model) for name in SEARCHED])
             self._found = np.where(searched, found, self._found)
@@ -78,8 +105,7 @@ class Trials:
 
     def samples(self, effects: JointEffects, *, finely: bool = False) -> Samples:
         """The samples with the effects, linear about the start."""
-        shape = self.shape(effects, finely=finely)
-        samples = Samples(self.model, self.prepared, effects, shape, like=self.plain)
+        samples = Samples(self.model, self.plain, effects, self.shape(effects, finely=finely))
         if samples.layout.by_load:
             samples.linearize(self.model)
         return samples
@@ -90,8 +116,8 @@ class Trials:
             self.say("searching for causes of the residuals that no effect describes")
             options = {"joint_effects": effects, "friction_velocity": self.friction_velocity}
             options |= {"prior_weight": PRIOR_WEIGHT, "shape": self.shape(effects)}
-            fit = fit_inverse_dynamics(self.model, self.prepared, **options)
-            self._causes[effects] = residual_causes(fit, self.prepared)
+            fit = fit_inverse_dynamics(self.model, self.plain, **options)
+            self._causes[effects] = residual_causes(fit, self.plain)
         return self._causes[effects]
 
     def errors(self, effects: JointEffects, *, finely: bool = False) -> np.ndarray:
@@ -217,3 +243,63 @@ def _compare(name: str, old: np.ndarray, new: np.ndarray, candidates: int = 1) -
 def _logarithms(errors: np.ndarray) -> np.ndarray:
     """The logarithms of held-out errors, which may be zero for exact torques."""
     return np.log(np.maximum(errors, np.finfo(float).tiny))
+
+
+# The part of its standard error by which noise in accelerations may bias a base parameter, the number of times that the
+# cutoff is lowered to reach it, and the least part of the first cutoff that it may get to.
+_BIAS, _LOWERINGS, _LOWEST = 0.5, 3, 0.25
+
+
+def without_bias(
+    model: Model, measured: tuple[Recording, ...], prepared: list[Recording], cutoff: float, friction_velocity
+) -> tuple[float, list[Recording], list[str]]:
+    """Lower the cutoff until noise in accelerations biases no base parameter by more than half of a standard error."""
+    if model.nq != model.nv and measured[0].joints is None:
+        return cutoff, prepared, ["Noise in accelerations was not looked at: some positions are quaternions."]
+    # Jumps of wrapped angles are no noise.
+    measured = tuple(
+        dataclasses.replace(x, q=signals.continuous_coordinates(x.t, x.q, model, x.joints, x.name)) for x in measured
+    )
+    first, lowered = cutoff, 0
+    ratio = _bias(model, measured, prepared, cutoff, friction_velocity)
+    while ratio > _BIAS and lowered < _LOWERINGS and cutoff > _LOWEST * first:
+        # The noise's variance below the cutoff grows with its fifth power if positions are differentiated twice.
+        power = 5 if measured[0].v is None else 3
+        cutoff, lowered = max(0.8 * cutoff * (_BIAS / ratio) ** (1 / power), _LOWEST * first), lowered + 1
+        prepared = [x.prepared(cutoff, model=model) for x in measured]
+        ratio = _bias(model, measured, prepared, cutoff, friction_velocity)
+    if not lowered:
+        return cutoff, prepared, []
+    note = (
+        f"Torques were compared below {cutoff:.3g} Hz instead of {first:g} Hz, since noise in the accelerations biases "
+        f"inertias; the largest bias is about {ratio:.2g} standard errors now."
+    )
+    return cutoff, prepared, [note]
+
+
+def _bias(
+    model: Model, measured: tuple[Recording, ...], prepared: list[Recording], cutoff: float, friction_velocity
+) -> float:
+    """The largest bias of a base parameter, in standard errors, that noise in the accelerations causes in least
+    squares: `H^-1 N^T N p` for the regressor `N` of accelerations that are only noise."""
+    fit = ordinary_least_squares(model, prepared, friction_velocity=friction_velocity)
+    rng, noise = np.random.default_rng(0), []
+    for raw, x in zip(measured, prepared, strict=True):
+        drawn = {
+            name: rng.normal(size=y.shape) * signals.noise_level(raw.t, y)
+            for name, y in (("q", raw.q), ("v", raw.v))
+            if y is not None
+        }
+        (a,) = dataclasses.replace(raw, **drawn, a=None).prepared(cutoff).require("a")
+        noise.append(dataclasses.replace(x, v=np.zeros_like(a), a=a))
+    weightless = dataclasses.replace(model, gravity=jnp.zeros_like(model.gravity))
+    samples = Samples(weightless, noise, fit.effects, EffectShape.default(fit.shape.friction_velocity))
+    P = len(fit.parameters)
+    N = np.concatenate([B[..., :P] for _, B in samples.chunks()]) / np.maximum(fit.sigma, 1e-300)[:, None]
+    # Offsets have a column without any motion.
+    N[..., P - len(fit.layout.dofs("offset")) :] = 0.0
+    N = N.reshape(-1, P)
+    base = fit.base_parameters()
+    root = base_covariance_root(fit.triangle, base)
+    bias = root @ root.T @ (N[:, base.independent].T @ (N @ fit.parameters))
+    return float(np.max(np.abs(bias) / fit.intervals(base).standard_error))

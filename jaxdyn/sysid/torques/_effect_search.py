@@ -14,11 +14,11 @@ from jaxdyn._types import ArrayLike
 from jaxdyn.friction import Coulomb, JointFriction, LoadProportional, Stribeck
 from jaxdyn.model import Model
 from jaxdyn.sysid.parameters import nearest_physical_model
-from jaxdyn.sysid.recordings import Recording, as_recordings, check_recording
+from jaxdyn.sysid.recordings import Recording, Recordings, check_recording
 from jaxdyn.sysid.torques._effects import SEARCHED, JointEffects, delay_signal, frictionless_torque
 from jaxdyn.sysid.torques._physical_fit import Physical, minimize, start_at
 from jaxdyn.sysid.torques._recorded_motions import driven_joints
-from jaxdyn.sysid.torques._torque_model import EffectShape, Samples, with_parameters
+from jaxdyn.sysid.torques._torque_model import EffectShape, Samples, recordings_of, with_parameters
 
 # Velocities of the first grid, as parts of the joint's largest velocity.
 _FRICTION_VELOCITY = np.geomspace(0.01, 0.3, 5)
@@ -41,12 +41,11 @@ _FRICTIONS = ("viscous", "coulomb", "stribeck", "load")
 
 def effect_shape(
     model: Model,
-    recordings,
+    recordings: Recordings | Samples,
     effects: JointEffects,
     friction_velocity: ArrayLike | None = None,
     *,
     finely: bool = False,
-    like: Samples | None = None,
     found: np.ndarray | None = None,
     near: Physical | None = None,
 ) -> EffectShape:
@@ -57,9 +56,9 @@ def effect_shape(
     joint has at most four numbers to search for: on a grid, then on finer ones about the best, joint after joint, in
     several passes. The last grid has steps of about a tenth; `finely`, a simplex follows. The inertias are free as far
     as the other joints' torques and the prior allow, by the linearization of a physical fit with the shape so far, and
-    lengths are the model's. Delays are searched up to about 0.1 s. `like`: as in `Samples`. `found` `[4, nv]`: what
-    searches with other effects have found, NaN for nothing; one pass is enough where all that is searched for has been
-    found before. `near`: a fit to these samples, perhaps with other effects, to start fits from.
+    lengths are the model's. Delays are searched up to about 0.1 s. `found` `[4, nv]`: what searches with other effects
+    have found, NaN for nothing; one pass is enough where all that is searched for has been found before. `near`: a fit
+    to these samples, perhaps with other effects, to start fits from.
 
     **Raises** `DataError` for a friction velocity (by default the model's) that is not positive.
     """
@@ -68,8 +67,7 @@ def effect_shape(
         raise DataError(f"friction_velocity is {w}; a positive number or [{model.nv}] of them are needed, rad/s")
     out = EffectShape.default(w * np.ones(model.nv), stribeck_velocity=1.0)
     effects = dataclasses.replace(effects, length=False)
-    recordings = as_recordings(recordings)
-    if (joints := driven_joints(model, recordings)) is not None:
+    if (joints := driven_joints(model, recordings_of(recordings))) is not None:
         effects = effects.of_driven(model, joints)
     searched = np.stack([effects.dofs(name, model) for name in SEARCHED])
     if not searched.any():
@@ -79,8 +77,8 @@ def effect_shape(
     out = EffectShape(*np.where(known, 0.0 if found is None else found, out))
     linearization, passes = None, 1 if (known == searched).all() else _PASSES
     for number in range(passes):
-        like = Samples(model, recordings, effects, out, like=like)
-        linearization = _Linearization(like, linearization, near)
+        recordings = Samples(model, recordings, effects, out)
+        linearization = _Linearization(recordings, linearization, near)
         shape = np.array(out, np.float64)
         for j in np.flatnonzero(searched.any(axis=0)).tolist():
             top = float(np.abs(linearization.samples.v[:, j]).max())
@@ -124,7 +122,7 @@ class _Linearization:
             point = point._replace(U=near.U)
         for _ in range(_FITS):
             problem = problem.with_data(self.data, self.sigma, layout)
-            point = minimize(problem, point, 100, lambda *_: None).point
+            point = minimize(problem, point, 100).point
             gain = layout.drive_gains(point.scale)
             rms = self.data.residual_rms(point.parameters(), gain)
             self.sigma = np.maximum(rms, 1e-6 * samples.torque_scale)
@@ -265,11 +263,11 @@ class _JointTorque:
 
     def _delayed(self, x: np.ndarray, rate: np.ndarray | None, delay: float) -> np.ndarray:
         """A signal `[n]` of all recordings, later by `delay`."""
-        out, samples, later = np.empty_like(x), self.samples, np.array([delay])
-        for recording, start, end in zip(samples.recordings, samples.starts, samples.starts[1:], strict=False):
-            rates = None if rate is None else rate[start:end, None]
-            out[start:end] = delay_signal(recording.t, x[start:end, None], rates, later)[:, 0]
-        return out
+
+        def later(t: np.ndarray, part: slice) -> np.ndarray:
+            return delay_signal(t, x[part, None], None if rate is None else rate[part, None], np.array([delay]))
+
+        return self.samples.on_recordings(later)[:, 0]
 
     def _low_passed(self, x: np.ndarray) -> np.ndarray:
         """The values `[rows]` of the search for a signal `[n]`, zero where torques are not compared."""

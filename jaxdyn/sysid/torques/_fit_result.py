@@ -15,11 +15,10 @@ from jaxdyn._status import Status
 from jaxdyn.model import Model
 from jaxdyn.sysid.parameters import is_physical
 from jaxdyn.sysid.recordings import Recording, as_recordings
-from jaxdyn.sysid.torques import _lengths as lengths
 from jaxdyn.sysid.torques._base_parameters import BaseParameters, base_covariance_root, base_parameters_of
 from jaxdyn.sysid.torques._effects import JointEffects, JointEffectValues
-from jaxdyn.sysid.torques._intervals import Intervals, Posterior, normal_intervals, posterior_intervals
-from jaxdyn.sysid.torques._layout import INERTIAL_NAMES, POSITIVE, Layout
+from jaxdyn.sysid.torques._intervals import Intervals, Posterior, normal_intervals
+from jaxdyn.sysid.torques._layout import INERTIAL_NAMES, Layout, place_positions
 from jaxdyn.sysid.torques._physical_fit import with_gains
 from jaxdyn.sysid.torques._recorded_motions import (
     clipped_torques,
@@ -170,10 +169,9 @@ class InverseDynamicsFit(eqx.Module):
         layout, leaves = self.layout, effect_leaves(model)
         missing = np.full(layout.nv, np.nan)
         leaves["friction velocity"] = np.asarray(model.friction_velocity, np.float64)
-        joints = [leaves.get(POSITIVE[k], missing)[j] for k, j in layout.positive]
+        joints = [leaves.get(kind, missing)[j] for kind, j in layout.joints]
         inertial = np.asarray(model.inertial_parameters, np.float64).ravel()
-        offsets = np.full(len(layout.offsets) + len(layout.delays), np.nan)
-        return np.concatenate([inertial, joints, offsets, lengths.positions(model, layout.places)])
+        return np.concatenate([inertial, joints, place_positions(model, layout.places)])
 
     @property
     def shape(self) -> EffectShape:
@@ -271,17 +269,15 @@ class InverseDynamicsFit(eqx.Module):
         slope = with_gains(tangent, self.score_factor.shape[1])
         posterior = Posterior(precision_factor, prior_factor, (self.score_factor @ slope, self.block_scores @ slope))
         options = {"positive": self.positive(B), "reference": B @ reference}
-        return posterior_intervals(names, B @ self.parameters, B @ tangent, posterior, level, **options)
+        return normal_intervals(names, B @ self.parameters, *posterior.errors(B @ tangent), level, **options)
 
     def _with_shared_friction(self, x: Intervals) -> Intervals:
         """The intervals of single parameters, wider where Coulomb friction and an offset are known only together, as at
         a joint that turns in one direction: either may be all of it, which no normal distribution says."""
         lower, upper, layout = x.lower.copy(), x.upper.copy(), self.layout
-        first = len(x.names) - len(layout.offsets) - len(layout.delays) - 3 * len(layout.places)
-        coulomb = {j: 10 * layout.nb + i for i, (k, j) in enumerate(layout.positive) if POSITIVE[k] == "coulomb"}
-        for o, j in enumerate(layout.offsets, first):
-            if (c := coulomb.get(j)) is None:
-                continue
+        index = {parameter: i for i, parameter in enumerate(layout.joints, 10 * layout.nb)}
+        for j in set(layout.dofs("offset")).intersection(layout.dofs("coulomb")):
+            o, c = index["offset", j], index["coulomb", j]
             rows = np.zeros((2, len(x.names)))
             rows[:, c], rows[:, o] = 1.0, (1.0, -1.0)
             both = self._posterior_intervals(("sum", "difference"), rows, x.level)
@@ -308,7 +304,7 @@ class InverseDynamicsFit(eqx.Module):
         """Return which rows of `B` `[k, P]` are sums of positive parameters with positive coefficients."""
         layout = self.layout
         inertial = np.tile([x in ("m", "Ixx", "Iyy", "Izz") for x in INERTIAL_NAMES], layout.nb)
-        joints = np.arange(layout.size - len(inertial)) < len(layout.positive)
+        joints = np.arange(layout.size - len(inertial)) < layout.positive
         positive = np.concatenate([inertial, joints])
         return (B[:, positive] >= 0).all(axis=1) & (B[:, ~positive] == 0).all(axis=1)
 

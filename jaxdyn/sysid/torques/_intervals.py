@@ -146,18 +146,3 @@ class Posterior(NamedTuple):
             variance = np.max([np.sum((x @ weights) ** 2, axis=0) for x in self.score_factors], axis=0)
             variance = variance + np.sum((self.prior_factor.T @ weights) ** 2, axis=0)
         return np.sqrt(variance), np.minimum(variance / prior, 1.0)
-
-
-def posterior_intervals(
-    names: Sequence[str],
-    value: np.ndarray,
-    slope: np.ndarray,
-    posterior: Posterior,
-    level: float,
-    *,
-    positive: np.ndarray | bool = False,
-    reference: np.ndarray | None = None,
-) -> Intervals:
-    """Intervals of values `[k]` with the derivative `slope` `[k, size]` with respect to the coordinates."""
-    error, share = posterior.errors(slope)
-    return normal_intervals(names, value, error, share, level, positive=positive, reference=reference)

@@ -1,23 +1,33 @@
-"""The order of the parameters of a torque model."""
+"""The order of the parameters of a torque model, and lengths of links among them: where joints and the frames of loops
+stand in their bodies.
+
+The torque is not linear in lengths. A fit takes the torque's derivatives at the positions that it has found so far, and
+again after each of its rounds, which are Gauss-Newton steps therefore.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Self
+from collections.abc import Callable
+from typing import Any, Self
 
+import jax.numpy as jnp
 import numpy as np
 
 from jaxdyn._errors import DataError, ModelError
+from jaxdyn.algorithms import complete_motion, project_configuration
 from jaxdyn.model import Model, require_inertias
-from jaxdyn.sysid.parameters import Place
-from jaxdyn.sysid.torques import _lengths as lengths
-from jaxdyn.sysid.torques._effects import SEARCHED, JointEffects
+from jaxdyn.sysid.parameters import Place, leaves
+from jaxdyn.sysid.torques._effects import SEARCHED, JointEffects, frictionless_torque
 
 POSITIVE = ("armature", "viscous", "coulomb", "static", "load", "spring", "friction velocity", "Stribeck velocity")
 """Kinds of positive parameters, in their order."""
 VELOCITIES, DELAYS = ("friction velocity", "Stribeck velocity"), ("friction delay", "torque delay")
 """Kinds of parameters in which the torque is not linear, in the order of `EffectShape`."""
 INERTIAL_NAMES = ("m", "m*cx", "m*cy", "m*cz", "Ixx", "Ixy", "Iyy", "Ixz", "Iyz", "Izz")
+# Step of the differences that give the torque's derivatives: central, so that the torque of a tree, quadratic in
+# lengths, has no error but rounding.
+_STEP = 1e-3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,17 +37,14 @@ class Layout:
 
     nb: int
     nv: int
-    positive: tuple[tuple[int, int], ...]
-    """Kind (index in `POSITIVE`) and degree of freedom of each."""
-    offsets: tuple[int, ...]
+    joints: tuple[tuple[str, int], ...]
+    """Kind and degree of freedom of each parameter of the joints: of `POSITIVE`, then `"offset"`, then of `DELAYS`."""
     gains: tuple[int, ...]
     """Degrees of freedom with an unknown drive gain, in which the torque is not linear: they are not in the vector."""
     springs: tuple[int, ...]
     """`[nv]`: the coordinate of each degree of freedom with an unknown spring, -1 for the others."""
-    places: tuple[Place, ...] = ()
+    places: tuple[Place, ...]
     """The joints, and frames of loops, whose positions are parameters, three each."""
-    delays: tuple[tuple[int, int], ...] = ()
-    """Kind (index in `DELAYS`) and degree of freedom of each delay that is a parameter."""
 
     @classmethod
     def of(cls, model: Model, effects: JointEffects, refined: np.ndarray | None = None) -> Self:
@@ -48,57 +55,49 @@ class Layout:
         springs = effects.spring_coordinates(model)
         linear = {x: "stribeck" if x == "static" else x for x in POSITIVE if x not in VELOCITIES}
         chosen = {x: effects.dofs(name, model) for x, name in linear.items()} | {"spring": springs >= 0}
+        chosen["offset"] = effects.dofs("offset", model)
         refined = np.zeros((len(SEARCHED), model.nv), bool) if refined is None else np.asarray(refined, bool)
-        chosen |= dict(zip(VELOCITIES, refined, strict=False))
+        chosen |= dict(zip((*VELOCITIES, *DELAYS), refined, strict=True))
         missing = chosen["static"] & ~chosen["coulomb"]
         if missing.any():
             raise DataError(
                 f"effects: stribeck without coulomb at the degrees of freedom {np.flatnonzero(missing).tolist()}; "
                 "Stribeck's law falls from break-away to Coulomb friction: choose both"
             )
-        positive = tuple((k, int(j)) for k, kind in enumerate(POSITIVE) for j in np.flatnonzero(chosen[kind]))
-        delays = tuple((int(k), int(j)) for k, j in np.argwhere(refined[len(VELOCITIES) :]))
-        offsets, gains = (tuple(np.flatnonzero(effects.dofs(x, model)).tolist()) for x in ("offset", "gain"))
-        places = lengths.freed_places(model, effects.length)
-        return cls(model.nb, model.nv, positive, offsets, gains, tuple(springs.tolist()), places, delays)
+        kinds = (*POSITIVE, "offset", *DELAYS)
+        joints = tuple((kind, j) for kind in kinds for j in np.flatnonzero(chosen[kind]).tolist())
+        gains = tuple(np.flatnonzero(effects.dofs("gain", model)).tolist())
+        freed = leaves.chosen_places(model, None if effects.length is True else effects.length or ())
+        return cls(model.nb, model.nv, joints, gains, tuple(springs.tolist()), freed)
+
+    def dofs(self, *kinds: str) -> list[int]:
+        """The degrees of freedom that have parameters of these kinds."""
+        return [j for kind, j in self.joints if kind in kinds]
 
     @property
     def by_load(self) -> bool:
         """Whether the friction of some joint grows with the transmitted torque."""
-        return any(POSITIVE[k] == "load" for k, _ in self.positive)
+        return bool(self.dofs("load"))
 
     @property
     def size(self) -> int:
-        return 10 * self.nb + len(self.positive) + len(self.offsets) + len(self.delays) + 3 * len(self.places)
+        return 10 * self.nb + len(self.joints) + 3 * len(self.places)
 
     @property
-    def velocities(self) -> tuple[tuple[int, int], ...]:
-        """Kind (index in `POSITIVE`) and degree of freedom of the velocities of friction that are parameters."""
-        return tuple(x for x in self.positive if POSITIVE[x[0]] in VELOCITIES)
+    def positive(self) -> int:
+        """The number of positive parameters of joints, the first ones."""
+        return len(self.dofs(*POSITIVE))
 
     @property
     def nonlinear(self) -> bool:
         """Whether the torque is not linear in some parameters: lengths, velocities of friction, or delays."""
-        return bool(self.places or self.velocities or self.delays)
-
-    @property
-    def linear_part(self) -> Layout:
-        """The layout without the parameters in which the torque is not linear."""
-        positive = self.positive[: len(self.positive) - len(self.velocities)]
-        return dataclasses.replace(self, positive=positive, places=(), delays=())
-
-    @property
-    def changes_with_the_fit(self) -> bool:
-        """Whether the columns depend on the parameters, and are computed again after each round of a fit."""
-        return self.by_load or self.nonlinear
+        return bool(self.places or self.dofs(*VELOCITIES, *DELAYS))
 
     def names(self, model: Model) -> list[str]:
         inertial = [f"{x}({body})" for body in model.body_names for x in INERTIAL_NAMES]
-        dofs = model.topology.dof_names
-        effects = [f"{POSITIVE[k]}({dofs[j]})" for k, j in self.positive]
-        offsets = [f"offset({dofs[j]})" for j in self.offsets]
-        offsets += [f"{DELAYS[k]}({dofs[j]})" for k, j in self.delays]
-        return [*inertial, *effects, *offsets, *lengths.position_names(model, self.places)]
+        joints = [f"{kind}({model.topology.dof_names[j]})" for kind, j in self.joints]
+        positions = [f"position {x}({leaves.place_label(model, place)})" for place in self.places for x in "xyz"]
+        return [*inertial, *joints, *positions]
 
     def positions(self, parameters: np.ndarray) -> np.ndarray:
         """The positions `[3 places]` in the vector."""
@@ -108,13 +107,8 @@ class Layout:
         """The values `[nv]` of each kind in `POSITIVE`, of `"offset"` and of `DELAYS`; NaN where the vector has
         none."""
         out = {kind: np.full(self.nv, np.nan) for kind in (*POSITIVE, "offset", *DELAYS)}
-        joints = np.asarray(parameters)[10 * self.nb :]
-        for (k, j), x in zip(self.positive, joints, strict=False):
-            out[POSITIVE[k]][j] = x
-        joints = joints[len(self.positive) :]
-        out["offset"][list(self.offsets)] = joints[: len(self.offsets)]
-        for (k, j), x in zip(self.delays, joints[len(self.offsets) :], strict=False):
-            out[DELAYS[k]][j] = x
+        for (kind, j), x in zip(self.joints, np.asarray(parameters)[10 * self.nb :], strict=False):
+            out[kind][j] = x
         return out
 
     def drive_gains(self, scale: np.ndarray) -> np.ndarray:
@@ -130,3 +124,54 @@ def require_one_robot(model: Model) -> None:
     require_inertias(model.topology, "an identification", f"{guess}; torque_regressor needs no inertias")
     if model.inertial_parameters.ndim != 2:
         raise ModelError(f"the model has batch axes {model.inertial_parameters.shape[:-2]}: take one element first")
+
+
+def place_positions(model: Model, chosen: tuple[Place, ...]) -> np.ndarray:
+    """The positions `[3 places]` of a model, m."""
+    return np.array([getattr(model, leaf)[i, :3] for leaf, i in chosen], np.float64).reshape(-1)
+
+
+def with_positions(model: Model, chosen: tuple[Place, ...], values: np.ndarray) -> Model:
+    """The model with other positions `[3 places]`."""
+    new = {leaf: np.array(getattr(model, leaf)) for leaf in {leaf for leaf, _ in chosen}}
+    for (leaf, i), x in zip(chosen, np.reshape(values, (-1, 3)), strict=True):
+        new[leaf][i, :3] = x
+    return dataclasses.replace(model, **{leaf: jnp.asarray(x, model.dtype) for leaf, x in new.items()})
+
+
+def with_lengths_of(model: Model, other: Model) -> Model:
+    """The model with all lengths of another model of the robot."""
+    return dataclasses.replace(model, **{leaf: getattr(other, leaf) for leaf in leaves.LEAVES})
+
+
+def torque_slopes(
+    model: Model, entries: list[tuple[str, tuple[Any, ...], np.ndarray]], torque: Callable[[Model], np.ndarray]
+) -> np.ndarray:
+    """The derivatives `[..., k]` of a model's torque along directions of entries of its leaves."""
+    out = []
+    for leaf, at, direction in entries:
+        x = getattr(model, leaf)
+        ends = (x.at[at].add(s * _STEP * jnp.asarray(direction, x.dtype)) for s in (1, -1))
+        above, below = (torque(dataclasses.replace(model, **{leaf: end})) for end in ends)
+        out.append((above - below) / (2 * _STEP))
+    return np.stack(out, axis=-1)
+
+
+def length_slopes(model: Model, chosen: tuple[Place, ...], motion, joints: tuple[str, ...] | None) -> np.ndarray:
+    """The derivatives `[n, nv, 3 places]` of the torque without friction with respect to positions, in a motion `q, v,
+    a`, in which the `joints` that drive closed loops move as they were recorded."""
+    entries = [(leaf, (i, slice(0, 3)), e) for leaf, i in chosen for e in np.eye(3)]
+    return torque_slopes(
+        model, entries, lambda changed: frictionless_torque(changed, *motion_of(changed, motion, joints), joints)
+    )
+
+
+def motion_of(model: Model, motion, joints: tuple[str, ...] | None) -> tuple[Any, Any, Any]:
+    """The motion `q, v, a` of a model with other lengths, in which the `joints` that drive closed loops move as they
+    were recorded. Loops that it cannot close, as out of the plane of a planar mechanism, stay open."""
+    q, v, a = (jnp.asarray(x, model.dtype) for x in motion)
+    if joints is None:
+        return q, v, a
+    q = project_configuration(model, q, kept=joints).q
+    out = complete_motion(model, q, v, a, joints)
+    return q, out.v, out.a

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterator
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,32 +10,78 @@ import numpy as np
 from scipy.linalg import solve_triangular
 
 from jaxdyn import _printing as printing
-from jaxdyn._errors import (
-    DataError,
-    ModelError,
-    naming_arguments,
-    require_positive,
-    require_positive_integer,
-    warn,
-)
+from jaxdyn._errors import DataError, ModelError, naming_arguments, require_positive, require_positive_integer, warn
+from jaxdyn._status import Status
 from jaxdyn._types import ArrayLike
 from jaxdyn._waits import saying
 from jaxdyn.model import BodyInertia, Model
 from jaxdyn.spatial import inertia_matrix, transform_inertial_parameters
 from jaxdyn.sysid.parameters import cholesky, leaves
-from jaxdyn.sysid.recordings import Recordings, RecordingWarning
-from jaxdyn.sysid.torques._alike_residuals import Correlation
+from jaxdyn.sysid.recordings import Recordings, RecordingWarning, as_recordings, signals
 from jaxdyn.sysid.torques._base_parameters import base_parameters_of
 from jaxdyn.sysid.torques._effect_search import effect_shape
 from jaxdyn.sysid.torques._effects import JointEffects, frictionless_torque
-from jaxdyn.sysid.torques._intervals import Posterior, posterior_intervals
-from jaxdyn.sysid.torques._layout import POSITIVE
-from jaxdyn.sysid.torques._payload_fit import PayloadFit
+from jaxdyn.sysid.torques._intervals import Intervals, Posterior, normal_intervals
+from jaxdyn.sysid.torques._layout import Layout
 from jaxdyn.sysid.torques._physical_fit import Physical, PhysicalProblem, minimize, posterior
+from jaxdyn.sysid.torques._recorded_motions import TorqueData
 from jaxdyn.sysid.torques._residual_causes import LEAST_PART, LEAST_STATISTIC
-from jaxdyn.sysid.torques._residual_noise import block_scores, score_factor
-from jaxdyn.sysid.torques._torque_data import TorqueData, triangular_factors
-from jaxdyn.sysid.torques._torque_model import Samples, friction_columns, require_known_lengths, with_parameters
+from jaxdyn.sysid.torques._residual_noise import Correlation, SlopeNoise
+from jaxdyn.sysid.torques._torque_model import (
+    EffectShape,
+    Samples,
+    friction_columns,
+    require_known_lengths,
+    with_parameters,
+)
+
+
+class PayloadFit(NamedTuple):
+    """An identified payload, in the axes of a frame."""
+
+    frame: str
+    parameters: np.ndarray
+    """`[10]`: its inertial parameters about the frame's origin: kg, kg m, kg m^2. Physical."""
+    mass: float
+    """kg."""
+    center_of_mass: np.ndarray
+    """`[3]`, m, in the frame."""
+    inertia: np.ndarray
+    """`[3, 3]`, kg m^2, about the center of mass, in the axes of the frame."""
+    intervals: Intervals
+    """Intervals of the mass, the center of mass and the inertia about it (`mass, cx, cy, cz, Ixx, ...`). Those of the
+    mass and of `Ixx`, `Iyy`, `Izz` are symmetric in the logarithm, so that they are positive."""
+    model: Model
+    """The given model with the payload at the frame (as by `with_payload`, without a name)."""
+    unconstrained: np.ndarray
+    """`[10]`: the parameters by linear least squares, of least norm, physical or not."""
+    rms_error: tuple[np.ndarray, np.ndarray]
+    """`[nv]` each: root mean square of the residual torques without and with the payload, N m or N."""
+    rms_unexplained: np.ndarray
+    """`[nv]`: the same with the payload, if the model ignored it."""
+    correlation: np.ndarray
+    """`[nv]`: the number of samples with similar residuals, neighbors or a period of the motion apart; they count as
+    one where joints are weighted."""
+    status: Status
+
+    @property
+    def converged(self) -> bool:
+        """Whether `status` is `Status.CONVERGED`."""
+        return self.status == Status.CONVERGED
+
+    def printed(self) -> printing.Facts:
+        """The facts that `print` shows: the mass, the center of mass and the inertia with their intervals."""
+        found, level = printing.intervals(self.intervals, 10), printing.percent(self.intervals.level)
+        ellipsis = {name: found[name] for name in ("Ixx", "Iyy", "Izz")}
+        facts = {"mass, kg": found["mass"], **{f"center {x[1]}, m": found[x] for x in ("cx", "cy", "cz")}}
+        facts |= {f"{name}, kg m^2": x for name, x in ellipsis.items()}
+        before, after = self.rms_error
+        facts["residual"] = f"{printing.numbers(before)} without, {printing.numbers(after)} with it, N m or N"
+        facts["gains"] = "taken as right: a drive gain wrong by a part makes masses and inertias wrong by that part"
+        return f"{printing.status(self.status)}; at {self.frame!r}, intervals of {level}", facts
+
+    __repr__, __str__, _repr_html_ = printing.one_line, printing.text, printing.table
+
 
 _NAMES = ("mass", "cx", "cy", "cz", "Ixx", "Ixy", "Iyy", "Ixz", "Iyz", "Izz")
 _POSITIVE = np.isin(_NAMES, ("mass", "Ixx", "Iyy", "Izz"))
@@ -115,51 +159,180 @@ def identify_payload(
     require_known_lengths(joint_effects, "identify_payload", "take the model of a fit that has found them")
     effects = joint_effects or JointEffects()
     shape = effect_shape(model, without, effects, friction_velocity)
-    samples = [Samples(model, x, effects, shape) for x in (without, with_)]
-    if samples[0].layout.gains:
+    placement = np.asarray(model.frame_placement[number], np.float64)
+    added = np.zeros((Layout.of(model, effects).size, 10))
+    added[10 * body : 10 * body + 10] = transform_inertial_parameters(np.eye(10), placement).T
+    samples = PayloadSamples(model, as_recordings(without), as_recordings(with_), effects, shape, added)
+    if samples.layout.gains:
         raise DataError("a payload is identified without drive gains, which hide its mass: choose other joint_effects")
     require_positive(prior_weight, "prior_weight", error=DataError)
     require_positive_integer(rounds, "rounds", error=DataError)
-    placement = np.asarray(model.frame_placement[number], np.float64)
-    runs = _Runs(samples, body, transform_inertial_parameters(np.eye(10), placement).T)
-    linear = runs.solve(rounds)
+    linear = _solve(samples, rounds)
     _warn_of_few_samples(model, linear)
     _warn_of_exchange(model, linear)
-    _warn_of_gains(model, runs, linear)
+    _warn_of_gains(samples, linear)
     T = linear.equations
     start = Physical(cholesky.pseudo_factor(_prior(prior, linear.payload, frame)[None]), *np.zeros((3, 0)))
     none = np.zeros((len(T), 0))
     problem = PhysicalProblem(T[:, :10], np.zeros(len(T)), T[:, 10], none, start, none[0], prior_weight, 1.0)
-    minimum = minimize(problem, start, _MAX_ITERATIONS, lambda *_: None)
+    minimum = minimize(problem, start, _MAX_ITERATIONS)
     parameters = minimum.point.parameters()
     properties = np.asarray(_mass_properties(parameters), np.float64)
     _, by_coordinates, precision_factor, prior_factor = posterior(problem, minimum.point)
     slope = np.asarray(jax.jacfwd(_mass_properties)(jnp.asarray(parameters)), np.float64) @ by_coordinates
-    bare, loaded = runs.residuals(linear.robot, parameters)
+    bare, loaded = samples.without_and_with(samples.residuals_at(linear.robot, parameters))
+    ignored = samples.residuals_at(linear.robot, np.zeros(10))
+    factors = tuple(x @ by_coordinates for x in linear.score_factors)
+    errors = Posterior(precision_factor, prior_factor, factors).errors(slope)
     return PayloadFit(
         frame=frame,
         parameters=parameters,
         mass=float(properties[0]),
         center_of_mass=properties[1:4],
         inertia=inertia_matrix(properties),
-        intervals=posterior_intervals(
-            _NAMES,
-            properties,
-            slope,
-            Posterior(precision_factor, prior_factor, tuple(x @ by_coordinates for x in linear.score_factors)),
-            level,
-            positive=_POSITIVE,
-        ),
+        intervals=normal_intervals(_NAMES, properties, *errors, level, positive=_POSITIVE),
         model=model.with_payload(frame, parameters),
         unconstrained=linear.payload,
         rms_error=(_root_mean_square(bare), _root_mean_square(loaded)),
-        rms_unexplained=_root_mean_square(runs.residuals(linear.robot, np.zeros(10))[1]),
+        rms_unexplained=_root_mean_square(samples.without_and_with(ignored)[1]),
         correlation=linear.correlation,
         status=minimum.status,
     )
 
 
-def _warn_of_few_samples(model: Model, solution: _Solution) -> None:
+class PayloadSamples(Samples):
+    """Samples of motions without and with a payload. The columns of the payload's parameters stand after the robot's,
+    and are zero where it is not carried. Friction in proportion to the load is linear in all parameters."""
+
+    def __init__(self, model: Model, without, with_, effects: JointEffects, shape: EffectShape, added: np.ndarray):
+        """`added` `[P, 10]`: the robot's parameters for one unit of each of the payload's."""
+        super().__init__(model, (*without, *with_), effects, shape)
+        self.added = added
+        self.carried = np.arange(len(self)) >= self.lengths[: len(without)].sum()
+        """`[len(self)]`: whether an equation is of a motion with the payload."""
+        self._carrying = np.arange(len(self.q)) >= self.starts[len(without)]
+        # The robot's parameters about which load friction is linear, without and with the payload.
+        self._about = 2 * [np.zeros(self.layout.size)]
+
+    def without_and_with(self, equations: np.ndarray) -> list[np.ndarray]:
+        """Values `[len(self), ...]` of the motions without the payload, and of those with it."""
+        return [equations[~self.carried], equations[self.carried]]
+
+    def residuals_at(self, robot: np.ndarray, payload: np.ndarray) -> np.ndarray:
+        """The residuals at parameters `[P]` and `[10]`, about which load friction is linear from now on: it grows with
+        the torques that the robot with these parameters transmits."""
+        if self.layout.by_load:
+            transmitted, self._about = np.zeros_like(self.tau), [robot, robot + self.added @ payload]
+            for rows, p in zip((~self._carrying, self._carrying), self._about, strict=True):
+                model, _ = with_parameters(self, p, np.ones(self.layout.nv))
+                transmitted[rows] = frictionless_torque(model, *(x[rows] for x in self.motion), self.joints)
+            self.take_transmitted(transmitted)
+        return self.residuals(np.concatenate([robot, payload]))
+
+    def low_passed_columns(self, part: int, samples: np.ndarray, low_pass: signals.Decimation) -> np.ndarray:
+        if not self.layout.by_load:
+            B = super().low_passed_columns(part, samples, low_pass)
+        else:
+            B = np.concatenate([self.regressor(samples), self.joint_columns(samples)], axis=-1)
+            B = low_pass.apply(B + self.on_drives(samples, self._slopes_by_load(samples, B)))
+        columns = float(self._carrying[samples[0]]) * (B[..., :-2] @ self.added)
+        return np.concatenate([B[..., :-2], columns, B[..., -2:]], axis=-1)
+
+    def _slopes_by_load(self, samples: np.ndarray, B: np.ndarray) -> np.ndarray:
+        """Return what makes load friction `mu |L| s` linear in all parameters, when added to columns `B` of samples.
+
+        Its column for a parameter on which the transmitted torque `L` depends is `mu sign(L) s dL/dp`. Iterations with
+        this column left out have the same solution for exact torques, but need not converge, and scatter more than
+        their intervals say.
+        """
+        layout, shape, about = self.layout, self.shape, self._about[int(self._carrying[samples[0]])]
+        mu = np.nan_to_num(layout.joint_values(about)["load"])
+        *_, direction = friction_columns(self.u[samples], 1.0, shape.friction_velocity, shape.stribeck_velocity)
+        slope = mu * np.sign(self.transmitted[samples]) * np.asarray(direction)
+        moved = np.array(10 * layout.nb * [True] + [kind in ("armature", "spring") for kind, _ in layout.joints])
+        columns = slope[..., None] * moved * B[..., :-2]
+        # They do not change the residual at the present parameters.
+        unchanged = (columns @ about)[..., None]
+        return np.concatenate([columns, np.zeros_like(unchanged), unchanged], axis=-1)
+
+
+class _LinearPayload(NamedTuple):
+    """The robot and the payload by linear least squares."""
+
+    robot: np.ndarray
+    """`[P]`, zero for those that are not independent."""
+    payload: np.ndarray
+    """`[10]`."""
+    correlation: np.ndarray
+    """`[nv]`: see `PayloadFit`."""
+    fitted_share: np.ndarray
+    """`[nv]`: the part of the independent samples that parameters fit; 0 where the torques are exact."""
+    equations: np.ndarray
+    """`[10, 11]`: the equations `[T, z]` for the payload that remain when the robot's parameters are eliminated."""
+    score_factors: tuple[np.ndarray, ...]
+    """`[k, 10]` each: estimates `K` for which `K^T K` is the covariance of the slope with respect to the payload."""
+
+
+def _solve(samples: PayloadSamples, rounds: int) -> _LinearPayload:
+    """Solve by least squares, and estimate each joint's noise from the residuals, `rounds` times. With load friction,
+    each round is a Gauss-Newton step."""
+    layout, sigma = samples.layout, samples.torque_scale
+    floor, (data,) = 1e-9 * sigma, samples.compressed()
+    for k in range(rounds + 1):
+        parameters, fitted, equations, root, elimination = _eliminate(data, sigma, layout.names(samples.before))
+        robot, payload = np.split(parameters, [layout.size])
+        residuals = samples.residuals_at(robot, payload)
+        if k == rounds:
+            break
+        # Correlation counts at the end only: before, it would give little weight to a joint because its residuals are
+        # alike, and they would stay alike because the joint has little weight.
+        alike = Correlation(*np.ones((3, layout.nv)))
+        if k == rounds - 1:
+            alike = Correlation.largest(samples.without_and_with(residuals))
+        share = fitted * alike.length / data.samples
+        left = np.maximum(1 - share, _LEAST_LEFT)
+        # The residuals lack the noise that the parameters fit, which is as slow as the motion.
+        correlation = left * alike.length + (1 - left) * alike.span
+        noise = _root_mean_square(residuals) * np.sqrt(correlation / left)
+        sigma = np.maximum(noise, floor)
+        if layout.by_load:
+            (data,) = samples.compressed()
+    # Neither spectra of short lags nor blocks have what recurs much later.
+    noisy = SlopeNoise(samples, residuals * np.sqrt(alike.recurrence), sigma, np.ones(layout.nv), root)
+    factors = noisy.by_spectra() @ elimination, noisy.by_blocks() @ elimination
+    return _LinearPayload(robot, payload, correlation, np.where(noise > floor, share, 0.0), equations, factors)
+
+
+def _eliminate(data: TorqueData, sigma: np.ndarray, names: list[str]) -> tuple[np.ndarray, ...]:
+    """Solve for the robot's parameters with these names, and for the payload's, by weighted least squares.
+
+    Returns the parameters `[P + 10]`, zero for those that are not independent; how many parameters each joint's samples
+    determine, `[nv]`, whose sum is the rank; the payload's `equations` of `_LinearPayload`; `W` `[P + 10, k]` with `W
+    W^T` the covariance of the parameters, for independent residuals of unit variance; and `M` `[P + 10, 10]`, which
+    takes the slope `s` of half the sum of squares with respect to all parameters to that with respect to the payload's,
+    `M^T s`, with the robot's at their best.
+    """
+    P, R = len(names), data.weighted(sigma)
+    independent = base_parameters_of(R[:, :P], names).independent
+    columns, rank = np.concatenate([independent, np.arange(P, P + 10)]), len(independent)
+    length = np.linalg.norm(R[:, columns], axis=0)
+    # Columns far shorter than the others, as of what does not move out of a plane, are rounding.
+    length = np.where(length > 1e-12 * length.max(), length, np.inf)
+    U, singular, V = np.linalg.svd(R[:, columns] / length, full_matrices=False)
+    kept = singular > 1e-9 * singular[0]
+    inverse = V[kept].T / singular[kept] / length[:, None]
+    parameters, root, elimination = np.zeros(P + 10), np.zeros((P + 10, int(kept.sum()))), np.zeros((P + 10, 10))
+    parameters[columns] = inverse @ (U[:, kept].T @ R[:, -1])
+    # The trace of each joint's part of the matrix that takes measured to fitted torques.
+    leverage = data.factors[..., columns] / sigma[:, None, None] @ inverse
+    rows = np.linalg.qr(np.concatenate([R[:, columns], R[:, -1:]], axis=-1), mode="r")
+    root[columns] = inverse
+    # The robot's parameters that minimize |R11 r + R12 p|^2 for the payload's p are -R11^-1 R12 p.
+    elimination[columns] = np.concatenate([-solve_triangular(rows[:rank, :rank], rows[:rank, rank:-1]), np.eye(10)])
+    return parameters, np.sum(leverage**2, axis=(1, 2)), rows[rank : rank + 10, rank:], root, elimination
+
+
+def _warn_of_few_samples(model: Model, solution: _LinearPayload) -> None:
     """Warn where residuals are alike over so many samples that few independent ones remain."""
     names, share = model.topology.dof_names, solution.fitted_share
     few = np.flatnonzero(share > _MUCH_FITTED)
@@ -174,7 +347,7 @@ def _warn_of_few_samples(model: Model, solution: _Solution) -> None:
         )
 
 
-def _warn_of_exchange(model: Model, solution: _Solution) -> None:
+def _warn_of_exchange(model: Model, solution: _LinearPayload) -> None:
     """Warn where the payload takes mass away from the robot, beyond what noise explains. The physical fit would end
     with a mass near zero, and a short interval."""
     inverse = np.linalg.pinv(solution.equations[:, :10], rcond=1e-9)
@@ -189,15 +362,15 @@ def _warn_of_exchange(model: Model, solution: _Solution) -> None:
         )
 
 
-def _warn_of_gains(model: Model, runs: _Runs, solution: _Solution) -> None:
+def _warn_of_gains(samples: PayloadSamples, solution: _LinearPayload) -> None:
     """Warn where gains of the drives that differ from joint to joint explain a part of the residuals (a score test with
     the derivatives by gains, as of `residual_causes`). Gains that are all alike wrong leave no residuals."""
-    nv, p, rows = model.nv, np.concatenate([solution.robot, solution.payload]), np.zeros((0, 0))
-    residual = np.concatenate(runs.residuals(solution.robot, solution.payload))
+    nv, p, rows = samples.layout.nv, np.concatenate([solution.robot, solution.payload]), np.zeros((0, 0))
+    residual = samples.residuals_at(solution.robot, solution.payload)
     sigma = _root_mean_square(residual) * np.sqrt(solution.correlation)
     # Residuals of exact torques are rounding.
-    sigma = np.maximum(sigma, 1e-6 * np.maximum(*(x.torque_scale for x in runs.samples)))
-    for _, B in runs.columns(solution.robot, solution.payload):
+    sigma = np.maximum(sigma, 1e-6 * samples.torque_scale)
+    for _, B in samples.chunks():
         predicted = B[..., :-2] @ p + B[..., -2]
         parts = B[..., :-2], predicted[..., None] * np.eye(nv), (predicted - B[..., -1])[..., None]
         block = (np.concatenate(parts, axis=-1) / sigma[:, None]).reshape(-1, len(p) + nv + 1)
@@ -214,198 +387,6 @@ def _warn_of_gains(model: Model, runs: _Runs, solution: _Solution) -> None:
             "torques in N m and N alone. Calibrate the gains, as by a payload of known mass",
             RecordingWarning,
         )
-
-
-class _Equations(NamedTuple):
-    """Weighted linear equations of all joints, solved for the robot's and the payload's parameters."""
-
-    parameters: np.ndarray
-    """`[P + 10]`: the robot's, zero for those that are not independent, and the payload's."""
-    fitted: np.ndarray
-    """`[nv]`: how many parameters each joint's samples determine; their sum is the rank."""
-    payload: np.ndarray
-    """`[10, 11]`: the equations `[T, z]` for the payload that remain when the robot's parameters are eliminated."""
-    root: np.ndarray
-    """`[P + 10, k]`: `W` with `W W^T` the covariance of the parameters, for independent residuals of unit variance."""
-    elimination: np.ndarray
-    """`[P + 10, 10]`: `M`, which takes the slope `s` of half the sum of squares with respect to all parameters to that
-    with respect to the payload's, `M^T s`, with the robot's at their best."""
-
-    @classmethod
-    def solve(cls, data: TorqueData, sigma: np.ndarray, names: list[str]) -> Self:
-        """Solve for the robot's parameters with these names, and for the payload's, by weighted least squares."""
-        P, R = len(names), data.weighted(sigma)
-        independent = base_parameters_of(R[:, :P], names).independent
-        columns = np.concatenate([independent, np.arange(P, P + 10)])
-        length = np.linalg.norm(R[:, columns], axis=0)
-        # Columns far shorter than the others, as of what does not move out of a plane, are rounding.
-        length = np.where(length > 1e-12 * length.max(), length, np.inf)
-        U, singular, V = np.linalg.svd(R[:, columns] / length, full_matrices=False)
-        kept = singular > 1e-9 * singular[0]
-        inverse = V[kept].T / singular[kept] / length[:, None]
-        parameters = np.zeros(P + 10)
-        parameters[columns] = inverse @ (U[:, kept].T @ R[:, -1])
-        # The trace of each joint's part of the matrix that takes measured to fitted torques.
-        leverage = data.factors[..., columns] / sigma[:, None, None] @ inverse
-        rows = np.linalg.qr(np.concatenate([R[:, columns], R[:, -1:]], axis=-1), mode="r")
-        rank = len(independent)
-        root, elimination = np.zeros((P + 10, int(kept.sum()))), np.zeros((P + 10, 10))
-        root[columns] = inverse
-        # The robot's parameters that minimize |R11 r + R12 p|^2 for the payload's p are -R11^-1 R12 p.
-        elimination[columns] = np.concatenate([-solve_triangular(rows[:rank, :rank], rows[:rank, rank:-1]), np.eye(10)])
-        fitted = np.sum(leverage**2, axis=(1, 2))
-        return cls(parameters, fitted, rows[rank : rank + 10, rank:], root, elimination)
-
-
-class _Solution(NamedTuple):
-    robot: np.ndarray
-    """`[P]`."""
-    payload: np.ndarray
-    """`[10]`: by linear least squares."""
-    correlation: np.ndarray
-    """`[nv]`: see `PayloadFit`."""
-    fitted_share: np.ndarray
-    """`[nv]`: the part of the independent samples that parameters fit; 0 where the torques are exact."""
-    equations: np.ndarray
-    """`[10, 11]`: `[T, z]`; see `_Equations`."""
-    score_factors: tuple[np.ndarray, ...]
-    """`[k, 10]` each: estimates `K` for which `K^T K` is the covariance of the slope with respect to the payload."""
-
-
-class _Runs(NamedTuple):
-    """Samples without and with the payload, whose torques depend on the robot's and the payload's parameters."""
-
-    samples: list[Samples]
-    body: int
-    X: np.ndarray
-    """`[10, 10]`: the body's parameters for one unit of each of the payload's."""
-
-    def solve(self, rounds: int) -> _Solution:
-        """Solve by least squares, and estimate each joint's noise from the residuals, `rounds` times. With load
-        friction, each round is a Gauss-Newton step."""
-        bare, loaded = self.samples
-        layout, names = bare.layout, bare.layout.names(bare.model)
-        sigma = np.maximum(bare.torque_scale, loaded.torque_scale)
-        floor = 1e-9 * sigma
-        robot, payload = np.zeros(layout.size), np.zeros(10)
-        data = self._linearized(robot, payload)
-        for k in range(rounds):
-            solved = _Equations.solve(data, sigma, names)
-            robot, payload = np.split(solved.parameters, [layout.size])
-            residuals = self.residuals(robot, payload)
-            # Correlation counts at the end only: before, it would give little weight to a joint because its residuals
-            # are alike, and they would stay alike because the joint has little weight.
-            alike = Correlation(*np.ones((3, layout.nv)))
-            if k == rounds - 1:
-                alike = Correlation.largest(residuals)
-            share = solved.fitted * alike.length / data.samples
-            left = np.maximum(1 - share, _LEAST_LEFT)
-            # The residuals lack the noise that the parameters fit, which is as slow as the motion.
-            correlation = left * alike.length + (1 - left) * alike.span
-            noise = _root_mean_square(np.concatenate(residuals)) * np.sqrt(correlation / left)
-            sigma = np.maximum(noise, floor)
-            if layout.by_load:
-                data = self._linearized(robot, payload)
-        solved = _Equations.solve(data, sigma, names)
-        robot, payload = np.split(solved.parameters, [layout.size])
-        residuals = np.concatenate(self.residuals(robot, payload))
-        # Neither spectra of short lags nor blocks have what recurs much later.
-        residuals = residuals * np.sqrt(alike.recurrence)
-        noisy = (_BothMotions(self, robot, payload), residuals, sigma, np.ones(layout.nv), solved.root)
-        factors = tuple(x @ solved.elimination for x in (score_factor(*noisy), block_scores(*noisy)))
-        share = np.where(noise > floor, share, 0.0)
-        return _Solution(robot, payload, correlation, share, solved.payload, factors)
-
-    def residuals(self, robot: np.ndarray, payload: np.ndarray) -> list[np.ndarray]:
-        """The residuals `[n, nv]` without and with the payload. Load friction then grows with the torques that the
-        robot with these parameters transmits."""
-        carrying = robot + self._added(payload)
-        for samples, p in zip(self.samples, (robot, carrying), strict=True):
-            if samples.layout.by_load:
-                samples.linearize(_model(samples, p))
-        return [x.residuals(p) for x, p in zip(self.samples, (robot, carrying), strict=True)]
-
-    def _added(self, payload: np.ndarray) -> np.ndarray:
-        """The change of the robot's parameters `[P]` by the payload."""
-        out = np.zeros(self.samples[0].layout.size)
-        out[10 * self.body : 10 * self.body + 10] = self.X @ payload
-        return out
-
-    def _linearized(self, robot: np.ndarray, payload: np.ndarray) -> TorqueData:
-        """The data of both, with columns for the payload's parameters after the robot's."""
-        bare, loaded = self.samples
-        parts = _linearized(bare, robot), _linearized(loaded, robot + self._added(payload))
-        rows = [self._with_payload(x.factors, k) for k, x in enumerate(parts)]
-        return TorqueData.join([TorqueData(x, data.samples) for x, data in zip(rows, parts, strict=True)])
-
-    def _with_payload(self, B: np.ndarray, carried: int) -> np.ndarray:
-        """The columns `B` `[..., P + 2]` with the payload's after the robot's; those are zero where it is not
-        carried."""
-        P = self.samples[0].layout.size
-        columns = carried * (B[..., 10 * self.body : 10 * self.body + 10] @ self.X)
-        return np.concatenate([B[..., :P], columns, B[..., P:]], axis=-1)
-
-    def columns(self, robot: np.ndarray, payload: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
-        """Yield rows and columns as `Samples.chunks` does, of the motions without and then of those with the payload,
-        with load friction linear about these parameters."""
-        first = 0
-        for k, (samples, p) in enumerate(zip(self.samples, (robot, robot + self._added(payload)), strict=True)):
-            for rows, B in _linear_columns(samples, p):
-                yield slice(first + rows.start, first + rows.stop), self._with_payload(B, k)
-            first += len(samples)
-
-
-class _BothMotions:
-    """The equations of both motions, as estimates of the noise need them (`TorqueEquations`)."""
-
-    def __init__(self, runs: _Runs, robot: np.ndarray, payload: np.ndarray):
-        self.layout = runs.samples[0].layout
-        self.lengths = np.concatenate([x.lengths for x in runs.samples])
-        self.chunks = functools.partial(runs.columns, robot, payload)
-
-    def __len__(self) -> int:
-        return int(self.lengths.sum())
-
-
-def _linearized(samples: Samples, parameters: np.ndarray) -> TorqueData:
-    """The data of samples, with load friction as in `_linear_columns`."""
-    if not samples.layout.by_load:
-        (data,) = samples.compressed()
-        return data
-    factors = np.zeros((samples.layout.nv, 0, samples.layout.size + 2))
-    for _, B in _linear_columns(samples, parameters):
-        factors = triangular_factors(np.concatenate([factors, B.swapaxes(0, 1)], axis=1))
-    return TorqueData(factors, samples.valid.sum(axis=0))
-
-
-def _linear_columns(samples: Samples, parameters: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
-    """The chunks of samples, in which load friction `mu |L| s` is linear in all parameters about the given ones `[P]`.
-
-    Its column for a parameter on which the transmitted torque `L` depends is `mu sign(L) s dL/dp`. Iterations with
-    this column left out have the same solution for exact torques, but need not converge, and scatter more than their
-    intervals say.
-    """
-    layout = samples.layout
-    if not layout.by_load:
-        return samples.chunks()
-    mu = np.nan_to_num(layout.joint_values(parameters)["load"])
-    motion = samples.q, samples.v, samples.a
-    sign = np.sign(frictionless_torque(_model(samples, parameters), *motion, samples.joints))
-    *_, direction = friction_columns(samples.u, 1.0, samples.shape.friction_velocity, samples.shape.stribeck_velocity)
-    slope = mu * sign * np.asarray(direction)
-    transmitted = np.array([POSITIVE[k] in ("armature", "spring") for k, _ in layout.positive], bool)
-    transmitted = np.concatenate([np.ones(10 * layout.nb), transmitted, np.zeros(len(layout.offsets))])
-
-    def extra(samples: np.ndarray, B: np.ndarray) -> np.ndarray:
-        columns = slope[samples][..., None] * transmitted * B[..., :-2]
-        # They do not change the residual at the given parameters.
-        return np.concatenate([columns, np.zeros_like(B[..., :1]), (columns @ parameters)[..., None]], axis=-1)
-
-    return samples.chunks(extra)
-
-
-def _model(samples: Samples, parameters: np.ndarray) -> Model:
-    return with_parameters(samples, parameters, np.ones(samples.layout.nv))[0]
 
 
 def _root_mean_square(x: np.ndarray) -> np.ndarray:

@@ -13,16 +13,17 @@ from scipy.linalg import block_diag, solve_triangular
 from jaxdyn._least_squares import Damping, damped_step
 from jaxdyn._status import Status
 from jaxdyn.model import Model
-from jaxdyn.sysid.parameters import cholesky
-from jaxdyn.sysid.torques import _lengths as lengths
-from jaxdyn.sysid.torques._layout import DELAYS, POSITIVE, VELOCITIES, Layout
-from jaxdyn.sysid.torques._torque_data import TorqueData
+from jaxdyn.sysid.parameters import cholesky, leaves
+from jaxdyn.sysid.torques._layout import DELAYS, VELOCITIES, Layout, place_positions
+from jaxdyn.sysid.torques._recorded_motions import TorqueData
 from jaxdyn.sysid.torques._torque_model import Samples, effect_leaves
 
 # A step may change a length by a factor of e at most: farther off, the linearization says nothing.
 _LONGEST_STEP = 1.0
 # By about this many s a search for delays may be wrong, before the weight of the prior.
 _LONGEST_DELAY = 0.03
+# The part of a typical length by which positions are expected to be wrong, before the weight of the prior.
+_EXPECTED = 0.1
 # The predicted decrease of the cost, in units of chi^2, below which the fit has converged.
 _TOLERANCE = 1e-4
 # Damping multiplies the whole Gauss-Newton matrix: it shortens the step and keeps its direction, so steps in a barrier
@@ -190,7 +191,7 @@ def _inverse_metric(bodies: int, size: int, weight: float, effects_weight: float
     return np.linalg.inv(_metric(bodies, size, weight, effects_weight))
 
 
-class Minimum(NamedTuple):
+class PhysicalMinimum(NamedTuple):
     point: Physical
     cost: float
     steps: int
@@ -203,31 +204,27 @@ def start_at(model: Model, samples: Samples, weight: float, effects_weight: floa
     scales = {"armature": samples.acceleration_scale, "viscous": samples.velocity_scale, "load": torque}
     springs = np.maximum(np.array(layout.springs), 0)
     scales["spring"] = np.sqrt(np.mean(samples.q[:, springs] ** 2, axis=0))
-    leaves = effect_leaves(model)
-    leaves["static"] = leaves["coulomb"]
+    held = effect_leaves(model)
+    held["static"] = held["coulomb"]
     if model.stiffness is not None:
-        leaves["spring"] = np.asarray(model.stiffness, np.float64)
-    start = np.ones(len(layout.positive))
+        held["spring"] = np.asarray(model.stiffness, np.float64)
     searched = dict(zip((*VELOCITIES, *DELAYS), samples.shape, strict=True))
-    for i, (k, j) in enumerate(layout.positive):
-        if POSITIVE[k] in VELOCITIES:
-            start[i] = searched[POSITIVE[k]][j]
-            continue
-        scale = scales.get(POSITIVE[k], np.ones_like(torque))
+    distance = np.linalg.norm(place_positions(model, leaves.chosen_places(model)).reshape(-1, 3), axis=1)
+    typical = np.sqrt(np.mean(distance[distance > 0] ** 2)) if distance.any() else 1.0
+    start, unit = [], []
+    for kind, j in layout.joints:
+        scale = scales.get(kind, np.ones_like(torque))
         scale = np.maximum(scale, 1e-3 * scale.max() or 1.0)
         # A prior that says "none" cannot be meant as a logarithm: 1 % of the torque is nearly none.
-        start[i] = max(float(leaves[POSITIVE[k]][j]) if POSITIVE[k] in leaves else 0.0, 0.01 * torque[j] / scale[j])
-    delays = np.array([searched[DELAYS[k]][j] for k, j in layout.delays])
-    prior = Physical(
-        U=cholesky.pseudo_factor(np.asarray(model.inertial_parameters, np.float64)),
-        positive=start,
-        offset=np.concatenate([np.zeros(len(layout.offsets)), delays, lengths.positions(model, layout.places)]),
-        scale=np.ones(len(layout.gains)),
-    )
+        least = 0.0 if kind == "offset" else 0.01 * torque[j] / scale[j]
+        own = held[kind][j] if kind in held else 0.0
+        start.append(searched[kind][j] if kind in searched else max(own, least))
+        unit.append(0.1 * torque[j] if kind == "offset" else _LONGEST_DELAY)
+    positive, offset = np.split(np.array([*start, *place_positions(model, layout.places)]), [layout.positive])
+    offset_scale = np.array(unit[layout.positive :] + 3 * len(layout.places) * [_EXPECTED * typical])
+    inertias = cholesky.pseudo_factor(np.asarray(model.inertial_parameters, np.float64))
+    prior = Physical(inertias, positive, offset, np.ones(len(layout.gains)))
     empty = np.zeros((0, layout.size)), np.zeros(0), np.zeros(0), np.zeros((0, len(layout.gains)))
-    expected = np.full(3 * len(layout.places), lengths.expected_error(model))
-    late = np.full(len(layout.delays), _LONGEST_DELAY)
-    offset_scale = np.concatenate([0.1 * torque[list(layout.offsets)], late, expected])
     return PhysicalProblem(*empty, prior, offset_scale, weight, effects_weight)
 
 
@@ -235,13 +232,11 @@ def minimize(
     problem: PhysicalProblem,
     point: Physical,
     max_iterations: int,
-    report: Callable[[int, float, float, Physical], None],
-    first: int = 1,
+    report: Callable[[int, float, float], None] | None = None,
     tolerance: float = _TOLERANCE,
-) -> Minimum:
-    """The minimum of the problem's cost, from `point`, which the step number `first` starts from. `report` gets the
-    number, cost, expected decrease and start of each step. `tolerance`: the predicted decrease of the cost, in units of
-    chi^2, below which it ends.
+) -> PhysicalMinimum:
+    """The minimum of the problem's cost, from `point`. `report` gets the number, cost and expected decrease of each
+    step. `tolerance`: the predicted decrease of the cost, in units of chi^2, below which it ends.
 
     The cost is convex in `p` (where no gain is unknown), and the coordinates are a smooth one-to-one map onto the
     physical `p`: its only stationary point is the global minimum. Near the edge of what is physical, coordinates about
@@ -250,21 +245,22 @@ def minimize(
     """
     zero = np.float64(0.0)
     state = _Descent(np.float64(problem.cost(point)), zero, zero, np.int64(0), np.int64(Status.RUNNING), point)
-    for step in range(first, max_iterations + 1):
+    for step in range(1, max_iterations + 1):
         R = np.linalg.qr(np.column_stack(problem.linearized(state.point)), mode="r")[: point.size]
         # The undamped step, and the decrease of the cost that it promises.
         x, expected = -solve_triangular(R[:, :-1], R[:, -1], check_finite=False), 0.5 * float(np.sum(R[:, -1] ** 2))
         if not (np.isfinite(x).all() and np.isfinite(state.cost)):
-            return Minimum(state.point, float(state.cost), step, Status.DIVERGED)
-        report(step, float(state.cost), expected, state.point)
+            return PhysicalMinimum(state.point, float(state.cost), step, Status.DIVERGED)
+        if report is not None:
+            report(step, float(state.cost), expected)
         longest = float(np.abs(x).max()) / _LONGEST_STEP
         trial = functools.partial(_trial, problem, state, x, longest, expected)
         state, start = dataclasses.replace(state, damping=_first_damping(longest, expected, tolerance)), state.cost
         while state.status == Status.RUNNING and state.cost == start:
             state = damped_step(state, trial, _DAMPING, absolute=tolerance)
         if state.status != Status.RUNNING:
-            return Minimum(state.point, float(state.cost), step, Status(int(state.status)))
-    return Minimum(state.point, float(state.cost), max_iterations, Status.OUT_OF_ITERATIONS)
+            return PhysicalMinimum(state.point, float(state.cost), step, Status(int(state.status)))
+    return PhysicalMinimum(state.point, float(state.cost), max_iterations, Status.OUT_OF_ITERATIONS)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,24 +3,23 @@ structure without a name."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.polynomial import legendre
 from scipy.signal import butter, sosfiltfilt
 from scipy.stats import f as f_distribution
 
 from jaxdyn._printing import percent
-from jaxdyn.friction import LoadProportional, Stribeck
+from jaxdyn.friction import JointFriction, LoadProportional, Stribeck
 from jaxdyn.model import Model
-from jaxdyn.sysid.parameters import places
+from jaxdyn.sysid.parameters import leaves
 from jaxdyn.sysid.recordings import Recordings
-from jaxdyn.sysid.torques import _lengths as lengths
 from jaxdyn.sysid.torques._effects import frictionless_torque
 from jaxdyn.sysid.torques._fit_result import InverseDynamicsFit
+from jaxdyn.sysid.torques._layout import length_slopes, place_positions, torque_slopes
 from jaxdyn.sysid.torques._residual_noise import independent_share
-from jaxdyn.sysid.torques._structure import STRUCTURES, structures
 from jaxdyn.sysid.torques._torque_model import Samples
 
 LEAST_PART = 0.1
@@ -42,6 +41,17 @@ _LENGTH_ERROR = 0.1
 _SLOW = 0.25
 # Columns of residuals smaller than this part of the torque are rounding.
 _EXACT = 1e-7
+STRUCTURES = {
+    "time": "a change with time, as of joints that warm up",
+    "position": "a dependence on the joint's position",
+    "direction": "a dependence on the way since the last reversal, as of friction before sliding",
+    "velocity": "a dependence on velocity that the friction model lacks",
+    "other joints": "a dependence on the motion of other joints, as of coupled drives",
+}
+"""The kinds of structure, and what they mean."""
+# Ways since a reversal over which friction may change, as parts of the joint's range, and velocities, as parts of its
+# largest one, over which it may.
+_WAYS, _VELOCITIES = (0.01, 0.05), (0.03, 0.15)
 
 
 class Cause(NamedTuple):
@@ -82,7 +92,7 @@ class Cause(NamedTuple):
         )
 
 
-def residual_causes(fit: InverseDynamicsFit, recordings: Recordings) -> tuple[Cause, ...]:
+def residual_causes(fit: InverseDynamicsFit, recordings: Recordings | Samples) -> tuple[Cause, ...]:
     """Return what the residuals of a fit on its own recordings may come from, the most convincing cause first.
 
     For each cause, the residuals are regressed on the torque's derivatives with respect to the cause's parameters,
@@ -101,7 +111,8 @@ def residual_causes(fit: InverseDynamicsFit, recordings: Recordings) -> tuple[Ca
     if not np.any(np.abs(residual) > _EXACT * samples.torque_scale):
         return ()
     X = np.concatenate([B[..., :-2] for _, B in samples.chunks()]) / (fit.values.gain * scale)[:, None]
-    known, _ = _orthonormal(X.reshape(-1, X.shape[-1]), fit)
+    X = X.reshape(-1, X.shape[-1])[:, fit.base_parameters().independent]
+    known, _ = np.linalg.qr(X / np.maximum(np.linalg.norm(X, axis=0), 1e-300))
     rest = rest.ravel() - known @ (known.T @ rest.ravel())
     total = float(rest @ rest)
     shape = residual.shape
@@ -147,12 +158,12 @@ def _hidden_lengths(model: Model, slopes: np.ndarray, share: float) -> tuple[str
     """Return the places whose distance from the joint before may be wrong by a tenth without evidence: `slopes`
     `[n, 3 places]` are the derivatives of residuals that the fit does not explain, of which a `share` counts as
     independent."""
-    chosen = lengths.freed_places(model, True)
-    positions = lengths.positions(model, chosen)
+    chosen = leaves.chosen_places(model)
+    positions = place_positions(model, chosen)
     along = (slopes * positions).reshape(len(slopes), -1, 3).sum(axis=-1)
     evidence = share * np.sum((_LENGTH_ERROR * along) ** 2, axis=0)
     hidden = (evidence < LEAST_STATISTIC) & positions.reshape(-1, 3).any(axis=1)
-    return tuple(places.place_label(model, chosen[k]) for k in np.flatnonzero(hidden).tolist())
+    return tuple(leaves.place_label(model, chosen[k]) for k in np.flatnonzero(hidden).tolist())
 
 
 def _score(part: float, size: int, count: float) -> float:
@@ -167,16 +178,26 @@ def _structures(
     """Return the kinds of structure in the residuals, each at the joints that have it clearly, or else most of it, with
     their scores."""
     rest = rest.reshape(-1, fit.model.nv)
+    known = known.reshape(*rest.shape, -1)
     total, names = np.sum(rest**2, axis=0), fit.model.topology.dof_names
     recorded = samples.valid.sum(axis=0).tolist()
-    counts = [n * independent_share(x) - known.shape[1] / fit.model.nv for n, x in zip(recorded, rest.T, strict=True)]
+    counts = [n * independent_share(x) - known.shape[-1] / fit.model.nv for n, x in zip(recorded, rest.T, strict=True)]
     found: dict[str, list[tuple[float, ...]]] = {}
-    for x in structures(samples, rest, scale, known.reshape(*rest.shape, -1)):
-        count, part = counts[x.joint], x.part
-        if x.size and count > x.size + 1:
-            statistic = part / x.size / max(1 - part, 1e-12) * (count - x.size)
-            chance = float(f_distribution.sf(statistic, x.size, count - x.size))
-            found.setdefault(x.name, []).append((_score(part, x.size, count), part, statistic, chance, x.joint))
+    for name, j, columns in _structure_columns(samples):
+        Z = samples.low_passed(columns) * samples.valid[:, j, None] / scale[j]
+        Z = Z / np.maximum(np.linalg.norm(Z, axis=0), 1e-300)
+        C = known[:, j].T @ Z
+        # The columns less what the fit explains of them have these products with each other and with the residuals.
+        lengths, directions = np.linalg.eigh(Z.T @ Z - C.T @ C)
+        kept = lengths > 1e-6
+        weights = directions[:, kept] @ (directions[:, kept].T @ (Z.T @ rest[:, j]) / lengths[kept])
+        left = rest[:, j] - Z @ weights + known[:, j] @ (C @ weights)
+        part = max(1 - float(left @ left) / max(float(rest[:, j] @ rest[:, j]), 1e-300), 0.0)
+        size, count = int(kept.sum()), counts[j]
+        if size and count > size + 1:
+            statistic = part / size / max(1 - part, 1e-12) * (count - size)
+            chance = float(f_distribution.sf(statistic, size, count - size))
+            found.setdefault(name, []).append((_score(part, size, count), part, statistic, chance, j))
     out = []
     for name, joints in found.items():
         joints.sort(reverse=True)
@@ -219,13 +240,6 @@ def horizontal_axes(model: Model) -> np.ndarray:
     return np.stack([first, second / np.linalg.norm(second)])
 
 
-def _orthonormal(X: np.ndarray, fit: InverseDynamicsFit) -> tuple[np.ndarray, np.ndarray]:
-    """An orthonormal basis of the columns that the fit's base parameters have, and their numbers."""
-    independent = fit.base_parameters().independent
-    Q, _ = np.linalg.qr(X[:, independent] / np.maximum(np.linalg.norm(X[:, independent], axis=0), 1e-300))
-    return Q, independent
-
-
 def _most(fit: InverseDynamicsFit, decrease: np.ndarray) -> tuple[str, ...]:
     order = np.argsort(-decrease)
     share = np.cumsum(decrease[order]) / max(float(decrease.sum()), 1e-300)
@@ -242,19 +256,18 @@ def _columns(fit: InverseDynamicsFit, samples: Samples) -> Iterator[tuple[str, n
         return samples.on_drives(slice(None), x[..., None] * np.eye(model.nv))
 
     if not fit.layout.places:
-        chosen = lengths.freed_places(model, True)
-        yield "lengths", lengths.length_slopes(model, chosen, motion, samples.joints) / gain[:, None]
+        chosen = leaves.chosen_places(model)
+        yield "lengths", length_slopes(model, chosen, motion, samples.joints) / gain[:, None]
     axes = [("gravity", (slice(None),), e) for e in horizontal_axes(model)]
-    tilted = lengths.torque_slopes(model, axes, lambda x: frictionless_torque(x, *motion, samples.joints))
+    tilted = torque_slopes(model, axes, lambda x: frictionless_torque(x, *motion, samples.joints))
     yield "tilt", tilted / gain[:, None]
     fitted = {name: fit.effects.dofs(name, model) for name in ("gain", "torque_delay", "stribeck", "load", "spring")}
     law = Stribeck(1.0, 1.0, 0.1 * np.abs(v).max(axis=0) + 1e-12, np.asarray(model.friction_velocity, np.float64))
     (by_load,) = LoadProportional(1.0, samples.load, law.friction_velocity).columns(samples.u)
-    recordings = [dataclasses.replace(x, cutoff=None) for x in samples.recordings]
-    predicted = [fit.predict(x) for x in recordings]
-    rate = np.concatenate([np.gradient(tau, x.t, axis=0) for tau, x in zip(predicted, recordings, strict=True)])
+    predicted = np.concatenate([fit.predict(x) for x in samples.recordings])
+    rate = samples.on_recordings(lambda t, part: np.gradient(predicted[part], t, axis=0))
     candidates = {
-        "gain": ("gain", np.concatenate(predicted)),
+        "gain": ("gain", predicted),
         "torque_delay": ("torque delay", -rate),
         "load": ("load friction", by_load),
         "stribeck": ("Stribeck friction", law.columns(samples.u)[1]),
@@ -284,9 +297,46 @@ def _flexibility_slopes(model: Model, samples: Samples) -> np.ndarray:
         step = 1e-3 / max(float(np.abs(way).max()), 1e-300)
         ways = [way]
         for _ in range(2):
-            pairs = zip(samples.recordings, samples.starts, samples.starts[1:], strict=False)
-            ways.append(np.concatenate([np.gradient(ways[-1][a:b], x.t, axis=0) for x, a, b in pairs]))
+            ways.append(samples.on_recordings(lambda t, part, x=ways[-1]: np.gradient(x[part], t, axis=0)))
         ends = ([x + sign * step * y for x, y in zip(motion, ways, strict=True)] for sign in (1, -1))
         above, below = (frictionless_torque(model, q, v, a) for q, v, a in ends)
         out.append((above - below) / (2 * step))
     return np.stack(out, axis=-1)
+
+
+def _structure_columns(samples: Samples) -> Iterator[tuple[str, int, np.ndarray]]:
+    """Yield kinds, degrees of freedom, and columns `[samples, k]` of the joint's torque that describe the kind."""
+    model, v = samples.before, samples.u
+    _, sign = JointFriction(1.0, 1.0, samples.shape.friction_velocity).columns(v)
+    top = np.maximum(np.abs(v).max(axis=0), 1e-300)
+    v, a = v / top, samples.a / np.maximum(np.abs(samples.a).max(axis=0), 1e-300)
+    time = legendre.legvander(np.linspace(-1, 1, len(v)), 3)[:, 1:]
+    coordinates = dict(zip(*(x.tolist() for x in model.topology.scalar_coordinates[::-1]), strict=True))
+    for j in np.flatnonzero(samples.driven & (np.ptp(samples.u, axis=0) > 0)).tolist():
+        s, x, speed = sign[:, j, None], v[:, j, None], np.abs(v[:, j, None])
+        yield "time", j, np.concatenate([time, time[:, :2] * s, time[:, :2] * x], axis=1)
+        widths = [s * np.exp(-speed / w) for w in _VELOCITIES]
+        yield "velocity", j, np.concatenate([x * speed, speed, x**2, *widths], axis=1)
+        others = np.delete(np.arange(model.nv), j)
+        yield "other joints", j, np.concatenate([sign[:, others], v[:, others], a[:, others]], axis=1)
+        if j in coordinates:
+            q = samples.q[:, coordinates[j]]
+            width = max(float(np.ptp(q)), 1e-300)
+            powers = legendre.legvander(2 * (q - q.min()) / width - 1, 4)[:, 1:]
+            yield "position", j, np.concatenate([powers, powers[:, :2] * s], axis=1)
+            way = _way(samples, q)[:, None]
+            yield "direction", j, np.concatenate([s * np.exp(-way / (x * width)) for x in _WAYS], axis=1)
+
+
+def _way(samples: Samples, q: np.ndarray) -> np.ndarray:
+    """The distance `[n]` of positions from that of the last reversal in their recording, or from its start."""
+
+    def way(_: np.ndarray, part: slice) -> np.ndarray:
+        x = q[part]
+        forward = np.diff(x, prepend=x[0]) > 0
+        turned = np.flatnonzero(np.diff(forward, prepend=forward[0]))
+        last = np.zeros(len(x), int)
+        last[turned] = turned
+        return np.abs(x - x[np.maximum.accumulate(last)])
+
+    return samples.on_recordings(way)

@@ -15,22 +15,22 @@ from jaxdyn._waits import saying
 from jaxdyn.model import Model
 from jaxdyn.sysid.parameters import leaves
 from jaxdyn.sysid.recordings import Recordings
-from jaxdyn.sysid.torques._cross_validation import PRIOR_WEIGHTS, CandidateWeights, CrossValidation, choose_weight
 from jaxdyn.sysid.torques._effect_search import effect_shape, searched_range
 from jaxdyn.sysid.torques._effects import SEARCHED, JointEffects
 from jaxdyn.sysid.torques._fit_result import InverseDynamicsFit
-from jaxdyn.sysid.torques._layout import DELAYS, VELOCITIES, require_one_robot
-from jaxdyn.sysid.torques._physical_fit import (
-    Minimum,
-    Physical,
-    PhysicalProblem,
-    minimize,
-    posterior,
-    start_at,
+from jaxdyn.sysid.torques._fit_weights import (
+    PRIOR_WEIGHTS,
+    CandidateWeights,
+    CrossValidation,
+    Loss,
+    Reweighting,
+    choose_weight,
+    least_norm_solution,
 )
-from jaxdyn.sysid.torques._residual_noise import block_scores, score_factor
-from jaxdyn.sysid.torques._reweighting import Loss, Reweighting, TorqueFitState, least_norm_solution
-from jaxdyn.sysid.torques._torque_data import TorqueData
+from jaxdyn.sysid.torques._layout import DELAYS, VELOCITIES, Layout, require_one_robot
+from jaxdyn.sysid.torques._physical_fit import Physical, PhysicalMinimum, PhysicalProblem, minimize, posterior, start_at
+from jaxdyn.sysid.torques._recorded_motions import TorqueData
+from jaxdyn.sysid.torques._residual_noise import SlopeNoise
 from jaxdyn.sysid.torques._torque_model import EffectShape, Samples, require_known_lengths, with_parameters
 
 # A Gauss-Newton step of lengths is shortened down to the last part until the cost falls by the first part of what was
@@ -55,8 +55,6 @@ class Step(NamedTuple):
     cost: float
     expected_decrease: float
     """The decrease of the cost that the step promises."""
-    state: TorqueFitState
-    """Arrays to save, from which `fit_inverse_dynamics(..., state=...)` resumes the fit."""
 
 
 @naming_arguments
@@ -123,7 +121,7 @@ def ordinary_least_squares(
 @saying("fitting torques")
 def fit_inverse_dynamics(
     model: Model,
-    recordings: Recordings,
+    recordings: Recordings | Samples,
     *,
     joint_effects: JointEffects | None = None,
     friction_velocity: ArrayLike | None = None,
@@ -133,7 +131,6 @@ def fit_inverse_dynamics(
     rounds: int = 10,
     max_iterations: int = 200,
     report: Callable[[Step], None] | None = None,
-    state: TorqueFitState | None = None,
     shape: EffectShape | None = None,
 ) -> InverseDynamicsFit:
     """Identify a model whose every body is physical, by gradients, starting from the parameters of `model`.
@@ -162,8 +159,6 @@ def fit_inverse_dynamics(
       each part of the recordings from the other parts (`cross_validate`); `CandidateWeights` sets candidates and parts.
     - `max_iterations`: the largest number of steps in one round.
     - `report`: called at each step; exceptions that it raises, such as `KeyboardInterrupt`, end the fit.
-    - `state`: the `Step.state` of an earlier fit with the same arguments, to resume it with its searched velocities and
-      delays and its chosen prior weight.
     - `shape`: as in `ordinary_least_squares`.
 
     **Returns** an `InverseDynamicsFit`; check its `status`. **Raises** `ModelError` where the start is not physical
@@ -172,10 +167,10 @@ def fit_inverse_dynamics(
     _require_physical_start(model)
     require_positive_integer(rounds, "rounds", error=DataError)
     require_positive(effects_weight, "effects_weight", error=DataError)
-    samples, chosen = _samples(model, recordings, joint_effects, friction_velocity, state.shape if state else shape), ""
+    samples, chosen = _samples(model, recordings, joint_effects, friction_velocity, shape), ""
     if prior_weight == "cross-validated" or isinstance(prior_weight, CandidateWeights):
         candidates = prior_weight if isinstance(prior_weight, CandidateWeights) else CandidateWeights()
-        weight = state.prior_weight if state else choose_weight(samples, effects_weight, candidates).best
+        weight = choose_weight(samples, effects_weight, candidates).best
         chosen = f"; prior weight {weight:g} by {candidates.folds}-fold cross-validation"
         if weight in (min(candidates.weights), max(candidates.weights)):
             chosen += f", at the edge of the candidates {list(candidates.weights)}: the best may lie beyond"
@@ -183,34 +178,34 @@ def fit_inverse_dynamics(
         raise DataError(f"prior_weight is {prior_weight!r}; a positive number or 'cross-validated' is needed")
     else:
         weight = float(prior_weight)
-    refined = state.refined.astype(bool) if state else samples.searched
+    if samples.searched.any():
+        samples = samples.refining(samples.searched)
+    problem, weighting = start_at(model, samples, weight, effects_weight), Reweighting(samples, loss)
+    now = _Rounds(problem, weighting.data, problem.prior)
     while True:
-        if refined.any():
-            samples = samples.refining(refined)
-        problem = start_at(model, samples, weight, effects_weight)
-        first = TorqueFitState.first(samples, problem)
-        state = state or first
-        state.require_like(first, len(samples))
-        weighting, layout = Reweighting(samples, loss, state), samples.layout
-        most = rounds * (_NONLINEAR_ROUNDS if layout.nonlinear else 1)
-        problem, data, minimum, state, astray = _fit_rounds(problem, weighting, state, most, max_iterations, report)
+        most = rounds * (_NONLINEAR_ROUNDS if samples.layout.nonlinear else 1)
+        now, minimum, astray = _fit_rounds(now, weighting, most, max_iterations, report)
         if not astray.any():
             break
-        refined = refined & ~astray
-        samples = samples.refining(refined)
-        state = state.refining(samples, layout)
+        before, samples = samples.layout, samples.refining(samples.refined & ~astray)
+        weighting = Reweighting(samples, loss, weighting)
+        now = now._replace(
+            problem=start_at(model, samples, weight, effects_weight), point=_held(now.point, before, samples.layout)
+        )
+        if now.number > 1:
+            weighting.linearize(now.point.parameters())
     gain = samples.layout.drive_gains(minimum.point.scale)
-    reference, tangent, precision_factor, prior_factor = posterior(problem, minimum.point)
+    reference, tangent, precision_factor, prior_factor = posterior(now.problem, minimum.point)
     return _fit_result(
         weighting,
-        data,
+        now.data,
         minimum.point.parameters(),
         gain,
         minimum.status,
         f"{samples.layout.size} parameters{chosen}",
         cost=minimum.cost,
-        iterations=state.iterations,
-        rounds=state.round,
+        iterations=now.iterations,
+        rounds=now.number,
         reference=reference,
         tangent=tangent,
         precision_factor=precision_factor,
@@ -248,51 +243,63 @@ def _samples(
 ) -> Samples:
     effects = effects or JointEffects()
     if shape is None:
+        # The search and the fit share the columns of the bodies.
+        recordings = Samples(model, recordings, JointEffects(), EffectShape.default(np.ones(model.nv)))
         shape = effect_shape(model, recordings, effects, friction_velocity)
     return Samples(model, recordings, effects, shape)
 
 
+class _Rounds(NamedTuple):
+    """The progress of a fit: the number of its round, and where that begins."""
+
+    problem: PhysicalProblem
+    data: TorqueData
+    point: Physical
+    number: int = 1
+    iterations: int = 0
+    """The number of steps in the rounds before."""
+
+
 def _fit_rounds(
-    problem: PhysicalProblem,
-    weighting: Reweighting,
-    state: TorqueFitState,
-    rounds: int,
-    max_iterations: int,
-    report: Callable[[Step], None] | None,
-) -> tuple[PhysicalProblem, TorqueData, Minimum, TorqueFitState, np.ndarray]:
-    """Alternate between the parameters for fixed weights and the weights for fixed parameters, from `state`. Also
-    returns which velocities and delays `[4, nv]` went astray, before the rounds have ended: these can only be held."""
+    now: _Rounds, weighting: Reweighting, rounds: int, max_iterations: int, report: Callable[[Step], None] | None
+) -> tuple[_Rounds, PhysicalMinimum, np.ndarray]:
+    """Alternate between the parameters for fixed weights and the weights for fixed parameters. Also returns which
+    velocities and delays `[4, nv]` went astray, before the rounds have ended: these can only be held."""
     samples, layout = weighting.samples, weighting.samples.layout
+
+    def report_step(*step) -> None:
+        if report is not None:
+            report(Step(now.number, *step))
+
     while True:
         data = weighting.data
-        problem = problem.with_data(data, weighting.sigma, layout)
-        state = state._replace(sigma=weighting.sigma, weights=weighting.weights)
-
-        def report_step(step: int, cost: float, expected: float, point, start: TorqueFitState = state) -> None:
-            if report is not None:
-                report(Step(start.round, step, cost, expected, start._replace(step=step, point=point)))
-
-        minimum, left = minimize(problem, state.point, max_iterations, report_step, state.step), 0.0
+        problem = now.problem.with_data(data, weighting.sigma, layout)
+        minimum, left = minimize(problem, now.point, max_iterations, report_step), 0.0
         if layout.nonlinear and minimum.status != Status.DIVERGED:
             astray = _astray(samples, minimum.point.parameters())
             if not astray.any():
-                minimum, left, falls = _shortened(problem, weighting, state.point, minimum)
-                astray = samples.refined & (not falls or state.round > _ROUNDS_OF_SEARCH)
+                minimum, left, falls = _shortened(problem, weighting, now.point, minimum)
+                astray = samples.refined & (not falls or now.number > _ROUNDS_OF_SEARCH)
             if astray.any():
-                return problem, data, minimum, state._replace(step=1), astray
-        state = state._replace(step=1, iterations=state.iterations + minimum.steps, point=minimum.point)
+                return now, minimum, astray
+        now = _Rounds(problem, data, minimum.point, now.number, now.iterations + minimum.steps)
         if minimum.status != Status.DIVERGED:
-            parameters = minimum.point.parameters()
-            weighting.update(parameters, layout.drive_gains(minimum.point.scale))
+            weighting.update(minimum.point.parameters(), layout.drive_gains(minimum.point.scale))
             weighting.settled &= left < _STEP_LEFT
-            state = state._replace(previous=parameters)
-        if minimum.status == Status.DIVERGED or weighting.settled or state.round >= rounds:
+        if minimum.status == Status.DIVERGED or weighting.settled or now.number >= rounds:
             if layout.nonlinear:
                 # What the result says of itself holds where it is.
                 data = weighting.data
-                problem = problem.with_data(data, weighting.sigma, layout)
-            return problem, data, minimum, state, np.zeros_like(samples.refined)
-        state = state._replace(round=state.round + 1)
+                now = now._replace(problem=problem.with_data(data, weighting.sigma, layout), data=data)
+            return now, minimum, np.zeros_like(samples.refined)
+        now = now._replace(number=now.number + 1)
+
+
+def _held(point: Physical, before: Layout, layout: Layout) -> Physical:
+    """Return a point with the velocities and delays of the layout `before` that are also in another one."""
+    kept = np.array([x in layout.joints for x in before.joints] + 3 * len(before.places) * [True])
+    positive, offset = np.split(kept, [before.positive])
+    return point._replace(positive=point.positive[positive], offset=point.offset[offset])
 
 
 def _astray(samples: Samples, parameters: np.ndarray) -> np.ndarray:
@@ -309,8 +316,8 @@ def _astray(samples: Samples, parameters: np.ndarray) -> np.ndarray:
 
 
 def _shortened(
-    problem: PhysicalProblem, weighting: Reweighting, start: Physical, minimum: Minimum
-) -> tuple[Minimum, float, bool]:
+    problem: PhysicalProblem, weighting: Reweighting, start: Physical, minimum: PhysicalMinimum
+) -> tuple[PhysicalMinimum, float, bool]:
     """The minimum for the columns at `start`, or the half, quarter or eighth of the way to it, so that the cost with
     the columns of its own parameters falls by a part of what was promised; what was promised; and whether it fell."""
     layout, before = weighting.samples.layout, problem.cost(start)
@@ -371,8 +378,8 @@ def _fit_result(
         **fields,
     )
     residual = samples.residuals(parameters, gain)
-    noise = (samples, residual, weighting.sigma, gain, fit.covariance_root(), weighting.weights)
-    return dataclasses.replace(fit, score_factor=score_factor(*noise), block_scores=block_scores(*noise))
+    noise = SlopeNoise(samples, residual, weighting.sigma, gain, fit.covariance_root(), weighting.weights)
+    return dataclasses.replace(fit, score_factor=noise.by_spectra(), block_scores=noise.by_blocks())
 
 
 def _require_physical_start(model: Model) -> None:

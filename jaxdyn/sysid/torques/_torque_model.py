@@ -16,8 +16,7 @@ from jaxdyn._errors import DataError
 from jaxdyn.algorithms import spring_torque, torque_regressor
 from jaxdyn.friction import FrictionSum, LoadProportional, Stribeck, Viscous
 from jaxdyn.model import Model
-from jaxdyn.sysid.recordings import as_recordings, signals
-from jaxdyn.sysid.torques import _lengths as lengths
+from jaxdyn.sysid.recordings import Recording, Recordings, as_recordings, signals
 from jaxdyn.sysid.torques._effects import (
     SEARCHED,
     JointEffects,
@@ -27,23 +26,34 @@ from jaxdyn.sysid.torques._effects import (
     on_driven_joints,
     require_no_redundant_drives,
 )
-from jaxdyn.sysid.torques._layout import DELAYS, POSITIVE, VELOCITIES, Layout
+from jaxdyn.sysid.torques._layout import (
+    DELAYS,
+    POSITIVE,
+    VELOCITIES,
+    Layout,
+    length_slopes,
+    motion_of,
+    place_positions,
+    with_positions,
+)
 from jaxdyn.sysid.torques._recorded_motions import (
+    TorqueData,
     alike_blocks,
     clipped_torques,
     driven_joints,
     is_unclipped,
     low_pass_of,
     motion_arrays,
+    triangular_factors,
 )
 from jaxdyn.sysid.torques._recorded_motions import consecutive_blocks as consecutive_blocks
-from jaxdyn.sysid.torques._torque_data import TorqueData, triangular_factors
 
 _CHUNK = 4096
 # The step, as a part, of differences by the velocities of friction.
 _STEP = 1e-4
 # A regressor of at most this many bytes is kept between passes over the samples; a larger one is recomputed.
 _KEPT = 2**28
+_torque_regressor = eqx.filter_jit(torque_regressor)
 
 
 class EffectShape(NamedTuple):
@@ -67,15 +77,14 @@ class Samples:
     def __init__(
         self,
         model: Model,
-        recordings,
+        recordings: Recordings | Samples,
         effects: JointEffects,
         shape: EffectShape,
         refined: np.ndarray | None = None,
-        like: Samples | None = None,
     ):
-        """`like`: samples of the same recordings, and of a model with the same lengths and gravity, that share their
-        motion and the columns of the bodies."""
-        self.recordings = as_recordings(recordings)
+        """In the place of recordings, other samples of them share their motion and the columns of the bodies: those of
+        a model with the same lengths and gravity."""
+        self.recordings = recordings_of(recordings)
         self.joints = driven_joints(model, self.recordings)
         """The joints that drive a robot with closed loops; None for a tree, where all do."""
         self.driven = np.full(model.nv, True)
@@ -89,14 +98,14 @@ class Samples:
         self.refined = np.zeros((len(SEARCHED), model.nv), bool) if refined is None else refined
         """`[4, nv]` of bool: which numbers of the shape are parameters."""
         self.layout = Layout.of(model, effects, refined)
-        if like is None:
+        if isinstance(recordings, Samples):
+            self._recorded, self._body_columns = recordings._recorded, recordings._shared_body_columns
+            self._clipped = recordings._clipped
+        else:
             motions = [motion_arrays(model, x) for x in self.recordings]
             self._recorded = [np.concatenate(x) for x in zip(*motions, strict=True)]
             self._clipped = np.concatenate([clipped_torques(model, x) for x in self.recordings])
             self._body_columns: list[np.ndarray] = []
-        else:
-            self._recorded, self._body_columns = like._recorded, like._shared_body_columns
-            self._clipped = like._clipped
         self.q, self.v, self.a, self.measured = self._recorded
         self._shared_body_columns = self._body_columns
         if self.joints is not None:
@@ -108,7 +117,7 @@ class Samples:
         self._take_delays()
         self.load = np.abs(self.tau)
         """`[n, nv]`: the transmitted torque that friction may grow with; at first the measured torque."""
-        self._linearized, self._values, self._transmitted = model, None, self.tau
+        self._linearized, self._values, self.transmitted = model, None, self.tau
         self._slopes = self._friction_slopes()
         size = np.sqrt(np.mean(self.tau**2, axis=0))
         if not size.max() > 0:
@@ -128,47 +137,53 @@ class Samples:
 
     def refining(self, refined: np.ndarray) -> Samples:
         """The same samples with the numbers of the shape that are `refined` `[4, nv]` among the parameters."""
-        return Samples(self.before, self.recordings, self.effects, self.shape, refined, like=self)
+        return Samples(self.before, self, self.effects, self.shape, refined)
 
     def linearize(self, model: Model, values: JointEffectValues | None = None) -> None:
         """Let load friction grow with the torques that `model` transmits in these motions, and take the derivatives by
         lengths there, and those by velocities of friction and by delays at the values."""
         if self.layout.places:
             self._linearized, places = model, self.layout.places
-            self.model = lengths.with_positions(self.before, places, lengths.positions(model, places))
-            motion = lengths.motion_of(self.model, (self.q, self.v, self.a), self.joints)
+            self.model = with_positions(self.before, places, place_positions(model, places))
+            motion = motion_of(self.model, (self.q, self.v, self.a), self.joints)
             self.q, self.v, self.a = (np.asarray(x, np.float64) for x in motion)
             self._body_columns = []
-        if values is not None and (self.layout.velocities or self.layout.delays):
+        if values is not None and self.layout.dofs(*VELOCITIES, *DELAYS):
             w = np.asarray(model.friction_velocity, np.float64)
             self.shape = EffectShape(w, values.stribeck_velocity, values.friction_delay, values.torque_delay)
             self._linearized, self._values = model, values
         if self.layout.nonlinear:
             self._take_delays()
-        self._transmitted = frictionless_torque(model, self.q, self.v, self.a, self.joints)
-        self.load, self._chunks = np.abs(self._transmitted), []
+        self.take_transmitted(frictionless_torque(model, *self.motion, self.joints))
+
+    @property
+    def motion(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        return self.q, self.v, self.a
+
+    def take_transmitted(self, torque: np.ndarray) -> None:
+        """Let load friction grow with these torques `[n, nv]`."""
+        self.transmitted, self.load, self._chunks = torque, np.abs(torque), []
         self._slopes = self._friction_slopes()
 
     def _take_delays(self) -> None:
         """Shift the velocities that friction feels, and the measured torques."""
-        self.u = self._on_recordings(lambda t, x: delay_signal(t, self.v[x], self.a[x], self.shape.friction_delay))
+        self.u = self.on_recordings(lambda t, x: delay_signal(t, self.v[x], self.a[x], self.shape.friction_delay))
         # The torque of the motion at t is recorded at t + delay, unless the recording ends before.
         delay = self.shape.torque_delay
-        self.tau = self._on_recordings(lambda t, x: delay_signal(t, self.measured[x], None, -delay))
+        self.tau = self.on_recordings(lambda t, x: delay_signal(t, self.measured[x], None, -delay))
         self.valid = self.valid_at(delay)
         """`[len(self), nv]`: whether the torque of all samples of an equation was recorded, without a limit."""
 
     def valid_at(self, delay: np.ndarray) -> np.ndarray:
         """`valid` for torques that are recorded later than the motion by a delay `[nv]`, s."""
-        clipped = self._on_recordings(lambda t, x: delay_signal(t, self._clipped[x], None, -delay))
-        parts = [slice(*x) for x in itertools.pairwise(self.starts)]
+        clipped = self.on_recordings(lambda t, x: delay_signal(t, self._clipped[x], None, -delay))
+        parts = zip(self.recordings, self.filters, itertools.pairwise(self.starts), strict=True)
         each = [
-            (f.ends(x.t)[:, None] + delay <= x.t[-1]) & is_unclipped(clipped[part], f)
-            for f, x, part in zip(self.filters, self.recordings, parts, strict=True)
+            (f.ends(x.t)[:, None] + delay <= x.t[-1]) & is_unclipped(clipped[slice(*part)], f) for x, f, part in parts
         ]
         return np.concatenate(each)
 
-    def _on_recordings(self, signal: Callable[[np.ndarray, slice], np.ndarray]) -> np.ndarray:
+    def on_recordings(self, signal: Callable[[np.ndarray, slice], np.ndarray]) -> np.ndarray:
         """The values `[n, ...]` of `signal(times, samples)` of all recordings."""
         parts = [slice(*x) for x in itertools.pairwise(self.starts)]
         return np.concatenate([signal(x.t, part) for x, part in zip(self.recordings, parts, strict=True)])
@@ -182,45 +197,41 @@ class Samples:
         damping, coulomb = (np.asarray(x, np.float64) for x in (self._linearized.damping, self._linearized.friction))
 
         def friction(w: np.ndarray, v_s: np.ndarray) -> FrictionSum:
-            by_load = LoadProportional(values.load, self._transmitted, w)
+            by_load = LoadProportional(values.load, self.transmitted, w)
             return FrictionSum(Viscous(damping), Stribeck(coulomb, values.static, v_s, w), by_load)
 
         def slope(at: Callable[[float], FrictionSum]) -> np.ndarray:
             return (at(_STEP).torque(u) - at(-_STEP).torque(u)) / (2 * _STEP)
 
         law = friction(w, v_s)
-        torque = self._transmitted + law.torque(u)
-        rates = self._on_recordings(lambda t, x: delay_signal(t, self.a[x], None, self.shape.friction_delay))
+        torque = self.transmitted + law.torque(u)
+        rates = self.on_recordings(lambda t, x: delay_signal(t, self.a[x], None, self.shape.friction_delay))
         return {
             "friction velocity": slope(lambda x: friction(w * (1 + x), v_s)) / w,
             "Stribeck velocity": slope(lambda x: friction(w, v_s * (1 + x))) / v_s,
             "friction delay": -law.slope(u) * rates,
-            "torque delay": -self._on_recordings(lambda t, x: np.gradient(torque[x], t, axis=0)),
+            "torque delay": -self.on_recordings(lambda t, x: np.gradient(torque[x], t, axis=0)),
         }
 
-    def _joint_columns(self, samples: np.ndarray) -> np.ndarray:
+    def joint_columns(self, samples: np.ndarray) -> np.ndarray:
         """The columns `[n, nv, P - 10 nb + 2]` after those of the bodies, at samples: of the effects, the known torque
         and the measured one."""
         layout, model, shape = self.layout, self.model, self.shape
-        linear, n = layout.linear_part, len(samples)
-        motion = (x[samples] for x in (self.q, self.a, self.u, self.load))
-        terms = np.stack(effect_terms(model, tuple(motion), shape, linear))
-        kinds, dofs = np.array(linear.positive, int).reshape(-1, 2).T
+        motion = tuple(x[samples] for x in (self.q, self.a, self.u, self.load))
+        terms = dict(zip(POSITIVE, effect_terms(model, motion, shape, layout), strict=False))
         known = self._known_springs(samples)
-        for leaf, x, kind in zip((model.armature, model.damping, model.friction), terms, range(3), strict=False):
-            fixed = np.setdiff1d(np.arange(layout.nv), dofs[kinds == kind])
-            known[:, fixed] += np.asarray(leaf, np.float64)[fixed] * x[:, fixed]
-        nonlinear = [(POSITIVE[k], j) for k, j in layout.velocities], [(DELAYS[k], j) for k, j in layout.delays]
-        slopes = [[(self._slopes[kind][samples, j], j) for kind, j in chosen] for chosen in nonlinear]
+        for kind, leaf in effect_leaves(model).items():
+            fixed = np.setdiff1d(np.arange(layout.nv), layout.dofs(kind))
+            known[:, fixed] += leaf[fixed] * terms[kind][:, fixed]
         # Slopes are about the values that the samples were linearized at.
         about = dict(zip((*VELOCITIES, *DELAYS), shape, strict=True))
-        for x, (kind, j) in zip(itertools.chain(*slopes), itertools.chain(*nonlinear), strict=True):
-            known[:, j] -= x[0] * about[kind][j]
-        offsets = [(np.ones(n), j) for j in layout.offsets]
-        columns = [*zip(terms[kinds, :, dofs], dofs, strict=True), *slopes[0], *offsets, *slopes[1]]
-        out = np.zeros((n, layout.nv, len(columns) + 2))
-        for k, (x, j) in enumerate(columns):
-            out[:, j, k] = x
+        out = np.zeros((len(samples), layout.nv, len(layout.joints) + 2))
+        for k, (kind, j) in enumerate(layout.joints):
+            if kind in about:
+                out[:, j, k] = self._slopes[kind][samples, j]
+                known[:, j] -= out[:, j, k] * about[kind][j]
+            else:
+                out[:, j, k] = 1.0 if kind == "offset" else terms[kind][:, j]
         out[..., -2], out[..., -1] = known, self.tau[samples]
         out = self.on_drives(samples, out)
         return self._with_length_columns(samples, out) if layout.places else out
@@ -235,26 +246,27 @@ class Samples:
         return np.array(spring_torque(model, jnp.asarray(self.q[samples])), np.float64)
 
     def _with_length_columns(self, samples: np.ndarray, columns: np.ndarray) -> np.ndarray:
-        """`_joint_columns` with those of the positions, and the known torque for the positions that they are about."""
+        """`joint_columns` with those of the positions, and the known torque for the positions that they are about."""
         places = self.layout.places
         motion = (self.q[samples], self.v[samples], self.a[samples])
-        slopes = lengths.length_slopes(self._linearized, places, motion, self.joints)
-        known = columns[..., -2] - slopes @ lengths.positions(self.model, places)
+        slopes = length_slopes(self._linearized, places, motion, self.joints)
+        known = columns[..., -2] - slopes @ place_positions(self.model, places)
         return np.concatenate([columns[..., :-2], slopes, known[..., None], columns[..., -1:]], axis=-1)
 
-    def _regressor(self, samples: np.ndarray) -> np.ndarray:
+    def regressor(self, samples: np.ndarray) -> np.ndarray:
         """The columns `[n, nv, 10 nb]` of the bodies at samples."""
         motion = (jnp.asarray(x[samples]) for x in (self.q, self.v, self.a))
-        return self.on_drives(samples, np.asarray(body_columns(self.model, *motion), np.float64))
+        return self.on_drives(samples, np.asarray(_torque_regressor(self.model, *motion), np.float64))
 
-    def _low_passed_regressor(self, part: int, samples: np.ndarray, low_pass: signals.Decimation) -> np.ndarray:
-        """The same after the low pass, for the samples of this number among `_parts`."""
-        if part < len(self._body_columns):
-            return self._body_columns[part]
-        out = low_pass.apply(self._regressor(samples))
-        if len(self) * self.layout.nv * 10 * self.layout.nb * 8 <= _KEPT:
-            self._body_columns.append(out)
-        return out
+    def low_passed_columns(self, part: int, samples: np.ndarray, low_pass: signals.Decimation) -> np.ndarray:
+        """All columns after the low pass, for the samples of this number among `_parts`."""
+        if part >= len(self._body_columns):
+            bodies = low_pass.apply(self.regressor(samples))
+            if len(self) * self.layout.nv * 10 * self.layout.nb * 8 <= _KEPT:
+                self._body_columns.append(bodies)
+        else:
+            bodies = self._body_columns[part]
+        return np.concatenate([bodies, low_pass.apply(self.joint_columns(samples))], axis=-1)
 
     def on_drives(self, samples: np.ndarray | slice, torques: np.ndarray) -> np.ndarray:
         """Torques `[n, nv, k]` of all joints at samples as those of the drives that do the same."""
@@ -265,22 +277,14 @@ class Samples:
         parts = zip(self.filters, self.starts, self.starts[1:], strict=False)
         return np.concatenate([f.apply(x[start:stop]) for f, start, stop in parts])
 
-    def chunks(
-        self, added: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None
-    ) -> Iterator[tuple[slice, np.ndarray]]:
-        """Yield rows and their `[rows, nv, P + 2]`: columns `Y`, known torque, measured torque; 0 where not valid.
-        `added(samples, B)` returns what to add to the columns `B` of samples, before the low pass."""
-        keep = added is None and len(self) * self.layout.nv * (self.layout.size + 2) * 8 <= _KEPT
+    def chunks(self) -> Iterator[tuple[slice, np.ndarray]]:
+        """Yield rows and their `[rows, nv, P + 2]`: columns `Y`, known torque, measured torque; 0 where not valid."""
+        keep = len(self) * self.layout.nv * (self.layout.size + 2) * 8 <= _KEPT
         for k, (rows, samples, low_pass) in enumerate(self._parts()):
-            if added is None and k < len(self._chunks):
+            if k < len(self._chunks):
                 yield rows, self._chunks[k]
                 continue
-            if added is None:
-                parts = self._low_passed_regressor(k, samples, low_pass), low_pass.apply(self._joint_columns(samples))
-                B = np.concatenate(parts, axis=-1)
-            else:
-                B = np.concatenate([self._regressor(samples), self._joint_columns(samples)], axis=-1)
-                B = low_pass.apply(B + self.on_drives(samples, added(samples, B)))
+            B = self.low_passed_columns(k, samples, low_pass)
             B = B[: rows.stop - rows.start] * self.valid[rows][..., None]
             if keep:
                 self._chunks.append(B)
@@ -315,12 +319,13 @@ class Samples:
         counts = self.valid * (1.0 if weights is None else weights)
         out = []
         for group in range(int(groups.max()) + 1):
-            factors = np.zeros((self.layout.nv, 0, self.layout.size + 2))
+            factors = np.zeros((self.layout.nv, 0, 0))
             for rows, B in self.chunks():
                 mine = groups[rows] == group
                 if mine.any():
-                    block = B[mine] * np.sqrt(counts[rows][mine])[..., None]
-                    factors = triangular_factors(np.concatenate([factors, block.swapaxes(0, 1)], axis=1))
+                    block = (B[mine] * np.sqrt(counts[rows][mine])[..., None]).swapaxes(0, 1)
+                    factors = factors.reshape(len(block), -1, block.shape[-1])
+                    factors = triangular_factors(np.concatenate([factors, block], axis=1))
             out.append(TorqueData(factors, np.maximum(counts[groups == group].sum(axis=0), 1.0)))
         return out
 
@@ -330,22 +335,18 @@ class Samples:
         return np.concatenate([B[..., :-1] @ p / gain - B[..., -1] for _, B in self.chunks()])
 
 
-@eqx.filter_jit
-def body_columns(model: Model, q: jax.Array, v: jax.Array, a: jax.Array) -> jax.Array:
-    """`torque_regressor`, compiled."""
-    return torque_regressor(model, q, v, a)
+def recordings_of(recordings: Recordings | Samples) -> tuple[Recording, ...]:
+    return recordings.recordings if isinstance(recordings, Samples) else as_recordings(recordings)
 
 
 def torque_columns(model: Model, motion: tuple[jax.Array, ...], shape: EffectShape, layout: Layout) -> jax.Array:
     """The derivative `[*batch, nv, P]` of the torque with respect to the parameters in which it is linear, in a motion
     `q, v, a` without delays, with transmitted torques `load`."""
     q, v, a, load = motion
-    terms = jnp.stack(effect_terms(model, (q, a, v, load), shape, layout))
-    kinds, dofs = np.array(layout.positive, int).reshape(-1, 2).T
-    offsets = np.array(layout.offsets, int)
-    values = jnp.concatenate([terms[kinds, ..., dofs], jnp.ones((len(offsets), *v.shape[:-1]), v.dtype)])
-    joints = np.concatenate([dofs, offsets])
-    effects = jnp.moveaxis(values, 0, -1)[..., None, :] * (joints == np.arange(model.nv)[:, None])
+    terms = jnp.stack([*effect_terms(model, (q, a, v, load), shape, layout), jnp.ones_like(v)])
+    order = (*(x for x in POSITIVE if x not in VELOCITIES), "offset")
+    kinds, dofs = np.array([(order.index(kind), j) for kind, j in layout.joints], int).reshape(-1, 2).T
+    effects = jnp.moveaxis(terms[kinds, ..., dofs], 0, -1)[..., None, :] * (dofs == np.arange(model.nv)[:, None])
     Y = torque_regressor(model, q, v, a)
     return jnp.concatenate([Y, effects.astype(Y.dtype)], axis=-1)
 
@@ -355,7 +356,7 @@ def effect_terms(model: Model, motion: tuple[Any, ...], shape: EffectShape, layo
     `POSITIVE`, in a motion `q, a, u, load`; NumPy's or JAX's, as the motion is."""
     q, a, u, load = motion
     stribeck = np.zeros(model.nv)
-    stribeck[[j for k, j in layout.positive if POSITIVE[k] == "static"]] = 1
+    stribeck[layout.dofs("static")] = 1
     springs = np.maximum(np.array(layout.springs), 0)
     displacement = q[..., springs]
     if model.spring_reference is not None:
@@ -377,7 +378,7 @@ def with_parameters(samples: Samples, parameters: np.ndarray, gain: np.ndarray) 
     """The model of the samples with the leaves that parameters `[P]` name, and the values that no leaf holds."""
     model, layout = samples.before, samples.layout
     if layout.places:
-        model = lengths.with_positions(model, layout.places, layout.positions(parameters))
+        model = with_positions(model, layout.places, layout.positions(parameters))
     joints = layout.joint_values(parameters)
     found = [joints[x] for x in (*VELOCITIES, *DELAYS)]
     shape = EffectShape(*(np.where(np.isnan(x), old, x) for x, old in zip(found, samples.shape, strict=True)))

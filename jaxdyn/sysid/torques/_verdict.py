@@ -13,8 +13,7 @@ from jaxdyn.sysid.torques._base_parameters import BaseParameters
 from jaxdyn.sysid.torques._effects import SEARCHED, frictionless_torque
 from jaxdyn.sysid.torques._fit_result import InverseDynamicsFit
 from jaxdyn.sysid.torques._layout import DELAYS, INERTIAL_NAMES, VELOCITIES
-from jaxdyn.sysid.torques._residual_causes import LEAST_PART, Cause
-from jaxdyn.sysid.torques._structure import STRUCTURES
+from jaxdyn.sysid.torques._residual_causes import LEAST_PART, STRUCTURES, Cause
 
 # A link is on the edge of what is physical if its mass spreads along one axis by less than this part of another.
 _FLAT = 0.05
@@ -117,10 +116,11 @@ def _is_flat(parameters: np.ndarray) -> list[bool]:
 
 def _determined(fit: InverseDynamicsFit) -> list[str]:
     base, intervals = fit.base_parameters(), fit.intervals()
+    weak = int((fit.intervals(base).prior_share > _BY_PRIOR).sum())
     by_prior = fit.decided_by_start(_BY_PRIOR)
     out = [
         f"The torques of these motions depend on {base.rank} combinations of the {len(base.names)} parameters"
-        f"{_weakly_determined(fit, base)}."
+        + (f", of {weak} of which the data say hardly more than the start." if weak else ".")
     ]
     if by_prior:
         out.append(
@@ -145,12 +145,6 @@ def _determined(fit: InverseDynamicsFit) -> list[str]:
     if far:
         out.append(f"Masses far from their start, with 95 % intervals: {'; '.join(far)}.")
     return out
-
-
-def _weakly_determined(fit: InverseDynamicsFit, base: BaseParameters) -> str:
-    """A clause with the number of combinations that the data determine hardly better than the start does."""
-    weak = int((fit.intervals(base).prior_share > _BY_PRIOR).sum())
-    return f", of {weak} of which the data say hardly more than the start" if weak else ""
 
 
 def _searched(fit: InverseDynamicsFit) -> list[str]:

@@ -1,6 +1,6 @@
 """Optimal control problems: dynamics, residuals, costs and constraints."""
 
-from jaxdyn.trajopt.problem._bounded_residuals import Constraint, bound_excess, join_constraints
+from jaxdyn.trajopt.problem._bounded_residuals import Constraint, bound_excess
 from jaxdyn.trajopt.problem._clearance import ClearanceResidual
 from jaxdyn.trajopt.problem._costs import (
     AbstractCost,
@@ -11,7 +11,6 @@ from jaxdyn.trajopt.problem._costs import (
     SmoothAbsCost,
     TimeVarying,
     function_of_displacement,
-    gauss_newton_expansion,
     hessian_blocks,
     quadratic_expansion,
     term_at_stage,
@@ -21,7 +20,6 @@ from jaxdyn.trajopt.problem._dynamics import (
     ContinuousDynamics,
     DiscreteDynamics,
     ModelDynamics,
-    with_disturbance,
 )
 from jaxdyn.trajopt.problem._guesses import Guess, interpolated_guess, resampled_guess, static_guess
 from jaxdyn.trajopt.problem._model_limits import JointResidual, effort_bounds, limit_constraints
@@ -48,4 +46,5 @@ from jaxdyn.trajopt.problem._wrapped_dynamics import (
     PreviousControlDynamics,
     StepLengthResidual,
     WrappedDynamics,
+    with_disturbance,
 )

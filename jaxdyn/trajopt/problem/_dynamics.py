@@ -20,7 +20,6 @@ from jaxdyn._errors import (
 )
 from jaxdyn._types import Array, ArrayLike, Float, float_leaf
 from jaxdyn.algorithms import aba
-from jaxdyn.contact import Contacts
 from jaxdyn.model import Model
 from jaxdyn.simulate import AbstractMemorylessActuator, State, coordinate_rate, step_derivatives
 from jaxdyn.simulate import step as model_step
@@ -167,7 +166,7 @@ class ModelDynamics(AbstractRobotDynamics):
     """A robot under torques that are held during each step: `x = [q, v]`, displacements `[dq, dv]` of length `2 nv`.
 
     Continuous joints differ by at most half a turn, so that whole turns of them neither cost nor violate anything.
-    Derivatives of steps are those of `jaxdyn.simulate.step_derivatives`.
+    Derivatives of steps are those of `jaxdyn.simulate.step_derivatives`. A robot with contacts has `WorldDynamics`.
     """
 
     model: Model
@@ -175,7 +174,6 @@ class ModelDynamics(AbstractRobotDynamics):
     t0: Float[Array, ""]
     actuation: Float[Array, "nv nu"] | AbstractMemorylessActuator | None
     f_ext: Float[Array, "*horizon nb 6"] | None
-    contacts: Contacts | None
     integrator: Integrator = eqx.field(static=True)
     substeps: int = eqx.field(static=True)
     nx: int = eqx.field(static=True)
@@ -194,10 +192,9 @@ class ModelDynamics(AbstractRobotDynamics):
         substeps: int = 1,
         t0: ArrayLike = 0.0,
         f_ext: Float[Array | np.ndarray, "*horizon nb 6"] | None = None,
-        contacts: Contacts | None = None,
     ):
         """
-        - `dt`: the step, s. `integrator`, `substeps` and `contacts` as in `jaxdyn.step`. The default is explicit in
+        - `dt`: the step, s. `integrator` and `substeps` as in `jaxdyn.step`. The default is explicit in
           friction: of 16 motions of the sample arm with Coulomb friction in its joints, `ddp` finds 9 with it, and 1
           with `"implicit_velocity"`.
         - `actuation`: the matrix `B` of `tau = B u` (`[nv, nu]`; a `Transmission`'s for named joints), or an actuator
@@ -212,7 +209,7 @@ class ModelDynamics(AbstractRobotDynamics):
         if not isinstance(model, Model):
             raise ModelError(f"the first argument must be a jaxdyn.Model, not {type(model).__name__}")
         self.model, self.dt, self.t0 = model, seconds(dt, "dt", model.dtype), seconds(t0, "t0", model.dtype)
-        self.integrator, self.substeps, self.contacts = integrator, substeps, contacts
+        self.integrator, self.substeps = integrator, substeps
         self.nx, self.ndx = model.nq + model.nv, 2 * model.nv
         self.f_ext = None if f_ext is None else jnp.asarray(f_ext, model.dtype)
         if self.f_ext is not None and (self.f_ext.ndim not in (2, 3) or self.f_ext.shape[-2:] != (model.nb, 6)):
@@ -239,7 +236,7 @@ class ModelDynamics(AbstractRobotDynamics):
         x, u = (jax.ShapeDtypeStruct((n,), model.dtype) for n in (self.nx, self.nu))
         # Raises errors of the integrator's name, of substeps and of an actuator's shapes here, not inside a solver.
         eqx.filter_eval_shape(lambda d, x, u: d.step(x, u, 0), self, x, u)
-        warn_of_long_step(model, self.dt, integrator, substeps, contacts)
+        warn_of_long_step(model, self.dt, integrator, substeps)
 
     def torque(self, x: Float[Array, "nx"], u: Float[Array, "nu"]) -> Float[Array, "nv"]:
         """The joints' torques under the control `u`."""
@@ -259,7 +256,6 @@ class ModelDynamics(AbstractRobotDynamics):
 
     def _step_options(self, k, after=None) -> dict[str, Any]:
         options = {"integrator": self.integrator, "substeps": self.substeps, "f_ext": self._wrenches(k)}
-        options |= {} if self.contacts is None else {"contacts": self.contacts}
         return options | ({} if after is None else {"after": self.split(after)})
 
     def step(self, x, u, k):
@@ -268,8 +264,6 @@ class ModelDynamics(AbstractRobotDynamics):
 
     def rate(self, x, u, t):
         del t
-        if self.contacts is not None:
-            raise ModelError("contacts act in steps and have no rate; use ddp")
         if self.f_ext is not None and self.f_ext.ndim == 3:
             raise ModelError("a rate needs an f_ext that is the same at all stages, [nb, 6]; use ddp for others")
         state = self.split(x)
@@ -383,57 +377,6 @@ class ContinuousDynamics(_FunctionDynamics):
 
     def rate(self, x, u, t):
         return self.call(x, u, t)
-
-
-class _DisturbedDynamics(AbstractDynamics):
-    """The dynamics `inner`, whose every step is displaced by `disturbance`."""
-
-    inner: AbstractDynamics
-    disturbance: Float[Array, "ndx"]
-    dt: Float[Array, ""]
-    t0: Float[Array, ""]
-    nx: int = eqx.field(static=True)
-    ndx: int = eqx.field(static=True)
-    nu: int = eqx.field(static=True)
-
-    euclidean = property(lambda self: self.inner.euclidean)
-    robot = property(lambda self: self.inner.robot)
-
-    def neutral(self):
-        return self.inner.neutral()
-
-    def integrate(self, x, dx):
-        return self.inner.integrate(x, dx)
-
-    def difference(self, x0, x1):
-        return self.inner.difference(x0, x1)
-
-    def integrate_jacobian(self, x, dx):
-        return self.inner.integrate_jacobian(x, dx)
-
-    def difference_jacobian(self, x0, x1):
-        return self.inner.difference_jacobian(x0, x1)
-
-    def displacement_rates(self, x):
-        return self.inner.displacement_rates(x)
-
-    def step(self, x, u, k):
-        return self.integrate(self.inner.step(x, u, k), self.disturbance)
-
-    def linearize(self, x, u, k, after):
-        if self.euclidean:
-            return self.inner.linearize(x, u, k, after - self.disturbance)
-        before = self.inner.step(x, u, k)
-        A, B = self.inner.linearize(x, u, k, before)
-        by_before = self.integrate_jacobian(before, self.disturbance)
-        return by_before @ A, by_before @ B
-
-
-def with_disturbance(dynamics: AbstractDynamics, disturbance: Float[Array, "ndx"]) -> AbstractDynamics:
-    """The dynamics with every step displaced by `disturbance`, the constant state disturbance that offset-free control
-    assumes (Pannocchia & Rawlings, Disturbance models for offset-free model-predictive control, AIChE J. 2003)."""
-    same: dict[str, Any] = {name: getattr(dynamics, name) for name in ("dt", "t0", "nx", "ndx", "nu")}
-    return _DisturbedDynamics(inner=dynamics, disturbance=disturbance, **same)
 
 
 def seconds(x, name: str, dtype=None) -> Array:

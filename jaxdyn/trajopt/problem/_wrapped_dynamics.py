@@ -1,4 +1,5 @@
-"""Dynamics around other dynamics: with the control before in the state, and with the length of steps as a control."""
+"""Dynamics around other dynamics: displaced by a disturbance, with the control before in the state, and with the length
+of steps as a control."""
 
 import abc
 from typing import Any
@@ -20,9 +21,8 @@ from jaxdyn.trajopt.problem._dynamics import AbstractDynamics
 from jaxdyn.trajopt.problem._residuals import AbstractResidual, Linear
 
 
-class WrappedDynamics(AbstractDynamics):
-    """Dynamics around other dynamics, whose state comes first in the state and whose control comes first in the
-    control."""
+class DynamicsAround(AbstractDynamics):
+    """Dynamics around other dynamics, with their manifold and times."""
 
     inner: eqx.AbstractVar[AbstractDynamics]
 
@@ -75,6 +75,35 @@ class WrappedDynamics(AbstractDynamics):
 
     def require_horizon(self, horizon):
         self.inner.require_horizon(horizon)
+
+
+class _DisturbedDynamics(DynamicsAround):
+    """The dynamics `inner`, whose every step is displaced by `disturbance`."""
+
+    inner: AbstractDynamics
+    disturbance: Float[Array, "ndx"]
+
+    def step(self, x, u, k):
+        return self.integrate(self.inner.step(x, u, k), self.disturbance)
+
+    def linearize(self, x, u, k, after):
+        if self.euclidean:
+            return self.inner.linearize(x, u, k, after - self.disturbance)
+        before = self.inner.step(x, u, k)
+        A, B = self.inner.linearize(x, u, k, before)
+        by_before = self.integrate_jacobian(before, self.disturbance)
+        return by_before @ A, by_before @ B
+
+
+def with_disturbance(dynamics: AbstractDynamics, disturbance: Float[Array, "ndx"]) -> AbstractDynamics:
+    """The dynamics with every step displaced by `disturbance`, the constant state disturbance that offset-free control
+    assumes (Pannocchia & Rawlings, Disturbance models for offset-free model-predictive control, AIChE J. 2003)."""
+    return _DisturbedDynamics(dynamics, disturbance)
+
+
+class WrappedDynamics(DynamicsAround):
+    """Dynamics around other dynamics, whose state comes first in the state and whose control comes first in the
+    control."""
 
     @abc.abstractmethod
     def inner_at(self, u: Float[Array, "nu"] | None, k) -> AbstractDynamics:

@@ -49,7 +49,9 @@ def real_numbers(value: Any, what: str) -> np.ndarray:
             pass
         kind = f"has the type {array.dtype}" if hasattr(value, "dtype") else f"is {_kind(value)}"
         raise DataError(f"{what} {kind}; {_NEEDED}")
-    wrong = next((x for x in array.ravel() if not (x is None or _is_real(x))), None)
+    other = bool | np.bool_ | np.timedelta64
+    wrong = (x for x in array.ravel() if x is not None and (not isinstance(x, numbers.Real) or isinstance(x, other)))
+    wrong = next(wrong, None)
     if wrong is not None:
         raise DataError(f"{what} has an element of type {type(wrong).__name__} ({wrong!s:.40}); {_NEEDED}")
     return array.astype(np.float64)
@@ -60,10 +62,6 @@ def _kind(value: Any) -> str:
     while isinstance(value, list | tuple) and value:
         value = value[0]
     return type(value).__name__
-
-
-def _is_real(x: Any) -> bool:
-    return isinstance(x, numbers.Real) and not isinstance(x, bool | np.bool_ | np.timedelta64)
 
 
 def require_rows(t: np.ndarray, arrays: dict[str, np.ndarray], recording: str) -> None:

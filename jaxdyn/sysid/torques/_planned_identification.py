@@ -13,32 +13,28 @@ from jaxdyn import _printing as printing
 from jaxdyn._errors import naming_arguments
 from jaxdyn._types import ArrayLike
 from jaxdyn.model import Model
-from jaxdyn.sysid._progress_lines import Progress, ProgressReport
 from jaxdyn.sysid.parameters import nearest_physical_model
-from jaxdyn.sysid.recordings import (
-    Recording,
-    Recordings,
-    as_recordings,
-    require_plausible,
-    signals,
-    unchecked_torques,
+from jaxdyn.sysid.recordings import Recording, Recordings, as_recordings, require_plausible, signals, unchecked_torques
+from jaxdyn.sysid.torques._choices import (
+    BESIDE,
+    PRIOR_WEIGHT,
+    Choice,
+    Progress,
+    ProgressReport,
+    Trials,
+    choose_effects,
+    choose_prior_weight,
+    without_bias,
 )
-from jaxdyn.sysid.torques._acceleration_noise import without_bias
-from jaxdyn.sysid.torques._choices import BESIDE, PRIOR_WEIGHT, Choice, Trials, choose_effects, choose_prior_weight
 from jaxdyn.sysid.torques._effect_search import without_resting_joints
 from jaxdyn.sysid.torques._effects import JointEffects, Joints
 from jaxdyn.sysid.torques._fit_result import Evaluation, InverseDynamicsFit
-from jaxdyn.sysid.torques._layout import require_one_robot
-from jaxdyn.sysid.torques._lengths import with_lengths_of
+from jaxdyn.sysid.torques._fit_weights import Loss
+from jaxdyn.sysid.torques._layout import require_one_robot, with_lengths_of
 from jaxdyn.sysid.torques._recorded_motions import driven_joints
-from jaxdyn.sysid.torques._residual_causes import (
-    Cause,
-    horizontal_axes,
-    residual_causes,
-)
-from jaxdyn.sysid.torques._reweighting import Loss
+from jaxdyn.sysid.torques._residual_causes import Cause, horizontal_axes, residual_causes
 from jaxdyn.sysid.torques._torque_fit import Step, fit_inverse_dynamics, ordinary_least_squares
-from jaxdyn.sysid.torques._torque_model import EffectShape
+from jaxdyn.sysid.torques._torque_model import EffectShape, Samples
 from jaxdyn.sysid.torques._verdict import verdict
 
 _TILT_ROUNDS = 4
@@ -186,9 +182,11 @@ def identify(
         # The search was made for the start, not for another direction of gravity.
         options["shape"] = plan.shape if model is plan.start else None
         options["report"] = _saying(say, "physical fit", report)
-        fit = fit_inverse_dynamics(model, plan.recordings, prior_weight=plan.prior_weight, **options)
+        # Samples of a model with another gravity have other columns.
+        data = Samples(model, plan.recordings, JointEffects(), EffectShape.default(np.ones(model.nv)))
+        fit = fit_inverse_dynamics(model, data, prior_weight=plan.prior_weight, **options)
         say("searching for causes of the residuals")
-        causes = residual_causes(fit, plan.recordings)
+        causes = residual_causes(fit, data)
         found = [x.parameters for x in causes if x.name == "tilt"]
         if round_ < rounds and found:
             gravity = model.gravity + jnp.asarray(found[0] @ horizontal_axes(model), model.dtype)
@@ -249,7 +247,8 @@ def plan_identification(
         notes.append(
             f"The start's inertias of {names} are not physical, so the fit starts from the nearest physical ones."
         )
-    chosen = min(10.0, *(0.1 * _rate(x) for x in measured)) if cutoff is None else cutoff
+    rates = (x.rate or 1 / float(np.median(np.diff(x.t))) for x in measured)
+    chosen = min(10.0, *(0.1 * rate for rate in rates)) if cutoff is None else cutoff
     prepared = [x.prepared(chosen, model=model) for x in measured]
     if cutoff is None:
         chosen, prepared, lowered = without_bias(model, measured, prepared, chosen, friction_velocity)
@@ -287,7 +286,3 @@ def _saying(say: Progress, what: str, report: Callable[[Step], None] | None = No
             report(step)
 
     return both
-
-
-def _rate(recording: Recording) -> float:
-    return recording.rate or 1 / float(np.median(np.diff(recording.t)))
