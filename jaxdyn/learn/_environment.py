@@ -24,7 +24,7 @@ Observation = Any
 
 
 class EnvironmentState(eqx.Module):
-    """What an environment knows after a reset or a step. All leaves are arrays of one environment; `jax.vmap` of
+    """The state of an environment after a reset or a step. All leaves are arrays of one environment; `jax.vmap` of
     `reset` and `step` puts batch axes in front."""
 
     data: State
@@ -36,7 +36,7 @@ class EnvironmentState(eqx.Module):
     metrics: dict[str, Float[Array, "*batch"]]
     """Further numbers of the task, such as the parts of its reward; and `"diverged"`, 1 after a step that diverged."""
     info: dict[str, Any]
-    """What the task remembers, such as a command, and what wrappers add."""
+    """The memory of the task, such as a command, and what wrappers add."""
 
     @property
     def pipeline_state(self) -> State:
@@ -78,11 +78,11 @@ class Transition(eqx.Module):
     dt: Float[Array, ""]
     """The time for which the action was held, s."""
     readings: dict[str, Any]
-    """What the task reads in the step (`AbstractTask.reads`)."""
+    """Quantities that the task reads in the step (`AbstractTask.reads`)."""
 
 
 class AbstractTask(eqx.Module):
-    """What an environment is for: where it starts, what is seen, rewarded and ended. All functions are those of one
+    """The purpose of an environment: where it starts, what is seen, rewarded and ended. All functions are those of one
     environment without batch axes, and pure. `memory` is a dictionary of arrays, which keep their shapes and dtypes;
     it is `EnvironmentState.info`, so it also has what wrappers add, which functions leave alone."""
 

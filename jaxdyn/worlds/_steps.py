@@ -67,7 +67,7 @@ def advanced(world: World, state: State, control: Any, torque: Any, wrenches: An
 
 
 READABLE = "q", "v", "sensors", "actuator_torque", "body_wrenches"
-"""What `World.step_and_read` can read."""
+"""The quantities that `World.step_and_read` can read."""
 
 
 def step_and_read(world: World, state: State, control: Any, names: tuple[str, ...]) -> tuple[State, dict[str, Any]]:
