@@ -190,7 +190,7 @@ def test_training_finds_the_middle_and_writes_what_it_found(whole):
     assert (folder / "curve.png").read_bytes().startswith(b"\x89PNG")
     again = evaluate(reach(), done.policy, jax.random.key(7), episodes=8, length=50)
     assert again.returned.shape == (8,)
-    assert float(again.returned.min()) > -10
+    assert float(again.returned.mean()) > -8
 
 
 def test_an_interrupted_training_ends_with_the_same_bits(whole, tmp_path, monkeypatch):
