@@ -21,7 +21,9 @@ class Worker:
         """`function` and `prepare`, which a process calls first, can be pickled; `seconds`: the longest time of a
         call."""
         self._function, self._prepare, self._seconds = function, prepare, seconds
-        self._process, self._connection, self._served = None, None, 0
+        self._process: Any = None
+        self._connection: Any = None
+        self._served = 0
 
     def __call__(self, argument: Any) -> Any:
         """Return the result of the function. **Raises** `TimeoutError` if it takes too long, and `ChildProcessError` if

@@ -2,13 +2,14 @@
 
     python -m experiments.learning_comparison [CONFIG] [--key value ...]
 
-Each run is one task, method and seed. PPO (`pip install "jaxdyn[brax]"`) has the settings of Brax's training notebook,
-and trains for `minutes`; this library's trainers have their defaults, and train for `steps` of the environments, along
-which their learning rates fall. At its end each policy is judged, without exploration, from `starts` starts in MuJoCo's
-C code (`jaxdyn.learn.judge`). On the way a policy of PPO is judged alike, from `curve_starts` starts, and for those of
-this library stand the evaluations of the trainer, in its own simulation. Judging PPO does not count as training;
-compilation does. A run that has ended is not repeated, so an interrupted comparison continues with the run that was
-interrupted.
+Each run is one task, method and seed. Brax's PPO (`pip install "jaxdyn[brax]"`) has the settings of the paper that
+introduced it (`ppo`), with an update after each 2,048 steps, or those of Brax's training notebook (`ppo_large`), which
+are for accelerators, with an update after some 300,000 steps. It trains for `minutes`. This library's trainers have
+their defaults, and train for `steps` of the environments, along which their learning rates fall. At its end each policy
+is judged, without exploration, from `starts` starts in MuJoCo's C code (`jaxdyn.learn.judge`). On the way a policy of
+PPO is judged alike, from `curve_starts` starts, and for those of this library stand the evaluations of the trainer, in
+its own simulation. Judging PPO does not count as training; compilation does. A run that has ended is not repeated, so
+an interrupted comparison continues with the run that was interrupted.
 
 The times are those of this machine while it ran. Where other programs share it, `cpu_seconds`, the time that the
 process got from the processors, tells more.
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -34,7 +36,7 @@ from experiments._main import CONFIGS, experiment, version_of
 from jaxdyn import DataError, cli, learn
 
 DEFAULT_CONFIG = CONFIGS / "learning_comparison.toml"
-Method = Literal["ppo", "apg", "shac", "ahac"]
+Method = Literal["ppo", "ppo_large", "apg", "shac", "ahac"]
 
 _RUNNERS = {
     "num_timesteps": 50_000_000,
@@ -50,7 +52,7 @@ _RUNNERS = {
     "batch_size": 512,
 }
 _WALKERS = _RUNNERS | {"unroll_length": 10, "discounting": 0.97, "batch_size": 1024, "reward_scaling": 0.1}
-PPO = {
+PPO_LARGE = {
     "half_cheetah": _RUNNERS,
     # The notebook trains hopper and walker by SAC; the discount is the one that it has for them.
     "hopper": _RUNNERS | {"discounting": 0.997},
@@ -64,6 +66,23 @@ PPO = {
 }
 """The settings of Brax's PPO, from `notebooks/training.ipynb` of Brax; for the cart-pole those of its inverted
 pendulum. A run ends with its minutes, so `num_timesteps` is a bound."""
+PPO = {
+    "num_timesteps": 50_000_000,
+    "normalize_observations": True,
+    "num_envs": 64,
+    "unroll_length": 32,
+    "batch_size": 2,
+    "num_minibatches": 32,
+    "num_updates_per_batch": 10,
+    "discounting": 0.99,
+    "learning_rate": 3e-4,
+    "entropy_cost": 0.0,
+    "clipping_epsilon": 0.2,
+    "hidden_layer_sizes": [64, 64],
+}
+"""The settings of Schulman et al., Proximal policy optimization algorithms, 2017, table 3: an update after 2,048 steps,
+here of 64 environments, by 10 passes over minibatches of 64 steps, here 2 times 32, and networks with two layers of 64
+units and the hyperbolic tangent."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,10 +126,8 @@ class Curve:
             judged = self.judge(policy, self.config.curve_starts, 0)
             self.points.append({"steps": steps, "seconds": seconds, "cpu_seconds": cpu, **_numbers(judged)})
             cli.announce(f"{steps} steps, {seconds:.0f} s: return {np.median(judged.returns):.6g}")
-        self.judging = (
-            self.judging[0] + _clocks()[0] - now[0],
-            self.judging[1] + _clocks()[1] - now[1],
-        )
+        wall, processors = (x - y + z for x, y, z in zip(_clocks(), now, self.judging, strict=True))
+        self.judging = wall, processors
         return over
 
     def judge(self, policy: Callable[[Any], Any], starts: int, seed: int) -> learn.PolicyJudgment:
@@ -129,11 +146,11 @@ def _numbers(judged: learn.PolicyJudgment) -> dict[str, Any]:
 def run(config: Config) -> dict[str, Any]:
     """Train, judge, print, and write `<results>/<name>/`; returns the content of `summary.json`."""
     cli.require_positive_keys(config, "seeds", "minutes", "points", "curve_starts", "starts", "episode_length")
-    if unknown := set(config.tasks) - set(PPO):
-        raise DataError(f"there are no settings for the tasks {sorted(unknown)}; known are {', '.join(PPO)}")
+    if unknown := set(config.tasks) - set(PPO_LARGE):
+        raise DataError(f"there are no settings for the tasks {sorted(unknown)}; known are {', '.join(PPO_LARGE)}")
     folder = config.make_folder()
     with cli.alone_in(folder):
-        records = [record for job in jobs(config) if (record := recorded(folder, config, *job)) is not None]
+        records = [recorded(folder, config, *job) for job in jobs(config)]
         lines = report(records)
         print("\n".join(lines))
         out = {"config": dataclasses.asdict(config), "conditions": conditions(-1), "runs": records}
@@ -154,7 +171,8 @@ def recorded(folder: Path, config: Config, task: str, method: Method, seed: int)
     settings = {"task": task, "method": method, "seed": seed} | {
         name: getattr(config, name) for name in ("minutes", "points", "curve_starts", "starts", "episode_length")
     }
-    settings |= {"settings": PPO[task]} if method == "ppo" else {"budget": config.steps}
+    of_ppo = {"ppo": PPO, "ppo_large": PPO_LARGE[task]}.get(method)
+    settings |= {"budget": config.steps} if of_ppo is None else {"settings": of_ppo}
     path = folder / f"{task}-{method}-{seed}.json"
     if path.exists():
         record = cli.read_json(path)
@@ -164,8 +182,8 @@ def recorded(folder: Path, config: Config, task: str, method: Method, seed: int)
     cli.announce(f"{task} by {method}, seed {seed}: {config.minutes:g} minutes")
     env = learn.environment(task)
     curve = Curve(config, env)
-    if method == "ppo":
-        policy, steps = by_ppo(config, env, task, seed, curve)
+    if of_ppo is not None:
+        policy, steps = by_ppo(of_ppo, seed, curve)
     else:
         policy, steps = by_gradients(config, folder / f"{task}-{method}-{seed}", method, seed, curve)
     final = curve.judge(policy, config.starts, 1)
@@ -190,15 +208,21 @@ class _TimeIsOverError(Exception):
     pass
 
 
-def by_ppo(config: Config, env: learn.Environment, task: str, seed: int, curve: Curve) -> tuple[BraxPolicy, int]:
+def by_ppo(settings: dict[str, Any], seed: int, curve: Curve) -> tuple[BraxPolicy, int]:
     """Train by Brax's PPO, and return the policy and the steps of the environments."""
     if not hasattr(jax, "device_put_replicated"):
         # Brax 0.14 calls this function, which JAX 0.10 has removed.
         jax.device_put_replicated = _replicated  # pyright: ignore[reportAttributeAccessIssue]
     from brax.training.agents.ppo import train as ppo  # pyright: ignore[reportMissingImports]
+    from brax.training.agents.ppo.networks import make_ppo_networks  # pyright: ignore[reportMissingImports]
 
-    settings = PPO[task]
-    samples = settings["batch_size"] * settings["unroll_length"] * settings["num_minibatches"]
+    options = dict(settings)
+    if sizes := options.pop("hidden_layer_sizes", None):
+        layers = {"policy_hidden_layer_sizes": sizes, "value_hidden_layer_sizes": sizes, "activation": jnp.tanh}
+        options["network_factory"] = functools.partial(make_ppo_networks, **layers)
+    samples = options["batch_size"] * options["unroll_length"] * options["num_minibatches"]
+    # Brax returns to Python after an epoch, of which each evaluation has one: some updates, so that this costs little.
+    epochs = -(-options["num_timesteps"] // max(samples, 2**15))
     latest: list[Any] = []
 
     def follow(steps, make_policy, parameters):
@@ -208,16 +232,9 @@ def by_ppo(config: Config, env: learn.Environment, task: str, seed: int, curve: 
             raise _TimeIsOverError
 
     with contextlib.suppress(_TimeIsOverError):
-        ppo.train(
-            env,
-            episode_length=config.episode_length,
-            seed=seed,
-            # Brax returns to Python only after an epoch, of which each evaluation has one; here one update of PPO.
-            num_evals=-(-settings["num_timesteps"] // samples) + 1,
-            run_evals=False,
-            policy_params_fn=follow,
-            **settings,
-        )
+        length = curve.config.episode_length
+        found = {"episode_length": length, "seed": seed, "num_evals": epochs + 1, "run_evals": False}
+        ppo.train(curve.env, **found, policy_params_fn=follow, **options)
     return latest[0], latest[1]
 
 

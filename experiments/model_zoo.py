@@ -8,6 +8,9 @@ its states: accelerations, sensors, a time step, and a roll-out. Prints a line f
 the reasons of refusals by frequency, and writes all of it as a page of the documentation.
 """
 
+# pyright: reportAttributeAccessIssue=false
+# (MuJoCo is a compiled module without type stubs.)
+
 from __future__ import annotations
 
 import collections
@@ -40,6 +43,8 @@ DEFAULT_CONFIG = CONFIGS / "model_zoo.toml"
 
 BAD = "DIFFERENT", "FAILED"
 """The verdicts that are mistakes of this library."""
+SHOWN = 3
+"""The most reasons in a row of the page."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,9 +167,6 @@ def earlier(path: Path) -> list[Outcome]:
     return found
 
 
-# The files.
-
-
 def all_cases(config: Config) -> tuple[list[Case], list[str]]:
     """Return every case, and the packages that are not installed."""
     cases, missing = [], []
@@ -198,9 +200,6 @@ def locate(source: str) -> tuple[str, Path | None]:
     return f"{package} {distribution.version}", Path(str(distribution.locate_file(inside)))
 
 
-# The processes.
-
-
 def results_of(cases: list[Case], config: Config) -> Iterator[Outcome]:
     """Yield the outcome of each case, in order."""
     compare = functools.partial(outcome_of, config=config)
@@ -228,9 +227,6 @@ def results_of(cases: list[Case], config: Config) -> Iterator[Outcome]:
         pool.shutdown(wait=False, cancel_futures=True)
         for worker in workers:
             worker.end()
-
-
-# One case.
 
 
 def prepare() -> None:
@@ -360,9 +356,6 @@ def without_folder(text: str, case: Case) -> str:
     return re.sub(r"^line \d+: ", "", " ".join(text.replace(f"{case.name}: ", "").split()))
 
 
-# The page.
-
-
 PAGE = """# Model zoo
 
 This page compares robot files of other projects with Pinocchio (URDF) and scenes with MuJoCo (MJCF), in double
@@ -441,9 +434,12 @@ def row(outcome: Outcome, tolerance: float) -> str:
     """Return the row of an outcome in the table of its package."""
     name = outcome.case.name + (", free base" if outcome.case.free_base else "")
     nv = f"{outcome.nv or ''}" + (f" ({outcome.followers} more follow)" if outcome.followers else "")
+    if outcome.bad:
+        return f"| {name} | {nv} | **{outcome.verdict}**: {outcome} |"
     if outcome.verdict != "equal":
-        bold = "**" * outcome.bad
-        return f"| {name} | {nv} | {bold}{outcome.verdict}{bold}: {outcome} |"
+        apart = f", {outcome.apart_from_contacts} without contacts" * bool(outcome.apart_from_contacts)
+        more = f" and {len(outcome.reasons) - SHOWN} more" * (len(outcome.reasons) > SHOWN)
+        return f"| {name} | {nv} | {outcome.verdict}{apart}: {'; '.join(outcome.reasons[:SHOWN])}{more} |"
     text = f"{outcome.errors['acceleration']:.0e}" + (f" ({outcome.rollout})" if outcome.rollout else "")
     if outcome.case.kind == "urdf":
         conditioned = f" (condition {outcome.condition:.0e})" if outcome.worst > tolerance else ""

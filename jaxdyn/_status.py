@@ -26,3 +26,4 @@ class Status(enum.IntEnum):
     UNBOUNDED = 6, "unbounded: the cost seems to fall without end"
     NO_MINIMUM = 7, "not a minimum: a stationary point with a direction of negative curvature, which no step has left"
     OUT_OF_TIME = 8, "out of time: the tolerances are not met yet"
+    LEAST_VIOLATION = 9, "least violation: no trajectory found keeps the constraints, and this one violates them least"

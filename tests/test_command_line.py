@@ -25,6 +25,8 @@ from jaxdyn.cli import (
     _identify_command,
     _info_command,
     _main,
+    _play_command,
+    _train_command,
     _view_command,
     load_from_zero,
     main,
@@ -437,7 +439,10 @@ def test_the_installed_program_and_a_reader_that_leaves():
 def examples() -> list[str]:
     """The commands in the help texts and on the documentation's page."""
     page = (Path(__file__).parents[1] / "docs" / "command-line.md").read_text()
-    texts = [x.EXAMPLES for x in (_info_command, _view_command, _check_command, _identify_command)]
+    texts = [
+        x.EXAMPLES
+        for x in (_info_command, _view_command, _check_command, _identify_command, _train_command, _play_command)
+    ]
     texts += [_main.HELP.partition("examples:")[2], *re.findall(r"```sh\n(.*?)```", page, re.DOTALL)]
     return re.findall(r"^ *jaxdyn ([a-z].*)$", "\n".join(texts), re.MULTILINE)
 
@@ -446,6 +451,8 @@ OPTIONS = {
     "info": _info_command.ModelOptions,
     "view": _view_command.ViewOptions,
     "check": _check_command.CheckOptions,
+    "train": _train_command.TrainOptions,
+    "play": _play_command.PlayOptions,
 }
 
 

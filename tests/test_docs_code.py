@@ -27,7 +27,7 @@ class Block(NamedTuple):
 def blocks(page: Path) -> list[Block]:
     out = []
     text = page.read_text(encoding="utf-8")
-    for match in re.finditer(r'^```python(?: title="([^"\n]*)")?\n(.*?)^```$', text, flags=re.MULTILINE | re.DOTALL):
+    for match in re.finditer(r'^```python(?: title="([^"]*)")?\n(.*?)^```$', text, flags=re.MULTILINE | re.DOTALL):
         out.append(Block(text[: match.start(2)].count("\n"), match[1] or "", match[2]))
     # A fence with another spelling or an indentation would escape the pattern above.
     fences = re.findall(r"^[ \t]*```+[ \t]*py", text, flags=re.MULTILINE | re.IGNORECASE)

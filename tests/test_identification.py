@@ -10,7 +10,7 @@ import jaxdyn
 from jaxdyn import DataError, sysid
 from jaxdyn.cli import simulate_recording
 from jaxdyn.cli._simulated_recording import Simulation, _change_parameters, _excitation
-from jaxdyn.sysid.torques._residual_noise import independent_share, score_factor, without_leverage
+from jaxdyn.sysid.torques._residual_noise import SlopeNoise, independent_share, without_leverage
 from jaxdyn.sysid.torques._torque_model import EffectShape, Samples
 from jaxdyn.sysid.torques._verdict import verdict
 
@@ -108,7 +108,7 @@ def test_the_covariance_of_scores_is_that_of_repeated_noise():
     X = np.concatenate([B[..., :-2] for _, B in samples.chunks()])
     scores = np.array([np.einsum("njp,nj->p", X, draw()) for _ in range(400)])
     hat = np.zeros((X.shape[-1], 1))
-    estimates = [score_factor(samples, draw(), ones, ones, hat) for _ in range(5)]
+    estimates = [SlopeNoise(samples, draw(), ones, ones, hat).by_spectra() for _ in range(5)]
     expected = np.sqrt(np.mean([np.sum(K**2, axis=0) for K in estimates], axis=0))
     measured = scores.std(axis=0)
     seen = measured > 0

@@ -103,7 +103,7 @@ def written(data: Path, monkeypatch) -> list[tuple]:
     """What reaches the fits, in the place of which the program is interrupted."""
     seen = []
 
-    def stop(config, model, loaded, files):
+    def stop(config, model, loaded):
         seen.append((model, loaded))
         raise KeyboardInterrupt
 

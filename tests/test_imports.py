@@ -20,6 +20,7 @@ PACKAGES = (
     "contact",
     "geometry",
     "io",
+    "learn",
     "model",
     "samples",
     "worlds",

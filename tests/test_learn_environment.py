@@ -122,7 +122,8 @@ def test_episodes_of_one_element_are_those_of_a_batch():
     _, step = programs(2)
     episodes = Episodes(env(), 2)
     single = jax.jit(episodes.step)
-    states = jax.vmap(episodes.reset)(jax.random.split(jax.random.key(1), 3))
+    # Keys of the older kind are arrays of integers.
+    states = jax.vmap(episodes.reset)(jax.random.split(jax.random.PRNGKey(1), 3))
     one = jax.tree.map(lambda x: x[2], states)
     for _ in range(3):
         states, one = step(states, jnp.full((3, 1), 0.2)), single(one, jnp.full(1, 0.2))
@@ -186,6 +187,16 @@ def test_an_element_that_diverges_ends_and_does_not_spoil_the_gradient_of_others
         np.testing.assert_array_equal(mixed[:, 0], 0)
         np.testing.assert_allclose(mixed[:, 1], fine[:, 1], rtol=1e-12)
         assert np.abs(fine[:, 1]).min() > 0
+
+
+def test_readings_in_batches_need_no_native_code():
+    world = jaxdyn.load_world(SCENE.replace('damping="0.5"', 'damping="0.5" frictionloss="1"'))
+    with jaxdyn.native.disabled():
+        states = jax.vmap(world.state)(jnp.arange(3.0)[:, None])
+        read = jax.vmap(lambda state: world.step_and_read(state, jnp.ones(1), names=("sensors", "actuator_torque"))[1])
+        found = jax.jit(read)(states)
+    np.testing.assert_allclose(found["sensors"]["where"][:, 0], [0, 1, 2])
+    np.testing.assert_allclose(found["actuator_torque"], 1)
 
 
 def test_randomized_worlds_share_what_is_not_drawn():

@@ -1,6 +1,7 @@
 """Gradients of returns: they are right, how they grow and through what, and by which parameter."""
 
 import functools
+import json
 from typing import Any
 
 import equinox as eqx
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 import jaxdyn
+from experiments import benchmark_learning, learning_gradients
 from jaxdyn import ModelError, ShapeError, learn
 from jaxdyn.sysid import AllScales, InertiaScale, Parametrization, Positive
 from jaxdyn.worlds import cause_names, changes_by_cause
@@ -23,11 +25,11 @@ LEG = """<mujoco><option timestep=".01"/>{flags}<default><geom contype="0" conaf
 <geom type="capsule" size=".05" fromto="0 0 0 .2 0 0"/><body pos=".2 0 0"><joint name="knee" axis="0 1 0" limited="true"
 range="-5 80" armature=".1"/><geom name="foot" type="capsule" size=".05" fromto="0 0 0 .3 0 -.2" contype="1"/></body>
 </body></body></worldbody><actuator><motor name="hip" joint="hip" gear="20" ctrllimited="true" ctrlrange="-1 1"/>
-<motor name="knee" joint="knee" gear="20" ctrllimited="true" ctrlrange="-1 1"/></actuator></mujoco>"""
+<position name="knee" joint="knee" kp="20" kv="1" ctrllimited="true" ctrlrange="-1 1"/></actuator></mujoco>"""
 """A torso on a vertical slide with one leg, whose foot is near the ground."""
 BALL = """<mujoco><option timestep=".01"/><worldbody><geom name="floor" type="plane" size="9 9 1"/><body pos="0 0 .11">
-<joint name="z" type="slide" axis="0 0 1"/><geom name="ball" size=".1"/></body></worldbody><actuator><motor joint="z"/>
-</actuator></mujoco>"""
+<joint name="z" type="slide" axis="0 0 1"/><geom name="ball" size=".1"/></body></worldbody><actuator>
+<motor joint="z" ctrllimited="true" ctrlrange="-1 1"/></actuator></mujoco>"""
 """A ball on a vertical slide above the ground."""
 
 
@@ -76,8 +78,8 @@ def returns(env: learn.Environment, policy: Any, states: Any, steps: int) -> jax
     return jax.vmap(one)(states)
 
 
-def require_right_gradient(env: learn.Environment, worlds: int, steps: int) -> None:
-    """Compare forward mode, reverse mode and central differences along one direction."""
+def require_right_gradient(env: learn.Environment, worlds: int, steps: int, rtol: float, *, smooth: bool) -> None:
+    """Compare forward mode, reverse mode and, where the return is smooth, central differences along one direction."""
     arrays, rest = eqx.partition(linear_policy(env), eqx.is_inexact_array)
     states = starts(env, worlds)
     leaves, structure = jax.tree.flatten(arrays)
@@ -89,26 +91,27 @@ def require_right_gradient(env: learn.Environment, worlds: int, steps: int) -> N
 
     forward = float(jax.jit(lambda t: jax.jvp(value, (arrays,), (t,))[1])(direction))
     gradient = jax.jit(jax.grad(value))(arrays)
-    reverse = sum(
-        float((x * y).sum()) for x, y in zip(jax.tree.leaves(gradient), jax.tree.leaves(direction), strict=True)
-    )
-    run = jax.jit(value)
-    # Truncation errors go with the square of the step, rounding errors with its inverse.
-    h = 1e-6
-    high, low = (float(run(jax.tree.map(lambda x, t, h=h: x + h * t, arrays, direction))) for h in (h, -h))
+    pairs = zip(jax.tree.leaves(gradient), jax.tree.leaves(direction), strict=True)
     assert abs(forward) > 0.1
-    np.testing.assert_allclose(reverse, forward, rtol=1e-9)
-    np.testing.assert_allclose((high - low) / (2 * h), forward, rtol=1e-5)
+    np.testing.assert_allclose(sum(float((x * y).sum()) for x, y in pairs), forward, rtol=rtol)
+    if smooth:
+        run = jax.jit(value)
+        # Truncation errors go with the square of the step, rounding errors with its inverse.
+        h = 1e-6
+        high, low = (float(run(jax.tree.map(lambda x, t, h=h: x + h * t, arrays, direction))) for h in (h, -h))
+        np.testing.assert_allclose((high - low) / (2 * h), forward, rtol=1e-5)
 
 
 def test_gradient_of_a_return_forward_reverse_and_by_differences():
-    require_right_gradient(learn.Environment(loaded(), Run(), substeps=2), 3, 5)
+    require_right_gradient(learn.Environment(loaded(), Run(), substeps=2), 3, 5, 1e-9, smooth=True)
 
 
 @pytest.mark.slow
-def test_gradient_of_the_ants_return_forward_reverse_and_by_differences():
+@pytest.mark.parametrize(("worlds", "steps", "smooth"), [(4, 4, True), (64, 32, False)])
+def test_gradient_of_the_ants_return(worlds, steps, smooth):
+    """Over 32 steps some world strikes the ground within the step of the differences."""
     pytest.importorskip("gymnasium")
-    require_right_gradient(learn.environment("ant", dtype=jnp.float64), 4, 8)
+    require_right_gradient(learn.environment("ant", dtype=jnp.float64), worlds, steps, 1e-6, smooth=smooth)
 
 
 # Growth
@@ -159,7 +162,7 @@ def test_gradients_by_actions_and_their_noise():
 
         return jnp.cumsum(jax.lax.scan(step, state, actions)[1])
 
-    each = jax.jit(jax.vmap(jax.jacrev(rewards), (None, 0)))(jnp.asarray(actions), states)[..., 0]
+    each = jax.jit(jax.vmap(jax.jacfwd(rewards), (None, 0)))(jnp.asarray(actions), states)[..., 0]
     norms = np.linalg.norm(each, axis=-1).T
     # The estimates have a relative standard error of 1 / sqrt(2 probes), 0.016.
     np.testing.assert_allclose(found.gradient, norms, rtol=0.08)
@@ -195,14 +198,16 @@ def test_wrong_arguments_of_growth():
 
 
 def test_changes_pass_through_contacts_limits_and_the_rest():
-    """The leg pushes on the ground with its knee at its limit. The rest is what a leg without constraints, on which
-    the forces act as they are, does to the balance of that with constraints."""
-    world, bare = loaded(), loaded(flags='<option><flag constraint="disable"/></option>')
+    """The leg pushes on the ground with its knee, which has a servo, at its limit. The rest is what a leg without
+    constraints and actuators, on which their forces act as they are, does to the balance of that with them."""
+    world = loaded()
+    bare = loaded(flags='<option><flag constraint="disable" actuation="disable"/></option>')
     n = world.model.nv
     q, v = jnp.array([-0.07, 0.2, jnp.deg2rad(-6.0)]), jnp.array([-1.0, -0.2, 0.1])
     state, control = world.state(q, v), jnp.array([0.3, -0.2])
     directions = jnp.asarray(np.random.default_rng(1).normal(size=(2, 2 * n)))
-    held = world.constraint_forces(state, control)
+    driven = jnp.array([0.0, 20 * control[0], 20 * (control[1] - q[2]) - v[2]])
+    held = world.constraint_forces(state, control) + driven
 
     @jax.jit
     def measured(directions):
@@ -225,8 +230,11 @@ def test_changes_pass_through_contacts_limits_and_the_rest():
     np.testing.assert_allclose(parts.sum(axis=1), total, rtol=1e-9, atol=1e-9)
     size = np.linalg.norm(parts, axis=-1)
     assert (size[:, 1:3] > 0.1).all()
-    # The hip is within its limits, and motors do not see the state.
-    assert not size[:, [0, 3, 4]].any()
+    # The hip is within its limits, and its motor does not see the state.
+    assert not size[:, [0, 3]].any()
+    servo = np.zeros((2, n))
+    servo[:, 2] = -20 * np.asarray(directions[:, 2]) - np.asarray(directions[:, n + 2])
+    np.testing.assert_allclose(parts[:, 4], servo @ push.T, rtol=1e-9, atol=1e-12)
     mass = np.asarray(jaxdyn.crba(world.model, q))
     rest = np.asarray(directions[:, n:]) + free @ (push @ mass).T
     np.testing.assert_allclose(parts[:, -1], rest, rtol=1e-8, atol=1e-8)
@@ -280,3 +288,26 @@ def test_all_scales():
     assert Parametrization(world, AllScales()).names == Parametrization(model, AllScales()).names
     one = Parametrization(model, InertiaScale(), Positive("damping", at=[0]))
     assert Parametrization(model, AllScales()).names == one.names
+
+
+# Experiments
+
+
+@pytest.mark.experiments
+def test_gradients_against_differences(tmp_path):
+    arguments = ["--environments", "cartpole_swingup", "--horizons", "1,4", "--starts", "64", "--differences", "1"]
+    assert learning_gradients.main([*arguments, "--results", str(tmp_path)]) == 0
+    lines = (tmp_path / "learning_gradients" / "measurements.jsonl").read_text().splitlines()
+    records = [json.loads(line) for line in lines]
+    assert [x["steps"] for x in records] == [1, 4]
+    # The swing-up is smooth: both means are those of the same gradient.
+    assert all(x["bias"] < 4 * x["bias_error"] < 2 for x in records)
+
+
+@pytest.mark.experiments
+def test_benchmark_of_the_ant(tmp_path):
+    pytest.importorskip("gymnasium")
+    small = ["--libraries", "forward", "--worlds", "2", "--steps", "1", "--seconds", "0.01", "--repeats", "1"]
+    assert benchmark_learning.main([*small, "--alone", "--results", str(tmp_path)]) == 0
+    (record,) = json.loads((tmp_path / "benchmark_learning" / "measurements.json").read_text())
+    assert record["steps_per_s"] > 0

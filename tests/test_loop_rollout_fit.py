@@ -25,8 +25,7 @@ from jaxdyn.sysid import (
     fit_rollouts,
     rollout_errors,
 )
-from jaxdyn.sysid.rollouts._closed_loops import Measured
-from jaxdyn.sysid.rollouts._recorded_rollouts import cut_recordings
+from jaxdyn.sysid.rollouts._recorded_rollouts import Measured, cut_recordings
 from jaxdyn.sysid.rollouts._rollout_fit import shooting_problem
 from jaxdyn.sysid.rollouts._shooting import displace, first_state, linearize, residuals
 

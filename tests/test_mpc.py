@@ -297,9 +297,11 @@ def test_the_time_limit_is_that_of_the_whole_step(monkeypatch):
     controller = MPC(problem(), DDPOptions(max_iterations=40, time_limit=1.0))
     plan = controller.start(x)
     monkeypatch.setattr("jaxdyn.trajopt.mpc._mpc.host_microseconds", lambda: host_microseconds() - np.int32(2_000_000))
-    solution = controller.step(plan, x)[2]
+    _, after, solution = controller.step(plan, x)
     assert solution.status == Status.OUT_OF_TIME
     assert solution.iterations == 1
+    # Such a delay, as of a compilation, takes little time from the next step.
+    assert after.reserve == pytest.approx(0.05)
 
 
 def test_searches_within_an_iteration_end_when_the_time_is_up(monkeypatch):
@@ -320,6 +322,24 @@ def test_searches_within_an_iteration_end_when_the_time_is_up(monkeypatch):
     assert 0 < found.history.regularization[0] < 1e-6
 
 
+def test_time_by_which_a_step_ends_late_is_kept_free_in_the_next_one(monkeypatch):
+    """The clock says that the step has ended ten seconds after its limit, and with so much less there is no time."""
+    x, late = np.array([0.6, 1.0]), iter((0, 60))
+    controller = MPC(problem(), DDPOptions(max_iterations=40, time_limit=50.0))
+    plan = controller.start(x)
+    monkeypatch.setattr(
+        "jaxdyn.trajopt.mpc._mpc.host_microseconds", lambda: host_microseconds() + np.int32(next(late) * 10**6)
+    )
+    _, after, solution = controller.step(plan, x)
+    assert solution.success
+    assert after.reserve == pytest.approx(2.5)
+    monkeypatch.undo()
+    _, later, solution = controller.step(eqx.tree_at(lambda p: p.reserve, plan, jnp.asarray(50.0)), x)
+    assert solution.status == Status.OUT_OF_TIME
+    assert solution.iterations == 1
+    assert 49 < later.reserve < 50
+
+
 def test_a_plant_outside_of_what_the_model_allows_is_led_back():
     """No control keeps the limit of speed at once, so the violation is small instead of zero."""
     x = np.array([0.0, 4.0])
@@ -329,3 +349,12 @@ def test_a_plant_outside_of_what_the_model_allows_is_led_back():
     # The torque's limit is 20, which slows the pendulum by about 1 rad/s in each step.
     assert u[0] < -19
     assert jnp.abs(plan.xs[2:, 1]).max() <= 2.1
+    assert solution.status == Status.LEAST_VIOLATION
+    assert solution.residuals.violation == pytest.approx(float(jnp.abs(plan.xs[0, 1])) - 2, rel=1e-6)
+    # A heavier plant comes back as well, and the record says when it was outside.
+    loop = closed_loop(controller, plant(1.3), x, 20)
+    assert jnp.abs(loop.xs[5:, 1]).max() <= 2.05
+    assert loop.status[0] == Status.LEAST_VIOLATION
+    assert loop.violation[0] > 0.5
+    assert loop.violation[-1] < 1e-6
+    assert "steps least violation" in loop.message

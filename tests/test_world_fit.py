@@ -265,7 +265,7 @@ def test_choices_that_a_world_does_not_have_are_refused_by_name():
     ):
         with pytest.raises(error, match=message):
             Parametrization(world, choice)
-    with pytest.raises(ModelError, match="belong to links"):
+    with pytest.raises(ModelError, match="has no contacts"):
         Parametrization(jaxdyn.samples.arm(), ContactNumbers(geoms=["floor"]))
 
 

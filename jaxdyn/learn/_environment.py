@@ -15,7 +15,7 @@ import numpy as np
 from jaxdyn import _printing as printing
 from jaxdyn._errors import ModelError, ShapeError, require_kind, require_positive_integer
 from jaxdyn._types import Array, Float
-from jaxdyn.learn._held_action import held_action
+from jaxdyn.learn._held_action import held_action, no_readings
 from jaxdyn.simulate import State
 from jaxdyn.worlds import World
 
@@ -24,7 +24,7 @@ Observation = Any
 
 
 class EnvironmentState(eqx.Module):
-    """What an environment knows after a reset or a step. All leaves are arrays of one environment; `jax.vmap` of
+    """The state of an environment after a reset or a step. All leaves are arrays of one environment; `jax.vmap` of
     `reset` and `step` puts batch axes in front."""
 
     data: State
@@ -36,7 +36,7 @@ class EnvironmentState(eqx.Module):
     metrics: dict[str, Float[Array, "*batch"]]
     """Further numbers of the task, such as the parts of its reward; and `"diverged"`, 1 after a step that diverged."""
     info: dict[str, Any]
-    """What the task remembers, such as a command, and what wrappers add."""
+    """The memory of the task, such as a command, and what wrappers add."""
 
     @property
     def pipeline_state(self) -> State:
@@ -78,11 +78,11 @@ class Transition(eqx.Module):
     dt: Float[Array, ""]
     """The time for which the action was held, s."""
     readings: dict[str, Any]
-    """What the task reads in the step (`AbstractTask.reads`)."""
+    """Quantities that the task reads in the step (`AbstractTask.reads`)."""
 
 
 class AbstractTask(eqx.Module):
-    """What an environment is for: where it starts, what is seen, rewarded and ended. All functions are those of one
+    """The purpose of an environment: where it starts, what is seen, rewarded and ended. All functions are those of one
     environment without batch axes, and pure. `memory` is a dictionary of arrays, which keep their shapes and dtypes;
     it is `EnvironmentState.info`, so it also has what wrappers add, which functions leave alone."""
 
@@ -155,6 +155,19 @@ class AbstractEnvironment(eqx.Module):
     def step(self, state: EnvironmentState, action: Float[Array, "nu"]) -> EnvironmentState:
         """Return what follows when an action is held for `dt`."""
 
+    def printed(self) -> printing.Facts:
+        """The facts that `print` shows."""
+        dt = f"{printing.number(self.dt, 's')}, {self.unwrapped.n_substeps} time steps of the world"
+        facts = {"actions": str(self.action_size), "observations": str(self.observation_size), "dt": dt}
+        return type(self.unwrapped.task).__name__, {**facts, "episodes": f"{self.episode_length} steps"}
+
+    __repr__, __str__, _repr_html_ = printing.one_line, printing.text, printing.table
+
+    @property
+    def episode_length(self) -> int:
+        """The steps after which `Episodes` cut an episode."""
+        return self.unwrapped.task.episode_length
+
     @property
     def action_size(self) -> int:
         """The number of actions."""
@@ -208,14 +221,6 @@ class Environment(AbstractEnvironment):
             _require_ranges(world)
         self.world, self.task, self.n_substeps = world, task, int(substeps)
         self.scene = None if scene is None else os.fspath(scene)
-
-    def printed(self) -> printing.Facts:
-        """The facts that `print` shows."""
-        dt = f"{printing.number(self.dt, 's')}, {self.n_substeps} time steps of the world"
-        facts = {"actions": str(self.action_size), "observations": str(self.observation_size), "dt": dt}
-        return type(self.task).__name__, {**facts, "episodes": f"{self.task.episode_length} steps"}
-
-    __repr__, __str__, _repr_html_ = printing.one_line, printing.text, printing.table
 
     @property
     def unwrapped(self) -> Self:
@@ -287,7 +292,8 @@ class Environment(AbstractEnvironment):
     def _nothing_done(self, data: State) -> Transition:
         """Return a step that goes nowhere."""
         none = jnp.zeros(self.world.nu, data.q.dtype)
-        return Transition(data, none, none, data, jnp.asarray(self.dt, data.q.dtype), self._readings_at(data, none))
+        readings = no_readings(self.world, data, self.task.reads())
+        return Transition(data, none, none, data, jnp.asarray(self.dt, data.q.dtype), readings)
 
     def _judged(self, step: Transition, memory: dict[str, Any]) -> tuple[Array, dict[str, Array]]:
         """Return the reward and the metrics of a step, which are scalars."""

@@ -44,14 +44,18 @@ class Episodes(AbstractEnvironment):
         """The environment without wrappers."""
         return self.env.unwrapped
 
+    @property
+    def episode_length(self) -> int:
+        """The steps after which an episode is cut."""
+        return self.length
+
     def reset(self, key: Array) -> EnvironmentState:
         """Return the start of an episode."""
-        data, obs, memory, key = _start(self.env, key)
-        zero = jnp.zeros((), data.q.dtype)
-        shapes = jax.eval_shape(self.env.reset, key).metrics
-        metrics = {name: jnp.zeros(x.shape, x.dtype) for name, x in shapes.items()}
-        own = {"key": key, "steps": zero, "truncation": zero, "last_obs": obs}
-        return EnvironmentState(data, obs, zero, zero, metrics, {**memory, **own})
+        key, now = jax.random.split(key)
+        state = self.env.reset(now)
+        zero = jnp.zeros_like(state.reward)
+        own = {"key": key, "steps": zero, "truncation": zero, "last_obs": state.obs}
+        return state.replace(info={**state.info, **own})
 
     def step(self, state: EnvironmentState, action: Float[Array, "nu"]) -> EnvironmentState:
         """Return what follows an action; where the episode ended, the data and the observation are those of a start."""

@@ -35,7 +35,7 @@ class PolicyJudgment(NamedTuple):
     lengths: np.ndarray
     """The steps of the episodes."""
     ends: tuple[End, ...]
-    """What ended each: the task, as after a fall; the time limit; or numbers that MuJoCo calls bad, whose step is not
+    """The end of each: the task, as after a fall; the time limit; or numbers that MuJoCo calls bad, whose step is not
     counted."""
     metrics: dict[str, Float[np.ndarray, "starts"]]
     """The metrics of the task by name, each the mean over the steps of an episode."""
@@ -66,7 +66,7 @@ def judge(
     The scene is that of the environment with the numbers that its world has now, starts are drawn by the task, and an
     action is held for as long as in training. Observations, rewards and ends are those of the task, in MuJoCo's states.
     The policy is called as `policy(obs)` for one environment, and returns the action `[nu]`. Wrappers of the
-    environment, such as `Episodes`, have no part.
+    environment, such as `Episodes`, have no part. MuJoCo's solver has the settings of the scene.
 
     **Arguments**
 
@@ -85,10 +85,10 @@ def judge(
     require_positive_integer(steps, "steps")
     m = _mujoco_model(env.world, env.scene if scene is None else scene)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        return _judged(policy, env, _Simulation(m, starts, pool), jax.random.key(seed), steps)
+        return _run_episodes(policy, env, _MujocoRuns(m, starts, pool), jax.random.key(seed), steps)
 
 
-def _judged(policy: Any, env: Environment, simulation: _Simulation, key: Array, steps: int) -> PolicyJudgment:
+def _run_episodes(policy: Any, env: Environment, simulation: _MujocoRuns, key: Array, steps: int) -> PolicyJudgment:
     starts = len(simulation.data)
     begin, follow = (compiled_with((env, policy), function) for function in (_begin, _follow))
     now, seen = begin(jax.random.split(key, starts))
@@ -171,7 +171,7 @@ def _acting(env: Environment, policy: Any, now: EnvironmentState) -> tuple[Envir
     return now.replace(data=data), seen
 
 
-class _Simulation:
+class _MujocoRuns:
     """Simulations by MuJoCo, side by side."""
 
     def __init__(self, m: Any, count: int, pool: ThreadPoolExecutor):
@@ -225,10 +225,10 @@ def _mujoco_model(world: World, scene: Any) -> Any:
     advice = "Environment(load_world(file), task, scene=file) has a scene; for a model, file = to_mjcf(model, ...)"
     if scene is None:
         raise ModelError(f"judge: the environment does not say from which MJCF file its world was loaded; {advice}")
-    m, source = compile_mjcf(scene)
     with warnings.catch_warnings():
         # The world has been loaded before, and its user has seen them.
         warnings.simplefilter("ignore")
+        m, source = compile_mjcf(scene)
         own = load_world(m).astype(world.model.dtype)
         if jax.tree.structure(_parts(own)) != jax.tree.structure(_parts(world)):
             raise ModelError(f"judge: the scene ({source}) has other parts than the world of the environment; {advice}")
@@ -253,7 +253,7 @@ def _almost_equal(one: Any, other: Any) -> bool:
 
     def equal(x, y):
         x, y = np.asarray(x), np.asarray(y)
-        rounding = 32 * np.finfo(x.dtype).eps
+        rounding = 32 * np.finfo(np.result_type(x, np.float16)).eps
         return x.shape == y.shape and np.allclose(x, y, rounding, rounding * np.abs(x).max(initial=0))
 
     return all(map(equal, jax.tree.leaves(one), jax.tree.leaves(other)))

@@ -13,7 +13,7 @@ from jax import lax
 from jaxdyn import _printing as printing
 from jaxdyn._errors import ModelError, require_positive_integer
 from jaxdyn._types import Array, Float
-from jaxdyn.learn._environment import EnvironmentState
+from jaxdyn.learn._environment import AbstractEnvironment, EnvironmentState
 from jaxdyn.sysid import AllScales, Parametrization
 
 _PERCENT = 0.01
@@ -48,7 +48,7 @@ class ReturnGradient(eqx.Module):
 
 
 def return_gradient(
-    env: Any,
+    env: AbstractEnvironment,
     policy: Any,
     states: EnvironmentState,
     steps: int,
@@ -64,7 +64,7 @@ def return_gradient(
 
     **Arguments**
 
-    - `env`: an `Environment`. `policy`: a function of an observation that returns an action.
+    - `env`: an `Environment`, or one with wrappers. `policy`: a function of an observation that returns an action.
     - `states`: where the roll-outs start, with one batch axis, of `jax.vmap(env.reset)(keys)`.
     - `parameters`: a `jaxdyn.sysid.Parametrization` of `env.world`, whose free numbers are logarithms of factors; by
       default that with `AllScales()`, a factor for every mass, damping, friction and gain other than zero.
@@ -73,12 +73,11 @@ def return_gradient(
     **Raises** `ModelError` for a parametrization of another world.
     """
     require_positive_integer(steps, "return_gradient: steps")
+    world = env.unwrapped.world
     if parameters is None:
-        parameters = Parametrization(env.world, AllScales())
-    if jax.tree.structure(parameters.reference) != jax.tree.structure(env.world):
-        raise ModelError(
-            "parameters are those of another world than the environment's; give Parametrization(env.world)"
-        )
+        parameters = Parametrization(world, AllScales())
+    if jax.tree.structure(parameters.reference) != jax.tree.structure(world):
+        raise ModelError("parameters are those of another world than the environment's; make them of env.world")
     value, change, error = _gradient(env, policy, states, steps, parameters)
     order = tuple(np.argsort(-np.abs(np.nan_to_num(np.asarray(change)))).tolist())
     differences = _differences(env, policy, states, steps, parameters, np.array(order[:checked], int))
@@ -98,7 +97,7 @@ def return_of(env: Any, policy: Any, state: EnvironmentState, steps: int) -> Flo
 
 
 def _with_parameters(env: Any, parameters: Parametrization, free: Any) -> Any:
-    return eqx.tree_at(lambda env: env.world, env, parameters.model(free))
+    return eqx.tree_at(lambda env: env.unwrapped.world, env, parameters.model(free))
 
 
 @eqx.filter_jit

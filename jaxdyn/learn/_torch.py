@@ -64,7 +64,9 @@ class TorchEnvironment:
         if tuple(actions.shape) != shape:
             raise ShapeError(f"actions have shape {list(actions.shape)}, but {list(shape)} is needed")
         if actions.dtype != reward.dtype:
-            raise ShapeError(f"actions are {actions.dtype}, but the state is {reward.dtype}: actions.to(state.dtype)")
+            raise ShapeError(
+                f"actions are {actions.dtype}, but the state is {reward.dtype}: actions.to(state.reward.dtype)"
+            )
 
 
 class _Differentiable:

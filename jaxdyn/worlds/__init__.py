@@ -12,4 +12,4 @@ from jaxdyn.worlds._steps import next_activation
 from jaxdyn.worlds._to_mjcf import write_world
 from jaxdyn.worlds._world import World
 
-__all__ = ["Sensor", "World", "load_world", "save_world"]
+__all__ = ["BodyMotion", "Sensor", "World", "load_world", "save_world"]

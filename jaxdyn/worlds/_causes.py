@@ -1,4 +1,4 @@
-"""What passes a change of a state on to the velocity after a time step: contacts, limits, actuators, by their names."""
+"""Causes that pass a change of a state on to the velocity after a time step: contacts, limits and actuators by name."""
 
 from __future__ import annotations
 

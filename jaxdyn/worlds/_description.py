@@ -1,4 +1,4 @@
-"""The content of a world as plain values, which `jaxdyn info` prints."""
+"""The content of a world as text, and as plain values, which `jaxdyn info` prints."""
 
 from __future__ import annotations
 
@@ -7,13 +7,37 @@ from typing import Any
 
 import numpy as np
 
-from jaxdyn.worlds._world import World
+from jaxdyn import _printing as printing
 
 _REACHED = 1e29
 """Bounds beyond are none: worlds have large numbers in the place of infinite ones."""
 
 
-def describe(world: World) -> dict[str, Any]:
+def facts_of(world: Any) -> printing.Facts:
+    """Return the facts that `print` shows of a `World`."""
+    parts, batch = world.parts, world.start.shape[:-1]
+    first = f"{world.model.nb} moving bodies, nq = {world.model.nq}, nv = {world.model.nv}"
+    lists = {
+        "bodies": world.body_names[1:],
+        "actuators": world.actuator_names,
+        "equalities": world.equality_names,
+        "tendons": parts.tendons.names,
+        "sensors": parts.sensors.names,
+        "keyframes": tuple(world.keyframes),
+    }
+    facts = {name: printing.names(words) for name, words in lists.items() if words}
+    limits, pairs = parts.constraints.limits, parts.constraints.contacts.pairs
+    if parts.as_mujoco:
+        facts["limits"] = f"of {len(limits.joints) + len(limits.balls)} joints and {len(limits.tendons)} tendons"
+        facts["contacts"] = f"{sum(len(x.first) for x in pairs)} pairs of geoms may touch"
+    else:
+        facts["contacts"] = str(len(world.contact_names))
+        facts |= {} if parts.touching is None else parts.touching.facts()
+    facts["step"] = f"{printing.number(world.timestep, 's')}, {parts.integrator}"
+    return first + (f", batch {batch}" if batch else ""), facts
+
+
+def describe(world: Any) -> dict[str, Any]:
     """Return what a world has beside its tree, without batch axes, as JSON can hold it: infinite bounds are None."""
     parts = world.parts
     limits, pairs = parts.constraints.limits, parts.constraints.contacts.pairs
@@ -44,12 +68,12 @@ def describe(world: World) -> dict[str, Any]:
     }
 
 
-def _joints_of_dofs(world: World) -> list[str]:
+def _joints_of_dofs(world: Any) -> list[str]:
     topology = world.model.topology
     return [name for i, name in enumerate(topology.joint_names) for _ in range(*topology.v_starts[i : i + 2])]
 
 
-def _actuators(world: World, joints: list[str]) -> list[dict[str, Any]]:
+def _actuators(world: Any, joints: list[str]) -> list[dict[str, Any]]:
     own = world.parts.actuators
     targets = {i: f"joint {joints[v]}" for i, _, v in own.axes_of_joints}
     targets |= {i: f"joint {joints[v]}" for i, _, v, *_ in own.turning}
@@ -78,7 +102,7 @@ def _range(bounds: Any) -> list[list[float | None]]:
     return [[float(x) if abs(x) < _REACHED else None for x in row] for row in np.asarray(bounds, np.float64)]
 
 
-def _equalities(world: World) -> list[dict[str, Any]]:
+def _equalities(world: Any) -> list[dict[str, Any]]:
     own, out = world.parts.constraints.equalities, {}
     if own.held is not None:
         kinds = ["connect"] * own.held.connections

@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Any
 import jax.numpy as jnp
 import numpy as np
 
+from jaxdyn import joints
 from jaxdyn._compile import compiled
 from jaxdyn._errors import ModelError, look_up
-from jaxdyn.contact import straight_motion
+from jaxdyn.contact import ContactForces, straight_motion
+from jaxdyn.geometry import FAR
 from jaxdyn.simulate import Advance, State
 from jaxdyn.solve import SolverReport, solve
 from jaxdyn.worlds._equations import EQUATIONS, activation_rates, activations
-from jaxdyn.worlds._model_steps import solved_as_model
+from jaxdyn.worlds._model_steps import accelerations_as_model, contacts_at, solved_as_model
 from jaxdyn.worlds._no_slip import without_slip
 from jaxdyn.worlds._sensed import Quantities
 from jaxdyn.worlds._states import Given, Solved, given_of, with_batch
@@ -65,7 +67,7 @@ def advanced(world: World, state: State, control: Any, torque: Any, wrenches: An
 
 
 READABLE = "q", "v", "sensors", "actuator_torque", "body_wrenches"
-"""What `World.step_and_read` can read."""
+"""The quantities that `World.step_and_read` can read."""
 
 
 def step_and_read(world: World, state: State, control: Any, names: tuple[str, ...]) -> tuple[State, dict[str, Any]]:
@@ -89,6 +91,27 @@ def _reading(name: str, given: Given, found: Solved) -> Any:
         return by_name(given.world.parts.sensors, found.results["sensors"])
     x = found.results[name]
     return x.reshape(*x.shape[:-1], -1, 6) if name == "body_wrenches" else x
+
+
+def rate_of(given: Given) -> State:
+    """Return the rate of a state: see `World.rate`."""
+    state, arguments, as_mujoco = given.state, given.arguments, given.world.parts.as_mujoco
+    turned = joints.apply_to_rows(joints.coordinate_rate, given.world.model.topology, arguments.q, arguments.v)
+    found = solved(given, "acceleration", "rates").results if as_mujoco else accelerations_as_model(given)
+    held = (None if x is None else jnp.zeros_like(x) for x in (state.mocap, state.active))
+    return State(turned, found["acceleration"], found["rates"], jnp.ones_like(state.time), *held)
+
+
+def contacts_of(given: Given, of_step: bool) -> ContactForces:
+    """Return the contacts of a state: see `World.contact_forces`."""
+    if not (of_step or given.world.parts.as_mujoco):
+        return contacts_at(given)
+    found = solved(given, "contacts").results["contacts"]
+    if isinstance(found, ContactForces):
+        return found
+    # Infinite numbers have no place in the programs of states.
+    gap = jnp.where(found.gap < 0.5 * FAR, found.gap, jnp.inf)
+    return ContactForces(gap, *(x.to_array() for x in (found.normal, found.point, found.force)))
 
 
 def report_of(given: Given, found: Solved) -> SolverReport:

@@ -11,23 +11,22 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdyn import _printing as printing
-from jaxdyn import joints
 from jaxdyn._compile import compiled
 from jaxdyn._errors import ModelError, checking_arguments, naming_arguments, require_floating, require_time_step
 from jaxdyn._types import Array, ArrayLike, Configuration, Float, Torque, Velocity, float_leaf
 from jaxdyn.contact import ContactForces, ContactLaw, ContactPair, ContactShape, MujocoLaw
-from jaxdyn.geometry import FAR, AbstractSurface
+from jaxdyn.geometry import AbstractSurface
 from jaxdyn.model import LEAVES, Actuator, Model
 from jaxdyn.simulate import AbstractWorld, Advance, RolloutOptions, State, Trajectory, roll_out_world
 from jaxdyn.simulate.integrators import require_closed
 from jaxdyn.solve import SolverOptions, SolverReport
 from jaxdyn.worlds._appearance import Appearance, VisualFile
 from jaxdyn.worlds._bodies import BodyMotion
+from jaxdyn.worlds._description import facts_of
 from jaxdyn.worlds._from_model import Attached, parts_of_model
 from jaxdyn.worlds._inertia_constants import with_inertias_of
 from jaxdyn.worlds._model_constraints import Touching
 from jaxdyn.worlds._model_sensors import Sensor
-from jaxdyn.worlds._model_steps import accelerations_as_model, contacts_at
 from jaxdyn.worlds._states import (
     KEY_AXES,
     BodyWrenches,
@@ -38,7 +37,7 @@ from jaxdyn.worlds._states import (
     motion_of_bodies,
     start_of,
 )
-from jaxdyn.worlds._steps import advanced, by_name, report_of, solved, step_and_read, stepped
+from jaxdyn.worlds._steps import advanced, by_name, contacts_of, rate_of, report_of, solved, step_and_read, stepped
 from jaxdyn.worlds._world_parts import ENDLESS, WorldParts
 from jaxdyn.worlds._world_velocities import body_velocity, world_velocity
 
@@ -137,26 +136,7 @@ class World(AbstractWorld):
 
     def printed(self) -> printing.Facts:
         """The facts that `print` shows."""
-        parts, batch = self.parts, self.start.shape[:-1]
-        first = f"{self.model.nb} moving bodies, nq = {self.model.nq}, nv = {self.model.nv}"
-        lists = {
-            "bodies": self.body_names[1:],
-            "actuators": self.actuator_names,
-            "equalities": self.equality_names,
-            "tendons": parts.tendons.names,
-            "sensors": parts.sensors.names,
-            "keyframes": tuple(self.keyframes),
-        }
-        facts = {name: printing.names(words) for name, words in lists.items() if words}
-        limits, pairs = parts.constraints.limits, parts.constraints.contacts.pairs
-        if parts.as_mujoco:
-            facts["limits"] = f"of {len(limits.joints) + len(limits.balls)} joints and {len(limits.tendons)} tendons"
-            facts["contacts"] = f"{sum(len(x.first) for x in pairs)} pairs of geoms may touch"
-        else:
-            facts["contacts"] = str(len(self.contact_names))
-            facts |= {} if parts.touching is None else parts.touching.facts()
-        facts["step"] = f"{printing.number(self.timestep, 's')}, {parts.integrator}"
-        return first + (f", batch {batch}" if batch else ""), facts
+        return facts_of(self)
 
     __repr__, __str__, _repr_html_ = printing.one_line, printing.text, printing.table
 
@@ -256,16 +236,11 @@ class World(AbstractWorld):
         is `ODETerm(world.rate)`, and `args` is the control `[*batch, nu]`.
 
         The law does not depend on the time `t`. A quaternion follows `q (0, w) / 2`, whose norm a solver changes by its
-        error; the world takes it for its direction. Errors as for `accelerations`.
+        error; the world takes it for its direction. With a `ContactLaw` contacts push by the law at the state: an
+        explicit solver needs steps below `2 m stiction_velocity / (friction f)` for the normal force `f` on a mass `m`.
+        Errors as for `accelerations`, and `ModelError` for stops at the limits of joints, which act in steps only.
         """
-        given = given_of(self, state, control, None, None)
-        state, arguments = given.state, given.arguments
-        turned = joints.apply_to_rows(joints.coordinate_rate, self.model.topology, arguments.q, arguments.v)
-        found = (
-            solved(given, "acceleration", "rates").results if self.parts.as_mujoco else accelerations_as_model(given)
-        )
-        held = (None if x is None else jnp.zeros_like(x) for x in (state.mocap, state.active))
-        return State(turned, found["acceleration"], found["rates"], jnp.ones_like(state.time), *held)
+        return rate_of(given_of(self, state, control, None, None))
 
     @compiled()
     def step(
@@ -440,16 +415,7 @@ class World(AbstractWorld):
         this configuration and velocity, as in `rate`, whatever drives the robot. Arguments and errors as for
         `accelerations`.
         """
-        given = given_of(self, state, control, torque, wrenches)
-        if not (of_step or self.parts.as_mujoco):
-            return contacts_at(given)
-        found = solved(given, "contacts").results["contacts"]
-        if isinstance(found, ContactForces):
-            return found
-        gap, *vectors = found
-        # Infinite numbers have no place in the programs of states.
-        gap = jnp.where(gap < 0.5 * FAR, gap, jnp.inf)
-        return ContactForces(gap, *(x.to_array() for x in vectors))
+        return contacts_of(given_of(self, state, control, torque, wrenches), of_step)
 
     @naming_arguments
     def from_qvel(self, q: Configuration, qvel: Velocity) -> Float[Array, "*batch nv"]:

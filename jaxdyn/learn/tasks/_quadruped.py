@@ -62,7 +62,7 @@ class Quadruped(AbstractTask):
     yaw_weight: float = 0.5
     vertical_weight: float = 0.5
     tilting_weight: float = 0.05
-    """That of the squares of roll and pitch rates."""
+    """The weight of the squares of roll and pitch rates."""
     orientation_weight: float = 1.0
     height_weight: float = 10.0
     pose_weight: float = 0.05

@@ -1,4 +1,4 @@
-"""What the runners of Gymnasium have in common: the scene's file, starts, and rewards of speed."""
+"""Common parts of the runners of Gymnasium: the scene's file, starts, and rewards of speed."""
 
 from __future__ import annotations
 

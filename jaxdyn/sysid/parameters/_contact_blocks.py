@@ -14,11 +14,7 @@ import numpy as np
 from jaxdyn._errors import ModelError, look_up, require_positive
 from jaxdyn.geometry import Plane
 from jaxdyn.sysid.parameters import _leaves as leaves
-from jaxdyn.sysid.parameters._leaf_blocks import (
-    Additive,
-    placement_block,
-    scaled_numbers,
-)
+from jaxdyn.sysid.parameters._leaf_blocks import Additive, placement_block, scaled_numbers
 from jaxdyn.sysid.parameters._parametrization import AbstractBlock, AbstractChoice, JoinedBlocks
 from jaxdyn.sysid.parameters._touching_arrays import law_numbers, links_of_law, shape_labels, shape_sizes
 from jaxdyn.sysid.parameters._world_arrays import contact_numbers, geom_sizes
@@ -210,5 +206,6 @@ def _moves_as_mujoco(choice: Any, tree: Any, what: str) -> bool:
 
 def _chosen_links(tree: World, links: Sequence[str] | None, what: str) -> set[str]:
     """Return the names of links with shapes, all for None. **Raises** `ModelError`, `UnknownNameError`."""
-    known = list(dict.fromkeys(link for group in tree.parts.touching.groups for link in group.links))
+    touching: Any = tree.parts.touching
+    known = list(dict.fromkeys(link for group in touching.groups for link in group.links))
     return {known[i] for i in leaves.chosen_names(links, known, "link", what)}

@@ -29,9 +29,8 @@ from jaxdyn.sysid.recordings import Recordings, as_recordings
 from jaxdyn.sysid.rollouts import _descent as descent
 from jaxdyn.sysid.rollouts import _shooting as shooting
 from jaxdyn.sysid.rollouts._arrow import ArrowSystem, compress
-from jaxdyn.sysid.rollouts._closed_loops import Measured
 from jaxdyn.sysid.rollouts._descent import far_segments, other_starts
-from jaxdyn.sysid.rollouts._recorded_rollouts import Segments, cut_recordings
+from jaxdyn.sysid.rollouts._recorded_rollouts import Measured, Segments, cut_recordings
 from jaxdyn.sysid.rollouts._recorded_worlds import steps_between
 from jaxdyn.sysid.rollouts._rollout_result import RolloutFit, covariances
 from jaxdyn.sysid.rollouts._shooting import LossName, RobustLoss, ShootingProblem, ShootingResiduals, ShootingState
@@ -180,7 +179,8 @@ def fit_rollouts(
     improved = options.matching != 0
     while improved:
         improved = False
-        for begin in _other_starts(problem, now, first) if _has_far_segments(problem, now) else ():
+        far = far_segments(_segment_residuals(problem, _residuals(problem, now)[1])).any()
+        for begin in _other_starts(problem, now, first) if far else ():
             other = _descended(problem, begin, options, None)
             if float(other.cost) < float(now.cost) * (1 - _LOWER):
                 now, improved = other, True
@@ -206,11 +206,6 @@ def _descended(
         now = _step(problem, now, _linearize(problem, now), tolerance)
         if report is not None:
             report(RolloutStep(int(now.iteration), int(now.round), float(now.cost), float(now.expected), now))
-
-
-def _has_far_segments(problem: ShootingProblem, state: ShootingState) -> bool:
-    """Whether some segments have far larger residuals than others, at a state of finite cost."""
-    return bool(far_segments(_segment_residuals(problem, _residuals(problem, state)[1])).any())
 
 
 def _segment_residuals(problem: ShootingProblem, r: ShootingResiduals) -> np.ndarray:

@@ -23,8 +23,7 @@ from jaxdyn.simulate import State, Trajectory
 from jaxdyn.simulate.integrators import Integrator
 from jaxdyn.sysid.parameters import Parametrization, leaves
 from jaxdyn.sysid.rollouts._arrow import ArrowSystem
-from jaxdyn.sysid.rollouts._closed_loops import closure
-from jaxdyn.sysid.rollouts._recorded_rollouts import Segments, simulate_robot
+from jaxdyn.sysid.rollouts._recorded_rollouts import Segments, closure, simulate_robot
 from jaxdyn.sysid.rollouts._recorded_worlds import start_activations
 
 

@@ -217,9 +217,8 @@ def start_at(model: Model, samples: Samples, weight: float, effects_weight: floa
         scale = np.maximum(scale, 1e-3 * scale.max() or 1.0)
         # A prior that says "none" cannot be meant as a logarithm: 1 % of the torque is nearly none.
         least = 0.0 if kind == "offset" else 0.01 * torque[j] / scale[j]
-        start.append(
-            searched[kind][j] if kind in searched else max(float(held[kind][j]) if kind in held else 0.0, least)
-        )
+        own = held[kind][j] if kind in held else 0.0
+        start.append(searched[kind][j] if kind in searched else max(own, least))
         unit.append(0.1 * torque[j] if kind == "offset" else _LONGEST_DELAY)
     positive, offset = np.split(np.array([*start, *place_positions(model, layout.places)]), [layout.positive])
     offset_scale = np.array(unit[layout.positive :] + 3 * len(layout.places) * [_EXPECTED * typical])

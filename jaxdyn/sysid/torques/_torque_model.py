@@ -246,7 +246,7 @@ class Samples:
         return np.array(spring_torque(model, jnp.asarray(self.q[samples])), np.float64)
 
     def _with_length_columns(self, samples: np.ndarray, columns: np.ndarray) -> np.ndarray:
-        """`_joint_columns` with those of the positions, and the known torque for the positions that they are about."""
+        """`joint_columns` with those of the positions, and the known torque for the positions that they are about."""
         places = self.layout.places
         motion = (self.q[samples], self.v[samples], self.a[samples])
         slopes = length_slopes(self._linearized, places, motion, self.joints)

@@ -51,6 +51,8 @@ class ClosedLoop:
     status: np.ndarray
     """A `Status` for each step."""
     iterations: np.ndarray
+    violation: np.ndarray
+    """Largest violation of a constraint or a bound by the plan of each step, `[steps]`."""
     plan: Plan
     """Plan for the next step, with which the loop can continue."""
     latency: Latency
@@ -66,6 +68,7 @@ class ClosedLoop:
         """The facts that `print` shows."""
         facts = {"steps": str(len(self.us)), "latency": str(self.latency)}
         facts["iterations"] = f"{printing.number(self.iterations)} a step"
+        facts["violations"] = f"up to {self.violation.max():.2g}, in {np.count_nonzero(self.violation > 0)} plans"
         facts["compilations"] = f"{self.compilations} after the first step"
         return printing.status(self.status), facts | {"last state": printing.numbers(self.xs[-1])}
 
@@ -122,6 +125,7 @@ def closed_loop(
         if not np.isfinite(x).all():
             raise ModelError(f"the plant's state is not finite after step {k}: {x}, under the control {u}")
         xs.append(x)
-        records.append((u, int(solution.status), int(solution.iterations), seconds))
-    us, status, iterations, seconds = map(np.array, zip(*records, strict=True))
-    return ClosedLoop(np.array(xs), us, status, iterations, plan, Latency(seconds), compilations)
+        violation = float(solution.residuals.violation)
+        records.append((u, int(solution.status), int(solution.iterations), violation, seconds))
+    us, status, iterations, violation, seconds = map(np.array, zip(*records, strict=True))
+    return ClosedLoop(np.array(xs), us, status, iterations, violation, plan, Latency(seconds), compilations)

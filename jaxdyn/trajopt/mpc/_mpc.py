@@ -43,6 +43,8 @@ class Plan(eqx.Module):
     """Estimated displacement of each step from where the model leads."""
     nominal: Float[Array, "nx"]
     """State to which the last step should have led by the model alone; NaN before the first step."""
+    reserve: Float[Array, ""]
+    """Part of a time limit that the step keeps for what comes after its last look at the clock, s."""
 
     def printed(self) -> printing.Facts:
         """The facts that `print` shows."""
@@ -135,6 +137,7 @@ class MPC(eqx.Module):
             key=key,
             disturbance=jnp.zeros(problem.dynamics.ndx, problem.dtype),
             nominal=jnp.full(problem.dynamics.nx, jnp.nan, problem.dtype),
+            reserve=jnp.zeros((), problem.dtype),
         )
 
     @naming_arguments
@@ -144,11 +147,17 @@ class MPC(eqx.Module):
         """The control to apply at the state `x`, the plan for the next step, and the solution. Where the state or the
         trajectory is not finite, the status is `DIVERGED` and the step follows `plan`. With `DDPOptions`, a step whose
         solve does not converge and violates constraints also solves the problem in which violations have a price, and
-        follows the trajectory with the smaller violation. `DDPOptions.time_limit` is that of the whole step, whose call
-        it counts from outside of transformations. **Raises** `ShapeError`."""
-        timed = getattr(self.solver, "time_limit", None) is not None
-        timed = timed and not any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((self, plan, x, problem)))
-        return self._step(plan, jnp.asarray(x), problem, host_microseconds() if timed else None)
+        follows the trajectory with the smaller violation; if that violates constraints as well, the status is
+        `LEAST_VIOLATION`. `DDPOptions.time_limit` is that of the whole step, whose call it counts from outside of
+        transformations, where it also waits for the control; by how much the last steps have ended late, the next ones
+        aim to end earlier (`Plan.reserve`). **Raises** `ShapeError`."""
+        began = host_microseconds()
+        limit = self.solver.time_limit if isinstance(self.solver, DDPOptions) else None
+        if limit is None or any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((self, plan, x, problem))):
+            return self._step(plan, jnp.asarray(x), problem, None)
+        u, after, solution = jax.block_until_ready(self._step(plan, jnp.asarray(x), problem, began))
+        reserve = _next_reserve(float(plan.reserve), float(limit), 1e-6 * float(host_microseconds() - began))
+        return u, dataclasses.replace(after, reserve=jnp.asarray(reserve, plan.reserve.dtype)), solution
 
     @eqx.filter_jit
     def _step(self, plan: Plan, x, problem: Problem | None, began) -> tuple[Float[Array, "nu"], Plan, Solution]:
@@ -177,6 +186,7 @@ class MPC(eqx.Module):
             key=key,
             disturbance=disturbance,
             nominal=nominal.step(x.astype(current.dtype), us[0], 0),
+            reserve=plan.reserve,
         )
         return us[0], after, solution
 
@@ -205,6 +215,24 @@ ALLOWED = 1e-3
 converged looks for a smaller one."""
 WEIGHT = 1e4
 """Weight of the squared violations, relative to one plus the cost, of the problem in which they have a price."""
+OUTSIDE = 1e-3
+"""The time of a call of a step before the first look at the clock and after the last one, s. It has been measured as
+0.4 and 0.5 ms of Python on a server's core."""
+FORGETTING = 0.995
+"""Factor of the reserve of time in each step. The largest of some hundred steps counts, because the limit is to hold
+for 99 of 100."""
+GROWTH = 0.05
+"""The most that a step adds to the reserve, as a part of the limit: compilation and pauses of the computer, which are
+rare and long, take little time from the steps that follow."""
+
+
+def _next_reserve(reserve: float, limit: float, seconds: float) -> float:
+    """The time that the next step keeps of its limit, after a step that has taken some seconds and should have ended
+    after the limit less `reserve`. What comes after the last look at the clock cannot be foreseen in a step: the end of
+    an iteration whose search was stopped, the first iteration with prices, the solution's evaluation, and the way back
+    to the host."""
+    beyond = seconds + OUTSIDE - (limit - reserve)
+    return max(min(beyond, reserve + GROWTH * limit), FORGETTING * reserve)
 
 
 def _with_least_violation(problem: Problem, plan: Plan, options: DDPOptions, began) -> Solution:
@@ -215,6 +243,7 @@ def _with_least_violation(problem: Problem, plan: Plan, options: DDPOptions, beg
     constrained = bool(problem.stage_constraints or problem.terminal_constraints)
     limit, first = options.time_limit, options
     if limit is not None:
+        limit = limit - plan.reserve
         now = microseconds(plan.us.sum())
         began = now if began is None else began
         share = 0.5 if constrained else 1.0
@@ -229,12 +258,14 @@ def _with_least_violation(problem: Problem, plan: Plan, options: DDPOptions, beg
         in_time = remains > 1e-6 * (after - now) / solution.iterations
         options = dataclasses.replace(options, time_limit=remains)
 
-    def distance(xs, us):
+    def violation(xs, us):
         r, lower, upper = problem.constraints(xs, us)
         excess = bound_excess(r, lower, upper)
         bound = jnp.abs(jnp.where(excess > 0, upper, lower))
-        gaps = jnp.abs(problem.gaps(xs, us)).max() / (1 + jnp.abs(xs).max())
-        return jnp.maximum((jnp.abs(excess) / (1 + jnp.where(excess == 0, 0.0, bound))).max(initial=0.0), gaps)
+        return (jnp.abs(excess) / (1 + jnp.where(excess == 0, 0.0, bound))).max(initial=0.0)
+
+    def distance(xs, us):
+        return jnp.maximum(violation(xs, us), jnp.abs(problem.gaps(xs, us)).max() / (1 + jnp.abs(xs).max()))
 
     def relaxed():
         priced = _with_prices(problem, WEIGHT * (1 + jnp.abs(solution.cost)))
@@ -243,7 +274,8 @@ def _with_least_violation(problem: Problem, plan: Plan, options: DDPOptions, beg
 
     given = solution.xs, solution.us
     before = distance(*given)
-    xs, us = lax.cond(~solution.success & ~(before <= ALLOWED) & in_time, relaxed, lambda: given)
+    leaves = ~solution.success & ~(before <= ALLOWED) & in_time
+    xs, us = lax.cond(leaves, relaxed, lambda: given)
     better = ~(distance(xs, us) >= before)
     xs, us = (jnp.where(better, a, b) for a, b in zip((xs, us), given, strict=True))
     residuals = solution.residuals
@@ -253,7 +285,9 @@ def _with_least_violation(problem: Problem, plan: Plan, options: DDPOptions, beg
         gap=jnp.where(better, jnp.abs(problem.gaps(xs, us)).max(), residuals.gap),
     )
     cost = jnp.where(better, problem.total_cost(xs, us), solution.cost)
-    return dataclasses.replace(solution, xs=xs, us=us, cost=cost, residuals=residuals)
+    violated = leaves & ~(violation(xs, us) <= ALLOWED)
+    status = jnp.where(violated, Status.LEAST_VIOLATION, solution.status).astype(jnp.int32)
+    return dataclasses.replace(solution, xs=xs, us=us, cost=cost, status=status, residuals=residuals)
 
 
 def _with_prices(problem: Problem, weight) -> Problem:
