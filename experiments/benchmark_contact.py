@@ -53,8 +53,8 @@ class Config(ProgramConfig):
 
     batches: str = "256"
     libraries: str = "native,xla,gradient,mujoco,mjx"
-    """`native` and `xla`: this library with native code and without; `gradient`: one step's by the state and the
-    world, at the states after half of the steps."""
+    """`native` and `xla`: this library with native code and without; `gradient`: one step's by the state, the model and
+    the contacts, at the states after half of the steps."""
     iterations: int = 4
     """Iterations of every step; 0 iterates to this library's tolerance."""
     steps: int = 100
@@ -119,12 +119,14 @@ def time_steps_without_native_code(robots: Scene, config: Config) -> tuple[float
 
 
 def time_gradient(robots: Scene, config: Config) -> tuple[float, float]:
-    arrays, static = eqx.partition(robots.world, eqx.is_inexact_array)
+    world = robots.world
+    arrays, static = eqx.partition((world.model, world.parts.touching), eqx.is_inexact_array)
     # Half-way the feet are on the ground; the time of a step depends on what touches.
     middle = rolled(robots, max(1, config.steps // 2))(robots.q, robots.v)
 
     def loss(arrays, q, v):
-        after = eqx.combine(arrays, static).step(State(q, v))
+        changed = eqx.tree_at(lambda w: (w.model, w.parts.touching), world, eqx.combine(arrays, static))
+        after = changed.step(State(q, v))
         return (after.q**2).sum() + (after.v**2).sum()
 
     return timed(jax.jit(jax.grad(loss, (0, 1, 2))), (arrays, middle.q, middle.v), config)

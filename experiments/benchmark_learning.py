@@ -104,31 +104,29 @@ def _ant(config: Config) -> tuple[Any, Any, Any]:
     return env, policy, jax.jit(jax.vmap(env.reset))(jax.random.split(jax.random.key(0), config.worlds))
 
 
-def _mean_return(arrays: Any, rest: Any, states: Any, steps: int) -> Any:
-    env, policy = eqx.combine(arrays, rest)
+def _mean_return(env: Any, config: Config) -> Callable[[Any, Any], Any]:
+    """Return the function of a policy's weights and of states that returns the mean return. The numbers of the world
+    are constants of its program."""
 
-    def one(state, _):
-        state = jax.vmap(env.step)(state, jax.vmap(policy)(state.obs))
-        return state, state.reward.mean()
+    def value(policy, states):
+        def one(state, _):
+            state = jax.vmap(env.step)(state, jax.vmap(policy)(state.obs))
+            return state, state.reward.mean()
 
-    return lax.scan(one, states, length=steps)[1].sum()
+        return lax.scan(one, states, length=config.steps)[1].sum()
+
+    return value
 
 
 def time_forward(config: Config) -> tuple[float, float]:
     env, policy, states = _ant(config)
-    arrays, rest = eqx.partition((env, policy), eqx.is_array)
-    value = jax.jit(lambda arrays, states: _mean_return(arrays, rest, states, config.steps))
-    return benchmark_contact.timed(value, (arrays, states), config)
+    return benchmark_contact.timed(eqx.filter_jit(_mean_return(env, config)), (policy, states), config)
 
 
 def time_gradient(config: Config) -> tuple[float, float]:
     env, policy, states = _ant(config)
-    weights, others = eqx.partition(policy, eqx.is_inexact_array)
-
-    def value(weights, states):
-        return _mean_return((env, weights), (None, others), states, config.steps)
-
-    return benchmark_contact.timed(jax.jit(jax.value_and_grad(value)), (weights, states), config)
+    gradient = eqx.filter_jit(eqx.filter_value_and_grad(_mean_return(env, config)))
+    return benchmark_contact.timed(gradient, (policy, states), config)
 
 
 def _actions(config: Config, count: int) -> Any:

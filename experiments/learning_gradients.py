@@ -196,28 +196,33 @@ def draw(path: Any, config: Config, records: list[dict[str, Any]]) -> None:
     }
     fig, axes = plt.subplots(2, 3, figsize=(12, 6.5), sharex="col", sharey="row")
     environments = list(dict.fromkeys(x["environment"] for x in records))
-    for column, (against, label) in enumerate(labels.items()):
+    for (against, label), (above, below) in zip(labels.items(), axes.T, strict=True):
         for k, name in enumerate(environments):
             own = [x for x in records if (x["environment"], x["against"]) == (name, against)]
-            if not own:
-                continue
-            value = [x["value"] for x in own]
-            style = {"color": f"C{k}", "marker": "o", "markersize": 4}
-            bias = [x["bias"] for x in own]
-            axes[0, column].errorbar(value, bias, [x["bias_error"] for x in own], label=name, capsize=2, **style)
-            axes[1, column].plot(value, [x["noise"] for x in own], label=f"{name}, derivatives", **style)
-            noise = [x["noise_of_differences"] for x in own]
-            axes[1, column].plot(value, noise, ":", label=f"{name}, differences", **style)
-        axes[0, column].axhline(1, color="0.7", lw=0.8)
-        axes[1, column].set(xlabel=label)
-        for row in axes[:, column]:
-            row.set(xscale="log", yscale="log")
-    axes[0, 0].set(ylabel="bias of derivatives over the gradient")
+            value, color = [x["value"] for x in own], f"C{k}"
+            for axis, key, line, title in (
+                (above, "bias", "-", name),
+                (below, "noise", "-", f"{name}, derivatives"),
+                (below, "noise_of_differences", ":", f"{name}, differences"),
+            ):
+                axis.plot(value, [x[key] for x in own], line, color=color, label=title)
+            # A bias within two standard errors may as well be zero.
+            clear = [x for x in own if x["bias"] > 2 * x["bias_error"]]
+            above.plot(value, [x["bias"] for x in own], "o", color=color, mfc="white")
+            above.plot([x["value"] for x in clear], [x["bias"] for x in clear], "o", color=color)
+        for axis in (above, below):
+            axis.axhline(1, color="0.7", lw=0.8)
+            axis.set(xscale="log", yscale="log")
+        ticks = sorted({x["value"] for x in records if x["against"] == against})
+        below.set_xticks(ticks, [f"{x:g}" for x in ticks])
+        below.set_xticks([], minor=True)
+        below.set(xlabel=label)
+    axes[0, 0].set(ylabel="bias of derivatives over the gradient\n(hollow: within two standard errors)")
     axes[1, 0].set(ylabel="noise of one sample over the gradient")
     axes[0, 0].legend(fontsize=7)
     axes[1, 0].legend(fontsize=6)
     fig.tight_layout()
-    save_figure(path, fig, dpi=110)
+    save_figure(path, fig, dpi=100)
 
 
 main = experiment("learning_gradients", Config, run, DEFAULT_CONFIG, __doc__, x64=False)

@@ -189,6 +189,16 @@ def test_an_element_that_diverges_ends_and_does_not_spoil_the_gradient_of_others
         assert np.abs(fine[:, 1]).min() > 0
 
 
+def test_readings_in_batches_need_no_native_code():
+    world = jaxdyn.load_world(SCENE.replace('damping="0.5"', 'damping="0.5" frictionloss="1"'))
+    with jaxdyn.native.disabled():
+        states = jax.vmap(world.state)(jnp.arange(3.0)[:, None])
+        read = jax.vmap(lambda state: world.step_and_read(state, jnp.ones(1), names=("sensors", "actuator_torque"))[1])
+        found = jax.jit(read)(states)
+    np.testing.assert_allclose(found["sensors"]["where"][:, 0], [0, 1, 2])
+    np.testing.assert_allclose(found["actuator_torque"], 1)
+
+
 def test_randomized_worlds_share_what_is_not_drawn():
     episodes = Episodes(env(), 2)
     keys = jax.random.split(jax.random.key(0), 4)

@@ -432,3 +432,13 @@ def test_models_that_mujocos_law_does_not_hold_are_refused_and_others_keep_their
     end = world.step(world.state(q))
     expected = jaxdyn.step(robot, State(q, np.zeros(7)), np.zeros(7), 1e-3)
     np.testing.assert_allclose(end.q, expected.q, rtol=1e-12)
+
+
+@pytest.mark.parametrize("law", [None, jaxdyn.MujocoLaw()])
+def test_a_world_with_another_model_is_the_world_of_that_model(law):
+    model = jaxdyn.samples.double_pendulum()
+    heavy = eqx.tree_at(lambda m: m.inertial_parameters, model, 2 * model.inertial_parameters)
+    motors = [Actuator(name) for name in model.joint_names]
+    changed = jaxdyn.World(model, actuators=motors, law=law).with_model(heavy)
+    for a, b in zip(*map(jax.tree.leaves, (changed, jaxdyn.World(heavy, actuators=motors, law=law))), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-12)

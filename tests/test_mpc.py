@@ -300,8 +300,8 @@ def test_the_time_limit_is_that_of_the_whole_step(monkeypatch):
     _, after, solution = controller.step(plan, x)
     assert solution.status == Status.OUT_OF_TIME
     assert solution.iterations == 1
-    # Such a delay, as of a compilation, is not expected of the next step.
-    assert after.reserve == 0
+    # Such a delay, as of a compilation, takes little time from the next step.
+    assert after.reserve == pytest.approx(0.05)
 
 
 def test_searches_within_an_iteration_end_when_the_time_is_up(monkeypatch):
@@ -332,7 +332,7 @@ def test_time_by_which_a_step_ends_late_is_kept_free_in_the_next_one(monkeypatch
     )
     _, after, solution = controller.step(plan, x)
     assert solution.success
-    assert 10 <= after.reserve < 50
+    assert after.reserve == pytest.approx(2.5)
     monkeypatch.undo()
     _, later, solution = controller.step(eqx.tree_at(lambda p: p.reserve, plan, jnp.asarray(50.0)), x)
     assert solution.status == Status.OUT_OF_TIME

@@ -32,7 +32,16 @@ BOXES = BOX.replace(
 </worldbody>""",
 )
 """Two islands, whose sweeps end at different times."""
-SCENES = {"one island": BOX, "two islands": BOXES}
+TENDON = BOX.replace(
+    "</worldbody>",
+    """<body pos="3 0 2"><joint name="a" axis="0 1 0" armature="1e4"/><geom size=".1" pos=".3 0 0"/>
+<body pos=".6 0 0"><joint name="b" axis="0 1 0" armature="1e4"/><geom size=".1" pos=".3 0 0"/></body></body>
+</worldbody><tendon><fixed limited="true" range="-3 -2"><joint joint="a" coef="1"/><joint joint="b" coef="1"/></fixed>
+</tendon>""",
+)
+"""Two islands, one of which a tendon at its limit holds together. It is so heavy that with its mass the sweeps of the
+other one would end earlier."""
+SCENES = {"one island": BOX, "two islands": BOXES, "tendon": TENDON}
 
 
 def sweeping(text: str, sweeps: int) -> str:
@@ -44,6 +53,7 @@ def sweeping(text: str, sweeps: int) -> str:
     ("name", "cone", "dim", "sweeps"),
     [
         ("one island", "pyramidal", 3, 50),
+        ("tendon", "pyramidal", 4, 50),
         *(("two islands", "pyramidal", *x) for x in ((4, 50), (6, 2))),
         *(("two islands", "elliptic", *x) for x in ((3, 3), (4, 50), (6, 50))),
     ],

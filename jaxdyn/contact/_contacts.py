@@ -275,7 +275,7 @@ def _touching(groups: tuple, pairs: tuple[PairGroup, ...], on_surface: bool) -> 
         for i, j, law in zip(*pair.shapes, pair.laws, strict=True):
             rows += [(one[1][i], two[1][j], law, f"{one[0][i]}, {two[0][j]}")] * pair.of_each
     bodies1, bodies2, laws, names = zip(*rows, strict=True) if rows else ((), (), (), ())
-    return _Touching(*(np.array(x, int) for x in (bodies1, bodies2, laws)), names)
+    return _Touching(np.array(bodies1, int), np.array(bodies2, int), np.array(laws, int), names)
 
 
 @functools.cache

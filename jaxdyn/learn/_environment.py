@@ -15,7 +15,7 @@ import numpy as np
 from jaxdyn import _printing as printing
 from jaxdyn._errors import ModelError, ShapeError, require_kind, require_positive_integer
 from jaxdyn._types import Array, Float
-from jaxdyn.learn._held_action import held_action
+from jaxdyn.learn._held_action import held_action, no_readings
 from jaxdyn.simulate import State
 from jaxdyn.worlds import World
 
@@ -24,7 +24,7 @@ Observation = Any
 
 
 class EnvironmentState(eqx.Module):
-    """The knowledge of an environment after a reset or a step. All leaves are arrays of one environment; `jax.vmap` of
+    """The state of an environment after a reset or a step. All leaves are arrays of one environment; `jax.vmap` of
     `reset` and `step` puts batch axes in front."""
 
     data: State
@@ -36,7 +36,7 @@ class EnvironmentState(eqx.Module):
     metrics: dict[str, Float[Array, "*batch"]]
     """Further numbers of the task, such as the parts of its reward; and `"diverged"`, 1 after a step that diverged."""
     info: dict[str, Any]
-    """All that the task remembers, such as a command, and all that wrappers add."""
+    """The memory of the task, such as a command, and what wrappers add."""
 
     @property
     def pipeline_state(self) -> State:
@@ -78,7 +78,7 @@ class Transition(eqx.Module):
     dt: Float[Array, ""]
     """The time for which the action was held, s."""
     readings: dict[str, Any]
-    """All that the task reads in the step (`AbstractTask.reads`)."""
+    """Quantities that the task reads in the step (`AbstractTask.reads`)."""
 
 
 class AbstractTask(eqx.Module):
@@ -292,7 +292,8 @@ class Environment(AbstractEnvironment):
     def _nothing_done(self, data: State) -> Transition:
         """Return a step that goes nowhere."""
         none = jnp.zeros(self.world.nu, data.q.dtype)
-        return Transition(data, none, none, data, jnp.asarray(self.dt, data.q.dtype), self._readings_at(data, none))
+        readings = no_readings(self.world, data, self.task.reads())
+        return Transition(data, none, none, data, jnp.asarray(self.dt, data.q.dtype), readings)
 
     def _judged(self, step: Transition, memory: dict[str, Any]) -> tuple[Array, dict[str, Array]]:
         """Return the reward and the metrics of a step, which are scalars."""

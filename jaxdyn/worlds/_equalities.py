@@ -209,7 +209,7 @@ def _coupled_rows(robot: Robot, coupled: PartRows, at: Instant, tendons: TendonR
         assert tendons is not None
         y1, y2 = (take_rows(tendons.length, x) for x in (first, second))
         J1, J2 = (take_rows(tendons.jacobian, x) for x in (first, second))
-        moves = np.ones((len(first), robot.nv), bool)
+        moves = tendons.moves(first) | tendons.moves(second)
     else:
         y1, y2 = (take_rows(at.q, x) for x in (first, second))
         (J1, moves), (J2, more) = unit_rows(robot, dof1, 1.0), unit_rows(robot, np.maximum(dof2, 0), dof2 >= 0)

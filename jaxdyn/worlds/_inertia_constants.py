@@ -66,7 +66,8 @@ def with_inertias_of(parts: Any, before: Model, after: Model, start: Any) -> Any
     # Not by `equinox.tree_at`, in which the empty tuple of pairs of a world without contacts stands for a leaf.
     leaves, structure = jax.tree.flatten(changed)
     for i, ratio in zip(_constants(jax.tree.unflatten(structure, range(len(leaves)))), ratios, strict=True):
-        leaves[i] = leaves[i] * ratio
+        # Actuators of a model have no muscles, and no accelerations under a unit force.
+        leaves[i] = leaves[i] * ratio if leaves[i].shape[-1] else leaves[i]
     return jax.tree.unflatten(structure, leaves)
 
 

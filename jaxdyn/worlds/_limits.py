@@ -93,8 +93,7 @@ def limit_terms(robot: Robot, limits: PartRows, at: Instant, tendons: TendonRows
     if pulled:
         assert tendons is not None
         which, owners = np.array(limits.tendons), np.arange(singles + balls, singles + balls + pulled)
-        jacobian, length = take_rows((tendons.jacobian, tendons.length), which)
-        rows = MatrixRows.of(jnp.concatenate([jacobian, -jacobian]), np.ones((2 * pulled, robot.nv), bool))
+        length, rows = take_rows(tendons.length, which), tendons.rows(which, (1.0, -1.0))
         sides = length - take_rows(lower, owners), take_rows(upper, owners) - length
         distance = jnp.concatenate([robot.broadcast(x) for x in sides])
         out.append(_soft(robot, limits, rows, distance, np.tile(owners, 2), at, timing))
@@ -168,9 +167,7 @@ def friction_terms(
         kinds.append((DofRows(losses.dofs, (1.0,) * of_dofs), np.arange(of_dofs)))
     if of_tendons:
         assert tendons is not None
-        jacobian = take_rows(tendons.jacobian, np.array(losses.tendons))
-        rows = MatrixRows.of(jacobian, np.ones((of_tendons, robot.nv), bool))
-        kinds.append((rows, of_dofs + np.arange(of_tendons)))
+        kinds.append((tendons.rows(np.array(losses.tendons)), of_dofs + np.arange(of_tendons)))
     out = []
     for rows, owners in kinds:
         loss, solref, solimp, weight = take_rows((losses.loss, losses.solref, losses.solimp, losses.weight), owners)

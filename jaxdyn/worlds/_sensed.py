@@ -214,7 +214,8 @@ class Quantities:
             a, pushes, further = arguments
             return self._of(robot, world, balance(robot, world, **named), a, pushes, **further)
         at, a = arguments
-        return self._of(robot, world, at, a, jnp.concatenate([robot.zeros()[:0], *at.pushes(robot, a)]), **named)
+        pushes = jnp.concatenate([robot.broadcast(x) for x in (robot.zeros()[:0], *at.pushes(robot, a))])
+        return self._of(robot, world, at, a, pushes, **named)
 
     def _of(self, robot: Robot, world: PartRows, at: Balance, a, pushes, **further: Any) -> dict[str, Any]:
         now = at.now

@@ -5,7 +5,7 @@ MuJoCo's documentation, chapter Computation, section "Tendons"; `engine_core_smo
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import equinox as eqx
 import jax
@@ -15,12 +15,13 @@ import numpy as np
 from jaxdyn._types import Array, Float, float_leaf
 from jaxdyn.algorithms.recursions import Robot
 from jaxdyn.io.mjcf import enum_name, object_name
+from jaxdyn.rows import MatrixRows, moving
 from jaxdyn.spatial import Vec3
 from jaxdyn.tree import take_rows
 from jaxdyn.worlds._parts import SMALL, Instant, Loads, Part, PartRows, Places, point_rows, sums
 
 
-class TendonRows(NamedTuple):
+class TendonRows(eqx.Module):
     """The tendons at one state."""
 
     length: Any
@@ -29,6 +30,19 @@ class TendonRows(NamedTuple):
     """`[nt, *batch]`"""
     jacobian: Any
     """The derivatives of the lengths by the velocities, `[nt, nv, *batch]`."""
+    entries: tuple[tuple[bool, ...], ...] = eqx.field(static=True)
+    """Truth values `[nt, nv]`: which degrees of freedom can change a tendon's length."""
+
+    def moves(self, which) -> np.ndarray:
+        """Return which degrees of freedom change the lengths of some tendons, by their numbers, -1 for none."""
+        none = np.zeros((1, self.jacobian.shape[1]), bool)
+        return np.concatenate([np.array(self.entries, bool), none])[which]
+
+    def rows(self, which, signs=(1.0,)) -> MatrixRows:
+        """Return the rows of the lengths of some tendons, for each of some signs."""
+        jacobian = take_rows(self.jacobian, which)
+        stacked = jnp.concatenate([sign * jacobian for sign in signs])
+        return MatrixRows.of(stacked, np.tile(self.moves(which), (len(signs), 1)))
 
 
 class Tendons(Part):
@@ -105,12 +119,24 @@ def tendon_rows(robot: Robot, tendons: PartRows, at: Instant) -> TendonRows:
         jacobian = jacobian + flat.reshape(jacobian.shape)
     if tendons.segments:
         owners, first, second, sites, (distance, direction) = _pieces(tendons, at)
-        moving = point_rows(robot, at, sites).linear
+        moved = point_rows(robot, at, sites).linear
         along = jax.tree.map(lambda x: x[:, None], direction)
-        rows = along.dot(take_rows(moving, second) - take_rows(moving, first)) / tendons.divisor[:, None]
+        rows = along.dot(take_rows(moved, second) - take_rows(moved, first)) / tendons.divisor[:, None]
         length = length + sums(distance / tendons.divisor, owners, count)
         jacobian = jacobian + sums(rows, owners, count)
-    return TendonRows(length, (jacobian * at.v[None]).sum(axis=1), jacobian)
+    return TendonRows(length, (jacobian * at.v[None]).sum(axis=1), jacobian, _entries(robot, tendons))
+
+
+def _entries(robot: Robot, tendons: PartRows) -> tuple[tuple[bool, ...], ...]:
+    """Return which degrees of freedom can change the length of each tendon."""
+    moves = np.zeros((len(tendons.names), robot.nv), bool)
+    for owner, _, dof in tendons.joints:
+        moves[owner, dof] = True
+    carried = moving(robot, np.array(tendons.sites.dofs, int))
+    for owner, first, second in tendons.segments:
+        # What carries both ends of a piece moves them as one body.
+        moves[owner] |= carried[first] ^ carried[second]
+    return tuple(map(tuple, moves.tolist()))
 
 
 def tendon_loads(robot: Robot, tendons: PartRows, at: Instant, tension) -> tuple[Loads, ...]:

@@ -1,4 +1,4 @@
-"""The common parts of the runners of Gymnasium: the scene's file, starts, and rewards of speed."""
+"""Common parts of the runners of Gymnasium: the scene's file, starts, and rewards of speed."""
 
 from __future__ import annotations
 

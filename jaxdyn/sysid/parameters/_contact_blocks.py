@@ -206,5 +206,6 @@ def _moves_as_mujoco(choice: Any, tree: Any, what: str) -> bool:
 
 def _chosen_links(tree: World, links: Sequence[str] | None, what: str) -> set[str]:
     """Return the names of links with shapes, all for None. **Raises** `ModelError`, `UnknownNameError`."""
-    known = list(dict.fromkeys(link for group in tree.parts.touching.groups for link in group.links))
+    touching: Any = tree.parts.touching
+    known = list(dict.fromkeys(link for group in touching.groups for link in group.links))
     return {known[i] for i in leaves.chosen_names(links, known, "link", what)}

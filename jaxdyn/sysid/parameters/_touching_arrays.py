@@ -40,7 +40,8 @@ def links_of_law(touching: Any, number: int) -> tuple[str, ...]:
 
 def law_numbers(world: World, names: Sequence[str], laws: Sequence[int] | None = None) -> list[Owned]:
     """Return numbers of the laws of contact, of all laws for None."""
-    touching, arrays, out = world.parts.touching, Arrays(world), []
+    touching: Any = world.parts.touching
+    arrays, out = Arrays(world), []
     count = touching.laws.stiffness.shape[-1]
     for name in names:
         for k in range(count) if laws is None else laws:
@@ -66,7 +67,7 @@ def shape_sizes(world: World, chosen: Callable[[str], bool] = lambda link: True)
 
 def _shapes(world: World, chosen: Callable[[str], bool]) -> Iterator[tuple[str, Any, int, int]]:
     """Yield the labels of shapes, their groups, the numbers of these, and the rows of the shapes there."""
-    touching = world.parts.touching
+    touching: Any = world.parts.touching
     for g, labels in enumerate(shape_labels(touching)):
         group = touching.groups[g]
         yield from ((labels[row], group, g, row) for row, link in enumerate(group.links) if chosen(link))
@@ -74,7 +75,8 @@ def _shapes(world: World, chosen: Callable[[str], bool]) -> Iterator[tuple[str, 
 
 def _numbers(world: World) -> list[Owned]:
     """Return all numbers of contacts under a `ContactLaw`, each by itself."""
-    touching, arrays = world.parts.touching, Arrays(world)
+    touching: Any = world.parts.touching
+    arrays = Arrays(world)
     numbers = law_numbers(world, [f.name for f in dataclasses.fields(touching.laws)])
     for x in shape_sizes(world):
         each = [f"size {k} of {x.owner}" for k in range(len(x.entries))] if x.apart else [x.label]

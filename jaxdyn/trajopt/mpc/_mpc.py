@@ -221,6 +221,9 @@ OUTSIDE = 1e-3
 FORGETTING = 0.995
 """Factor of the reserve of time in each step. The largest of some hundred steps counts, because the limit is to hold
 for 99 of 100."""
+GROWTH = 0.05
+"""The most that a step adds to the reserve, as a part of the limit: compilation and pauses of the computer, which are
+rare and long, take little time from the steps that follow."""
 
 
 def _next_reserve(reserve: float, limit: float, seconds: float) -> float:
@@ -229,8 +232,7 @@ def _next_reserve(reserve: float, limit: float, seconds: float) -> float:
     an iteration whose search was stopped, the first iteration with prices, the solution's evaluation, and the way back
     to the host."""
     beyond = seconds + OUTSIDE - (limit - reserve)
-    # Compilation and pauses of the computer are no reason to keep time in the steps that follow.
-    return reserve if beyond > limit else max(beyond, FORGETTING * reserve)
+    return max(min(beyond, reserve + GROWTH * limit), FORGETTING * reserve)
 
 
 def _with_least_violation(problem: Problem, plan: Plan, options: DDPOptions, began) -> Solution:
