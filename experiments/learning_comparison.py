@@ -176,7 +176,7 @@ def recorded(folder: Path, config: Config, task: str, method: Method, seed: int)
     path = folder / f"{task}-{method}-{seed}.json"
     if path.exists():
         record = cli.read_json(path)
-        if {name: record.get(name) for name in settings} != settings:
+        if record.get("settings") != settings:
             raise DataError(f"{path} has other settings; give another name, or delete it to run it again")
         return record
     cli.announce(f"{task} by {method}, seed {seed}: {config.minutes:g} minutes")
@@ -189,7 +189,16 @@ def recorded(folder: Path, config: Config, task: str, method: Method, seed: int)
     final = curve.judge(policy, config.starts, 1)
     print(f"{task}, {method}, seed {seed}, {steps} steps\n{final}", flush=True)
     made_with = {name: version_of(name) for name in ("jax", "brax", "mujoco", "gymnasium")}
-    record = {**settings, "steps": steps, "points": curve.points, "final": _numbers(final), "made_with": made_with}
+    record = {
+        "task": task,
+        "method": method,
+        "seed": seed,
+        "settings": settings,
+        "steps": steps,
+        "points": curve.points,
+        "final": _numbers(final),
+        "made_with": made_with,
+    }
     cli.write_json(path, record)
     return record
 

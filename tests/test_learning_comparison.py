@@ -41,5 +41,5 @@ def test_a_run_is_judged_and_not_repeated(method, tmp_path, monkeypatch, capsys)
     assert main(arguments) == 0
     again = json.loads((tmp_path / "learning_comparison" / "summary.json").read_text())
     assert again["runs"] == out["runs"]
-    assert main([*arguments, "--starts", "4"]) == 1
+    assert main([*arguments, "--starts", "4"]) == 2
     assert "has other settings" in capsys.readouterr().err
