@@ -249,7 +249,7 @@ def by_ppo(settings: dict[str, Any], seed: int, curve: Curve) -> tuple[BraxPolic
 
 def by_gradients(config: Config, folder: Path, method: str, seed: int, curve: Curve) -> tuple[Any, int]:
     """Train by one of this library's trainers, and return the policy and the steps of the environments."""
-    options = {"steps": config.steps, "seed": seed, "episode_length": config.episode_length}
+    options: dict[str, Any] = {"steps": config.steps, "seed": seed, "episode_length": config.episode_length}
     training = learn.train(
         curve.env, method, **options, evaluations=config.points, folder=folder, resume=folder.exists(), progress=False
     )

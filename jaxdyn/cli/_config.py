@@ -124,6 +124,8 @@ def _build(kind: Any, values: dict[str, Any], path: str, prefix: str) -> Any:
 def _value(kind: Any, value: Any, path: str, key: str) -> Any:
     """Return a value of a file as the type that its key has. **Raises** `DataError` for one of another type."""
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if kind is float and _is_number(value) and abs(value) <= sys.float_info.max:
+        return float(value)
     if dataclasses.is_dataclass(kind) and isinstance(value, dict):
         return _build(kind, value, path, key + ".")
     if origin is dict and isinstance(value, dict):
@@ -132,8 +134,6 @@ def _value(kind: Any, value: Any, path: str, key: str) -> Any:
         kinds = inner[:1] * len(value) if inner[1:] == (...,) else inner
         if len(value) == len(kinds):
             return tuple(_value(k, x, path, f"{key}[{i}]") for i, (k, x) in enumerate(zip(kinds, value, strict=True)))
-    if kind is float and _is_number(value) and abs(value) <= sys.float_info.max:
-        return float(value)
     if (origin is typing.Literal and value in inner) or (kind in (int, str, bool) and type(value) is kind):
         return value
     raise DataError(f"{path}: {key} is {value!r}, but {_expected(kind, value)} is needed")

@@ -182,7 +182,8 @@ class _Motion(NamedTuple):
 
     @property
     def world(self) -> World:
-        return self.env if isinstance(self.env, World) else self.env.unwrapped.world
+        env = self.env
+        return env if isinstance(env, World) else env.unwrapped.world
 
     def data(self, state: Any) -> State:
         return state if self.base is None else state.data

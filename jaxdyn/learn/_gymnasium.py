@@ -79,10 +79,11 @@ class _Batch:
                 new = _keys([int(seeding.np_random(seeds[i])[0].integers(2**31)) for i in rows])
                 keys = keys.at[np.array(rows)].set(new)
         if chosen is None or self.running is None:
-            self.running = self._start(keys)
+            running = self._start(keys)
         else:
-            self.running = self._start_some(self.running._replace(key=keys), chosen)
-        obs, metrics = _copied((self.running.state.obs, self.running.state.metrics))
+            running = self._start_some(self.running._replace(key=keys), chosen)
+        self.running = running
+        obs, metrics = _copied((running.state.obs, running.state.metrics))
         return obs, metrics
 
     def step(self, action: Any) -> _Outcome:
@@ -116,8 +117,10 @@ def _advance(rules: _Rules, running: _Running, action: Any) -> tuple[_Running, _
     stepped = _Running(running.key, after, steps, terminated | truncated)
     if rules.mode is not AutoresetMode.DISABLED:
         data, obs, memory, key = starts_where(rules.env, again, running.key)
-        zeros = jax.tree.map(jnp.zeros_like, (after.reward, after.done, after.metrics))
-        fresh = _Running(key, EnvironmentState(data, obs, *zeros, memory), jnp.zeros_like(steps), stepped.ended)
+        none, done, metrics = jax.tree.map(jnp.zeros_like, (after.reward, after.done, after.metrics))
+        fresh = _Running(
+            key, EnvironmentState(data, obs, none, done, metrics, memory), jnp.zeros_like(steps), stepped.ended
+        )
         stepped = _where(again, fresh, stepped)
     state, final = stepped.state, (after.obs, after.metrics)
     return stepped, _Outcome(state.obs, reward, terminated, truncated, state.metrics, final)
@@ -198,8 +201,8 @@ class GymnasiumVectorEnvironment(gymnasium.vector.VectorEnv):
         seeds = [seed + i for i in range(n)] if isinstance(seed, int) else [None] * n if seed is None else list(seed)
         mask = (options or {}).get("reset_mask")
         for what, x in (("seed", seeds), ("reset_mask", mask)):
-            if x is not None and np.shape(x) != (n,):
-                raise ShapeError(f"{what} has shape {np.shape(x)}, but [num_envs] = [{n}] is needed")
+            if x is not None and np.asarray(x, object).shape != (n,):
+                raise ShapeError(f"{what} has shape {np.asarray(x, object).shape}, but [num_envs] = [{n}] is needed")
         obs, metrics = self._batch.reset(seeds, None if mask is None else np.asarray(mask, bool))
         return obs, _with_masks(metrics, np.ones(n, bool) if mask is None else np.array(mask, bool))
 

@@ -131,7 +131,7 @@ def _to_torch(tree: Any) -> Any:
 
 
 def _is_key(x: Any) -> bool:
-    return jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)
+    return jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
 
 
 def _without_keys(tree: Any) -> Any:

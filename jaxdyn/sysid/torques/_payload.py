@@ -225,7 +225,7 @@ class PayloadSamples(Samples):
             transmitted, self._about = np.zeros_like(self.tau), [robot, robot + self.added @ payload]
             for rows, p in zip((~self._carrying, self._carrying), self._about, strict=True):
                 model, _ = with_parameters(self, p, np.ones(self.layout.nv))
-                transmitted[rows] = frictionless_torque(model, *(x[rows] for x in self.motion), self.joints)
+                transmitted[rows] = frictionless_torque(model, *(x[rows] for x in self.motion), joints=self.joints)
             self.take_transmitted(transmitted)
         return self.residuals(np.concatenate([robot, payload]))
 

@@ -218,7 +218,7 @@ class Samples:
         and the measured one."""
         layout, model, shape = self.layout, self.model, self.shape
         motion = tuple(x[samples] for x in (self.q, self.a, self.u, self.load))
-        terms = dict(zip(POSITIVE, effect_terms(model, motion, shape, layout), strict=False))
+        terms: dict[str, Any] = dict(zip(POSITIVE, effect_terms(model, motion, shape, layout), strict=False))
         known = self._known_springs(samples)
         for kind, leaf in effect_leaves(model).items():
             fixed = np.setdiff1d(np.arange(layout.nv), layout.dofs(kind))

@@ -98,7 +98,8 @@ class _DisturbedDynamics(DynamicsAround):
 def with_disturbance(dynamics: AbstractDynamics, disturbance: Float[Array, "ndx"]) -> AbstractDynamics:
     """The dynamics with every step displaced by `disturbance`, the constant state disturbance that offset-free control
     assumes (Pannocchia & Rawlings, Disturbance models for offset-free model-predictive control, AIChE J. 2003)."""
-    return _DisturbedDynamics(dynamics, disturbance)
+    # Sizes and times are properties of the class, but type checkers take them for arguments.
+    return _DisturbedDynamics(dynamics, disturbance)  # pyright: ignore[reportCallIssue]
 
 
 class WrappedDynamics(DynamicsAround):
