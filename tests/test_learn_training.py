@@ -187,6 +187,10 @@ def test_training_finds_the_middle_and_writes_what_it_found(whole):
     assert lines == list(done.records)
     assert {"seconds", "gradient_norm", "skipped", "horizon", "length"} <= set(lines[0])
     same(load_policy(folder / "policy.npz"), done.policy)
+    same(load_policy(folder / "best.npz"), done.best)
+    best = max(range(4), key=lambda i: done.records[i]["return"])
+    judged = evaluate(reach(), done.best, jax.random.split(jax.random.key(0))[1], length=50)
+    assert float(judged.returned.mean()) == pytest.approx(done.records[best]["return"], rel=1e-5)
     assert (folder / "curve.png").read_bytes().startswith(b"\x89PNG")
     again = evaluate(reach(), done.policy, jax.random.key(7), episodes=8, length=50)
     assert again.returned.shape == (8,)
@@ -217,6 +221,7 @@ def test_an_interrupted_training_ends_with_the_same_bits(whole, tmp_path, monkey
     again = train(reach(), algorithm, resume=True, **options)
     same(again.state, done.state)
     same(again.policy, done.policy)
+    same(again.best, done.best)
     timeless = [[{k: v for k, v in r.items() if k != "seconds"} for r in x.records] for x in (again, done)]
     assert timeless[0] == timeless[1]
 

@@ -14,11 +14,13 @@ from jaxdyn._errors import require_positive
 from jaxdyn.cli._config import parse_options
 from jaxdyn.cli._progress import announce
 from jaxdyn.cli._result_files import read_json
+from jaxdyn.cli._robot_file import Flag
 from jaxdyn.cli._train_command import ENVIRONMENT
 
 HELP = """Show what a trained policy does in an episode, in the browser or as a film.
 
-DIR is a folder of `jaxdyn train`. Needs the extras learn and viz: pip install 'jaxdyn[learn,viz]'."""
+DIR is a folder of `jaxdyn train`; the policy is that of its best evaluation. Needs the extras learn and viz:
+pip install 'jaxdyn[learn,viz]'."""
 EXAMPLES = """
   jaxdyn play results/ant-shac-0
   jaxdyn play results/ant-shac-0 --film ant.mp4 --seconds 5"""
@@ -28,6 +30,8 @@ EXAMPLES = """
 class PlayOptions:
     folder: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="DIR")]
     """A folder that jaxdyn train has written."""
+    last: Flag = False
+    """Show the policy after the last update instead of that of the best evaluation."""
     film: str = ""
     """Film the episode into this file instead: .mp4, .webm, .gif or .webp; a screen is not needed."""
     seconds: float = 10.0
@@ -50,7 +54,7 @@ def main(arguments: Sequence[str]) -> None:
     if options.film:
         film_path(options.film)
     folder = Path(options.folder)
-    policy = learn.load_policy(folder / "policy.npz")
+    policy = learn.load_policy(folder / ("policy.npz" if options.last else "best.npz"))
     env = learn.environment(read_json(folder / ENVIRONMENT, lambda x: x["environment"]))
     announce("compiling and simulating")
     length = max(1, round(options.seconds / float(env.dt)))

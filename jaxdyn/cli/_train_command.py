@@ -18,9 +18,9 @@ from jaxdyn.cli._robot_file import Flag
 
 HELP = """Train a policy by gradients through the simulation.
 
-Writes into OUT: log.jsonl, a line an evaluation; policy.npz, which jaxdyn.learn.load_policy reads and `jaxdyn play OUT`
-shows; curve.png; and a checkpoint, from which an interrupted training continues by --resume. Needs the extra learn:
-pip install 'jaxdyn[learn]'."""
+Writes into OUT: log.jsonl, a line an evaluation; policy.npz and best.npz, the policy after the last update and that of
+the best evaluation, which jaxdyn.learn.load_policy reads and `jaxdyn play OUT` shows; curve.png; and a checkpoint, from
+which an interrupted training continues by --resume. Needs the extra learn: pip install 'jaxdyn[learn]'."""
 EXAMPLES = """
   jaxdyn train cartpole_swingup
   jaxdyn train ant --algorithm ahac --steps 4000000 --seed 1 --out results/ant-1
@@ -68,12 +68,12 @@ def main(arguments: Sequence[str]) -> None:
         resume=options.resume,
         evaluations=options.evaluations,
     )
-    last = done.records[-1]
+    last, best = done.records[-1], max(done.records, key=lambda record: record["return"])
     print(
         f"{last['steps']} steps in {last['seconds']:.0f} s; return {last['return']:.1f} "
         f"({last['return_min']:.1f} to {last['return_max']:.1f}), {100 * last['falls']:.0f} % of 64 episodes ended "
-        "early\n"
-        f"wrote {folder / 'policy.npz'}; see it by: jaxdyn play {folder}"
+        f"early; the best evaluation had the return {best['return']:.1f} after {best['steps']} steps\n"
+        f"wrote {folder / 'policy.npz'} and best.npz; see it by: jaxdyn play {folder}"
     )
 
 

@@ -41,7 +41,10 @@ class Training:
     """The result of `train`."""
 
     policy: Policy
-    """The trained policy, with its normalization of observations."""
+    """The policy after the last update, with its normalization of observations."""
+    best: Policy
+    """The policy with the largest mean return of all evaluations. That return is a little too large, because it was
+    chosen by it; `judge` and `evaluate` with another key have no part in the choice."""
     records: tuple[dict[str, Any], ...]
     """The evaluations, as in `log.jsonl`: `steps` of the environments and `seconds` so far; `return`, `return_std`,
     `return_min`, `return_max`, `length` and `falls` (a part of 1) of the evaluation; and of the updates since the one
@@ -72,7 +75,7 @@ def train(
     - `algorithm`: a `SHAC`, `AHAC` or `APG` with its settings, or one of `"shac"`, `"ahac"`, `"apg"`.
     - `steps`: those of all environments together, rounded up to whole updates.
     - `seed`: that of all random numbers: networks, starts, exploration and evaluation.
-    - `folder`: where checkpoints, `log.jsonl`, `curve.png` and `policy.npz` are written; None writes nothing.
+    - `folder`: where checkpoints, `log.jsonl`, `curve.png`, `policy.npz` and `best.npz` are written, or None.
     - `resume`: continue a training that was begun in the folder and ended early, also by a kill. It ends with the same
       policy, to the last bit, as one without interruption on the same devices.
     - `episode_length`: the time limit of episodes, in steps; by default the task's. It is no end of the task: values go
@@ -163,6 +166,8 @@ class _Run:
         restored = None if store is None else store.restore(state)
         if restored is not None:
             state, log = jax.device_put(restored[0], _placed(self.devices)), TrainingLog(**restored[1])
+        policy = _local(state.policy)
+        best = store.best() if store is not None and log.records else policy
         step, samples, done = self.step(), self.algorithm.samples, int(state.updates)
         every = max(1, self.updates // self.evaluations)
         first, saved = time.monotonic() - log.seconds, time.monotonic()
@@ -178,7 +183,12 @@ class _Run:
                 bar.update(samples)
                 judged = done % every == 0 or done == self.updates
                 if judged:
-                    self._evaluate(_local(state.policy), keys[1], log, done * samples, first)
+                    policy = _local(state.policy)
+                    self._evaluate(policy, keys[1], log, done * samples, first)
+                    if log.improved:
+                        best = policy
+                        if store is not None and jax.process_index() == 0:
+                            store.save_best(best)
                     bar.set_postfix_str(f"return {log.records[-1]['return']:.1f}")
                 # Processes must agree on when they gather a state, and their clocks do not.
                 late = time.monotonic() - saved > checkpoint_seconds and jax.process_count() == 1
@@ -186,11 +196,10 @@ class _Run:
                     saved = time.monotonic()
                     log.seconds = saved - first
                     self._save(store, state, log)
-        policy = _local(state.policy)
         if store is not None and jax.process_index() == 0:
             store.finish(policy, log.records)
         log.warn_of_faults()
-        return Training(policy, tuple(log.records), state)
+        return Training(policy, best, tuple(log.records), state)
 
     def _evaluate(self, policy: Policy, key: Any, log: TrainingLog, steps: int, first: float) -> None:
         found = evaluate(self.episodes.env, policy, key, length=self.episodes.length)

@@ -10,10 +10,11 @@ from typing import Any
 
 from jaxdyn._durable_files import holding_folder, write_durably
 from jaxdyn._errors import DataError, warn
-from jaxdyn.learn._array_files import read_tree, save_policy, write_tree
+from jaxdyn.learn._array_files import load_policy, read_tree, save_policy, write_tree
 from jaxdyn.learn._networks import Policy
 
-MANIFEST, CHECKPOINT, LOG, POLICY, CURVE = "manifest.json", "checkpoint.npz", "log.jsonl", "policy.npz", "curve.png"
+MANIFEST, CHECKPOINT, LOG, CURVE = "manifest.json", "checkpoint.npz", "log.jsonl", "curve.png"
+POLICY, BEST = "policy.npz", "best.npz"
 
 
 class TrainingFolder:
@@ -78,6 +79,15 @@ class TrainingFolder:
     def write_log(self, records: list[dict[str, Any]]) -> None:
         """Write the evaluations, one a line."""
         _write_text(self.path / LOG, "".join(json.dumps(record) + "\n" for record in records))
+
+    def save_best(self, policy: Policy) -> None:
+        """Write the policy of the best evaluation so far. A training that was killed before its next checkpoint finds
+        the same policy again."""
+        save_policy(self.path / BEST, policy)
+
+    def best(self) -> Policy:
+        """Return the policy of the best evaluation so far."""
+        return load_policy(self.path / BEST)
 
     def finish(self, policy: Policy, records: list[dict[str, Any]]) -> None:
         """Write the policy, and the curve where Matplotlib is installed."""

@@ -38,6 +38,12 @@ class TrainingLog:
         self.records.append({"steps": steps, "seconds": round(self.seconds, 3), **facts, **finite})
         self.updates, self.sums = 0, {}
 
+    @property
+    def improved(self) -> bool:
+        """Whether the last evaluation has a larger return than all before."""
+        *before, last = (record["return"] for record in self.records)
+        return all(last > x for x in before)
+
     def warn_of_faults(self) -> None:
         """Warn where updates were left out, or environments diverged."""
         for name, what in (
