@@ -12,7 +12,9 @@ from typing import Any
 import jaxdyn
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("", "contact", "geometry", "samples", "io", "worlds", "simulate", "spatial", "sysid", "trajopt", "viz")
+PACKAGES = (
+    *("", "contact", "geometry", "samples", "io", "worlds", "simulate", "spatial", "sysid", "trajopt", "learn", "viz"),
+)
 ERRORS = {name for name in jaxdyn.__all__ if name.endswith("Error")} | {"ImportError"}
 
 

@@ -1,35 +1,53 @@
 """Learning: environments, tasks, and policies that are trained by gradients through the simulation."""
 
-from jaxdyn.learn import tasks as tasks
-from jaxdyn.learn._adapters import as_brax as as_brax
-from jaxdyn.learn._adapters import as_gymnasium as as_gymnasium
-from jaxdyn.learn._adapters import as_torch as as_torch
-from jaxdyn.learn._algorithms import AHAC as AHAC
-from jaxdyn.learn._algorithms import APG as APG
-from jaxdyn.learn._algorithms import SHAC as SHAC
-from jaxdyn.learn._algorithms import AbstractAlgorithm as AbstractAlgorithm
-from jaxdyn.learn._array_files import load_policy as load_policy
-from jaxdyn.learn._array_files import save_policy as save_policy
-from jaxdyn.learn._environment import AbstractEnvironment as AbstractEnvironment
-from jaxdyn.learn._environment import AbstractTask as AbstractTask
-from jaxdyn.learn._environment import Environment as Environment
-from jaxdyn.learn._environment import EnvironmentState as EnvironmentState
-from jaxdyn.learn._environment import Transition as Transition
-from jaxdyn.learn._episodes import Episodes as Episodes
-from jaxdyn.learn._evaluation import Episode as Episode
-from jaxdyn.learn._evaluation import evaluate as evaluate
-from jaxdyn.learn._evaluation import play as play
-from jaxdyn.learn._gradient_growth import GradientGrowth as GradientGrowth
-from jaxdyn.learn._gradient_growth import gradient_growth as gradient_growth
-from jaxdyn.learn._judged import PolicyJudgment as PolicyJudgment
-from jaxdyn.learn._judged import judge as judge
-from jaxdyn.learn._networks import Policy as Policy
-from jaxdyn.learn._randomization import randomized as randomized
-from jaxdyn.learn._randomization import randomly_scaled as randomly_scaled
-from jaxdyn.learn._registry import environment as environment
-from jaxdyn.learn._registry import environments as environments
-from jaxdyn.learn._return_gradient import ReturnGradient as ReturnGradient
-from jaxdyn.learn._return_gradient import return_gradient as return_gradient
-from jaxdyn.learn._training import Training as Training
-from jaxdyn.learn._training import train as train
-from jaxdyn.learn._training_files import plot_training as plot_training
+from jaxdyn.learn import tasks
+from jaxdyn.learn._adapters import as_brax, as_gymnasium, as_torch
+from jaxdyn.learn._algorithms import AHAC, APG, SHAC, AbstractAlgorithm
+from jaxdyn.learn._array_files import load_policy, save_policy
+from jaxdyn.learn._environment import AbstractEnvironment, AbstractTask, Environment, EnvironmentState, Transition
+from jaxdyn.learn._episodes import Episodes
+from jaxdyn.learn._evaluation import Episode, evaluate, play
+from jaxdyn.learn._gradient_growth import GradientGrowth, gradient_growth
+from jaxdyn.learn._judged import PolicyJudgment, judge
+from jaxdyn.learn._networks import Policy
+from jaxdyn.learn._randomization import randomized, randomly_scaled
+from jaxdyn.learn._registry import environment, environments
+from jaxdyn.learn._return_gradient import ReturnGradient, return_gradient
+from jaxdyn.learn._training import Training, train
+from jaxdyn.learn._training_files import plot_training
+
+__all__ = [
+    "AHAC",
+    "APG",
+    "SHAC",
+    "AbstractAlgorithm",
+    "AbstractEnvironment",
+    "AbstractTask",
+    "Environment",
+    "EnvironmentState",
+    "Episode",
+    "Episodes",
+    "GradientGrowth",
+    "Policy",
+    "PolicyJudgment",
+    "ReturnGradient",
+    "Training",
+    "Transition",
+    "as_brax",
+    "as_gymnasium",
+    "as_torch",
+    "environment",
+    "environments",
+    "evaluate",
+    "gradient_growth",
+    "judge",
+    "load_policy",
+    "play",
+    "plot_training",
+    "randomized",
+    "randomly_scaled",
+    "return_gradient",
+    "save_policy",
+    "tasks",
+    "train",
+]

@@ -269,7 +269,7 @@ class Environment(AbstractEnvironment):
         """Return what the task makes of a step that led to the state `after`, by this simulator or another one.
 
         `readings` are those of `AbstractTask.reads`; without them they are those in the state `after`, for which the
-        constraints are solved once more.
+        constraints are solved once more. **Raises** `ShapeError` for a reward or an end of the task that is no scalar.
         """
         task, dtype = self.task, after.q.dtype
         readings = self._readings_at(after, control) if readings is None else readings
