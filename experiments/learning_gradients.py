@@ -43,7 +43,7 @@ class Config(ProgramConfig):
     horizons: str = "2,4,8,16,32"
     """Steps of the environments."""
     horizon: int = 16
-    """That of the figures against stiffness and width."""
+    """The number of steps in the figures against stiffness and width."""
     starts: int = 128
     """Samples of the gradient by derivatives."""
     differences: int = 4

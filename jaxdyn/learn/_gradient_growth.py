@@ -171,7 +171,7 @@ def gradient_growth(
 
 
 class _Motion(NamedTuple):
-    """What is rolled out, as functions of one world."""
+    """The motion that is rolled out, as functions of one world."""
 
     env: AbstractEnvironment | World
 
@@ -256,7 +256,7 @@ class _Directions(NamedTuple):
 
 
 class _Grown(NamedTuple):
-    """What the roll-outs tell."""
+    """The results of the roll-outs."""
 
     growth: Any
     gradient: Any

@@ -21,7 +21,7 @@ from jaxdyn.learn._episodes import Episodes, starts_where
 
 
 class _Running(NamedTuple):
-    """What environments carry from step to step, each array with an axis of environments in front."""
+    """The arrays that environments carry from step to step, each with an axis of environments in front."""
 
     key: Any
     state: EnvironmentState
@@ -32,7 +32,7 @@ class _Running(NamedTuple):
 
 
 class _Outcome(NamedTuple):
-    """What a step returns."""
+    """The results of a step."""
 
     obs: Any
     reward: Any

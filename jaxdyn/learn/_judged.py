@@ -119,7 +119,7 @@ def _run_episodes(policy: Any, env: Environment, simulation: _MujocoRuns, key: A
 
 
 class _Seen(NamedTuple):
-    """What a policy does in a state, each array with an axis of environments in front."""
+    """The actions of a policy in a state, each array with an axis of environments in front."""
 
     action: Any
     control: Any

@@ -32,11 +32,11 @@ class Steps(NamedTuple):
     """The observations after the steps, before a new episode's start replaced them."""
     reward: Float[Array, "rollout actors"]
     ended: Array
-    """Where the task ended."""
+    """True where the task ended."""
     done: Array
-    """Where an episode ended, by the task or the time limit."""
+    """True where an episode ended, by the task or the time limit."""
     diverged: Array
-    """Where the simulation diverged, which ended the episode."""
+    """True where the simulation diverged, which ended the episode."""
 
 
 class PolicyGradient(NamedTuple):

@@ -14,7 +14,7 @@ ARITHMETIC = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
 _METHODS = {"neg": "negate", "not": "invert"}
 """The methods of `Body` for operations of one operand."""
 _METHODS_OF_VECTORS = {"tanh": "hyperbolic_tangent", "exp": "exponential", "log": "logarithm"}
-"""Those for vectors; single numbers have functions of a library."""
+"""The methods for vectors; single numbers have functions of a library."""
 
 
 class Values:

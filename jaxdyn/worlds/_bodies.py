@@ -48,7 +48,7 @@ class Bodies(Part):
 
 
 class BodyMotion(NamedTuple):
-    """Where the bodies of a world are and how they move, in MuJoCo's order, the world's first, along its axes."""
+    """The poses and velocities of the bodies of a world, in MuJoCo's order, the world's first, along its axes."""
 
     center: Any
     """The centers of mass `[*batch, nbody, 3]`, m: MuJoCo's `xipos`."""
