@@ -179,7 +179,8 @@ def recorded(folder: Path, config: Config, task: str, method: Method, seed: int)
         if record.get("settings") != settings:
             raise DataError(f"{path} has other settings; give another name, or delete it to run it again")
         return record
-    cli.announce(f"{task} by {method}, seed {seed}: {config.minutes:g} minutes")
+    until = f"{config.minutes:g} minutes" if method.startswith("ppo") else f"{config.steps} steps"
+    cli.announce(f"{task} by {method}, seed {seed}: {until}")
     env = learn.environment(task)
     curve = Curve(config, env)
     if of_ppo is not None:
