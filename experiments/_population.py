@@ -6,13 +6,13 @@ import dataclasses
 import math
 from typing import Literal
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 
 from jaxdyn import DataError, Model, State, crba, rnea
 from jaxdyn._errors import require_positive
 from jaxdyn.model import with_payload
-from jaxdyn.simulate import ActuatedPolicy, Actuation, EffortLimits, PositionServo, ServoCommand
 from jaxdyn.sysid import inertial_parameters_from_pseudo_inertia, pseudo_inertia
 
 
@@ -160,14 +160,31 @@ def draw_models(
     return models, drawn
 
 
+class Servos(eqx.Module):
+    """Servos of joints along a motion, with feed-forward and limited torques; called as a policy whose carry counts the
+    steps."""
+
+    q: jax.Array
+    v: jax.Array
+    feedforward: jax.Array
+    """`[n, steps, nv]` each"""
+    kp: jax.Array
+    kd: jax.Array
+    effort: jax.Array
+
+    def __call__(self, step: jax.Array, state: State, t: jax.Array) -> tuple[jax.Array, jax.Array]:
+        q, v, torque = (jnp.take(x, step, axis=-2) for x in (self.q, self.v, self.feedforward))
+        torque = torque + self.kp * (q - state.q) + self.kd * (v - state.v)
+        return step + 1, jnp.clip(torque, -self.effort, self.effort)
+
+
 def draw_motion(
     key: jax.Array, nominal: Model, controls: Controls, effort: jax.Array, n: int, steps: int, dt: float
-) -> tuple[State, ActuatedPolicy]:
-    """Return the starts of `n` roll-outs, and the policy that drives them."""
+) -> tuple[State, Servos | jax.Array]:
+    """Return the starts of `n` roll-outs, and the policy or the torques `[n, steps, nv]` that drive them."""
     first, second, third = jax.random.split(key, 3)
     nv, dtype = nominal.nv, nominal.dtype
     t = dt * jnp.arange(steps, dtype=dtype)
-    limits = EffortLimits(effort)
     if controls.kind == "servo":
         finite = jnp.isfinite(nominal.position_lower) & jnp.isfinite(nominal.position_upper)
         lower, upper = (jnp.where(finite, x, 0.0) for x in (nominal.position_lower, nominal.position_upper))
@@ -176,9 +193,8 @@ def draw_motion(
         q, v, a = 0.5 * (lower + upper) + size * q, size * v, size * a
         feedforward = rnea(nominal, q, v, a, joint_friction=False)
         inertia = _least_inertia(nominal, lower, upper)
-        servo = PositionServo(nominal, controls.bandwidth**2 * inertia, 2 * controls.bandwidth * inertia)
-        policy = Actuation(servo, limits).driven_by(ServoCommand(q, v, feedforward))
-        return State(q[:, 0], v[:, 0]), policy
+        kp, kd = controls.bandwidth**2 * inertia, 2 * controls.bandwidth * inertia
+        return State(q[:, 0], v[:, 0]), Servos(q, v, feedforward, kp, kd, effort)
     if controls.kind == "sines":
         torque = _sines(first, second, third, controls, n, nv, t)[0]
     else:
@@ -191,8 +207,7 @@ def draw_motion(
 
         torque = jnp.moveaxis(jax.lax.scan(advance, white[0], white)[1], 0, 1)
     q = nominal.random_configuration(jax.random.fold_in(key, 1), (n,)).astype(dtype)
-    policy = Actuation(limits).driven_by(controls.amplitude * effort * torque)
-    return State(q, jnp.zeros((n, nv), dtype)), policy
+    return State(q, jnp.zeros((n, nv), dtype)), jnp.clip(controls.amplitude * effort * torque, -effort, effort)
 
 
 def _least_inertia(model: Model, lower: jax.Array, upper: jax.Array) -> jax.Array:

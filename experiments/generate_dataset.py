@@ -136,17 +136,10 @@ def generator(
     def generate(model: Model, effort: jax.Array, key: jax.Array, shard: jax.Array) -> dict[str, jax.Array]:
         first, second = jax.random.split(jax.random.fold_in(key, shard))
         models, drawn = draw_models(first, model, population, effort, rollouts)
-        state, policy = draw_motion(second, model, controls, effort, rollouts, steps, 1 / rate)
-        motion = rollout(
-            models,
-            state,
-            policy,
-            1 / rate,
-            steps=steps,
-            policy_state=policy.init(state),
-            integrator=integrator,
-            substeps=substeps,
-        )
+        state, drive = draw_motion(second, model, controls, effort, rollouts, steps, 1 / rate)
+        counted = jnp.zeros((), jnp.int32) if callable(drive) else None
+        options = {"policy_state": counted, "integrator": integrator, "substeps": substeps}
+        motion = rollout(models, state, drive, 1 / rate, steps=steps, **options)
         assert motion.tau is not None
         return {"t": motion.t, "q": motion.q, "v": motion.v, "tau": motion.tau, **drawn}
 

@@ -263,8 +263,7 @@ def require_kind(
     kinds = kind if isinstance(kind, tuple) else (kind,)
     if not isinstance(value, kinds):
         words = ["None" if x is type(None) else _with_article(x.__name__) for x in kinds]
-        inside = [x for x in ("model", "actuation") if isinstance(getattr(value, x, None), kinds[0])]
-        advice = f"it has one: give its `{inside[0]}`" if inside else advice
+        advice = "it has one: give its `model`" if isinstance(getattr(value, "model", None), kinds[0]) else advice
         end = f"; {advice}" if advice else ""
         raise error(f"{what} is {_shown(value)}; {' or '.join([*words, *others])} is needed{end}")
 
@@ -272,7 +271,7 @@ def require_kind(
 def _require_kind(value, hint, what: str, sizes, fields: bool = True) -> None:
     """Raise `ShapeError` unless `value` is what an annotation says, as far as arrays and classes of the library go."""
     options = options_of(hint)
-    if (value is None and type(None) in options) or (callable(value) and Callable in options):
+    if _is_plainly_right(value, options):
         return
     shapes = [x.dim_str for x in options if hasattr(x, "dim_str")]
     classes = tuple(x for x in options if isinstance(x, type) and x.__module__.startswith("jaxdyn"))
@@ -292,6 +291,13 @@ def _require_kind(value, hint, what: str, sizes, fields: bool = True) -> None:
         for kind in (x for x in options if typing.get_origin(x) is collections.abc.Sequence):
             for i, item in enumerate(value):
                 _require_kind(item, typing.get_args(kind)[0], f"{what[:-1]}[{i}]`", sizes, fields)
+
+
+def _is_plainly_right(value, options: list) -> bool:
+    """Return whether `value` is None, a function or a list of texts, and may be that."""
+    if isinstance(value, list | tuple) and collections.abc.Sequence[str] in options:
+        return all(isinstance(x, str) for x in value)
+    return (value is None and type(None) in options) or (callable(value) and Callable in options)
 
 
 def _plain_kind(value, options: list, classes: tuple[type, ...]) -> str:

@@ -243,8 +243,8 @@ def test_sines_in_single_precision_and_the_plot(tmp_path):
 def test_noise_has_its_size_and_its_corner():
     model = jaxdyn.samples.double_pendulum()
     controls = Controls("noise", amplitude=0.2, frequency=2.0)
-    state, policy = draw_motion(jax.random.key(0), model, controls, model.effort_limit, 200, 300, 0.01)
-    torque = np.asarray(policy.source.rows)
+    state, torque = draw_motion(jax.random.key(0), model, controls, model.effort_limit, 200, 300, 0.01)
+    torque = np.asarray(torque)
     assert torque.shape == (200, 300, 2)
     assert state.q.shape == (200, 2)
     assert torque.std() == pytest.approx(0.2 * 10, rel=0.05)

@@ -13,7 +13,6 @@ from scipy.linalg import null_space
 
 import jaxdyn
 from jaxdyn import BodyInertia, Joint, Mimic, ModelBuilder, ModelError, Status
-from jaxdyn.simulate import Transmission
 from jaxdyn.spatial import compose_poses
 from jaxdyn.trajopt import ControlResidual, ModelDynamics, Problem, QuadraticCost, static_guess
 
@@ -154,7 +153,7 @@ def test_controls_that_hold_a_closed_loop():
     """A guess for optimal control has the torques of the driven joints, not those of the tree."""
     model, drives = five_bar(), DRIVES
     (q,), _ = states(model, np.zeros(4), 1)
-    dynamics = ModelDynamics(model, 0.02, actuation=Transmission.to_joints(model, drives).matrix)
+    dynamics = ModelDynamics(model, 0.02, actuation=drives)
     guess = static_guess(
         Problem(dynamics, np.concatenate([q, np.zeros(4)]), 2, stage_costs=[QuadraticCost(ControlResidual(), 1.0)])
     )

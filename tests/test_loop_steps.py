@@ -17,7 +17,7 @@ import jaxdyn
 from experiments.benchmark_loops import standing_quadruped
 from jaxdyn import BodyInertia, Joint, ModelBuilder, State
 from jaxdyn.native._specialize import specialize
-from jaxdyn.simulate import RolloutOptions, Trajectory, Transmission
+from jaxdyn.simulate import RolloutOptions, Trajectory
 from jaxdyn.simulate.integrators import RUNGE_KUTTA_STEPS
 from jaxdyn.simulate.integrators._closed_loops import closed
 from jaxdyn.spatial import SE3
@@ -429,9 +429,9 @@ def test_a_stewart_platform_follows_a_path():
     """Six driven legs move a plate on a circle with a radius of 5 cm in a second, with its orientation kept."""
     model, steps, dt = jaxdyn.samples.stewart_platform(), 40, 0.025
     q = np.asarray(model.neutral())
-    drives, zero = Transmission.to_joints(model, LEGS).matrix, np.zeros(model.nv)
+    dynamics, zero = ModelDynamics(model, dt, actuation=LEGS), np.zeros(model.nv)
     still = jaxdyn.constrained_inverse_dynamics(model, q, zero, zero, actuated=LEGS)
-    hold = still.tau @ drives
+    hold = still.tau @ dynamics.actuation
     angle = np.pi * (1 - np.cos(np.linspace(0, np.pi, steps + 1)))
     path = q[:3] + 0.05 * np.stack([np.cos(angle) - 1, np.sin(angle), 0 * angle], axis=1)
 
@@ -440,7 +440,7 @@ def test_a_stewart_platform_follows_a_path():
         return QuadraticCost(FramePoseResidual("platform", SE3(jnp.eye(3), position + jnp.array([0, 0, 2.0]))), 1e6)
 
     problem = Problem(
-        ModelDynamics(model, dt, actuation=drives),
+        dynamics,
         np.concatenate([q, zero]),
         steps,
         stage_costs=[TimeVarying(jax.vmap(at)(path[:-1])), QuadraticCost(ControlResidual(hold), 1e-8)],

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import jaxdyn
-from jaxdyn import BodyInertia, ModelError, ShapeError, UnknownNameError
-from jaxdyn.simulate import Actuation, Gear
+from jaxdyn import Actuator, BodyInertia, ModelError, ShapeError, UnknownNameError, World
+from jaxdyn.simulate import DCMotorLimits
 from jaxdyn.sysid import (
     Additive,
     FixedMass,
@@ -21,7 +21,6 @@ from jaxdyn.sysid import (
     Payload,
     Placement,
     Positive,
-    Robot,
     Symmetric,
     is_physical,
     pseudo_inertia,
@@ -164,13 +163,25 @@ def test_payload_is_what_with_payload_adds():
 
 
 def test_gains_of_drives_are_free_too():
-    robot = Robot(arm(), Actuation(Gear(np.full(4, 2.0))))
-    p = Parametrization(robot, Positive(lambda r: r.actuation.blocks[0].ratio, at=slice(3)), Positive("damping"))
+    model = arm()
+    motors = [
+        Actuator(x, gear=2.0, force_path=[DCMotorLimits(5.0, 8.0)], name=f"motor{i}")
+        for i, x in enumerate(model.joint_names)
+    ]
+    world = World(model, actuators=motors)
+    first = [f"motor{i}" for i in range(3)]
+    chosen = [Positive("gear", actuators=first), Positive("stall_torque", actuators=first[:1]), Positive("damping")]
+    p = Parametrization(world, *chosen, Positive("armature", actuators=first[1:2]))
+    assert p.names[:4] == (*(f"log gear of {x}" for x in first), "log stall_torque of motor0")
+    assert p.names[-1] == "log armature of motor1"
     x = numbers(p, 6)
     new = p.model(x)
-    np.testing.assert_allclose(new.actuation.blocks[0].ratio[:3], 2 * np.exp(np.asarray(x[:3])))
-    np.testing.assert_allclose(new.actuation.blocks[0].ratio[3:], 2)
+    np.testing.assert_allclose(new.parts.actuators.gear[:, 0], 2 * np.exp(np.asarray([*x[:3], 0])))
+    np.testing.assert_allclose(new.parts.actuators.force_path[0].block.stall_torque, 5 * np.exp([x[3], 0, 0, 0]))
+    np.testing.assert_allclose(new.model.armature[1], 0.01 * np.exp(x[-1]))
     np.testing.assert_allclose(p.free(new), x, atol=1e-12)
+    with pytest.raises(ModelError, match=r"springref belongs to no actuator; .*dynprm.* stall_torque"):
+        Parametrization(world, Positive("springref", actuators=first))
 
 
 def mirrored_pair():

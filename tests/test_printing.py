@@ -22,7 +22,6 @@ from jaxdyn import (
     load_world,
     rollout,
     samples,
-    simulate,
     sysid,
     trajopt,
 )
@@ -73,10 +72,6 @@ def with_contacts() -> World:
     return World(pendulum(), [ContactShape("rod", Sphere(0.1))])
 
 
-def actuation() -> simulate.Actuation:
-    return simulate.Actuation(simulate.Gear(3.0), simulate.EffortLimits(np.ones(1)))
-
-
 def trajectory():
     return rollout(pendulum(), State(0.3 * np.ones(1), np.zeros(1)), np.zeros((5, 1)), 0.01)
 
@@ -108,7 +103,6 @@ RESULTS = {
     "State of a world": (lambda: world().state(), r"State\(q \[1\], v \[1\]\)", r"time +0 s"),
     "Problem": (problem, r"Problem\(8 stages, nx = 2, nu = 1\)", r"stage costs +1 StateResidual"),
     "World with contacts": (with_contacts, r"World\(1 moving", r"contacts +1\n[\s\S]*surface +Plane"),
-    "Actuation": (actuation, r"Actuation\(2 blocks: Gear, EffortLimits\)", r"Gear +ratio 3"),
     "Recording": (recording, r"Recording\('<swing>', 5\.9[0-9]+ s, 5[0-9]+ samples, 100 per second\)", "tau"),
     "Solution": (solution, r"Solution\(converged, cost [0-9.]+, [0-9]+ iterations\)", "violation"),
     "ClosedLoop": (closed_loop, r"ClosedLoop\(2 of 2 converged\)", "latency"),

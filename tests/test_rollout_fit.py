@@ -10,7 +10,7 @@ import pytest
 
 import jaxdyn
 from jaxdyn import DataError, ModelError, State, Status, rollout
-from jaxdyn.simulate import Actuation, FirstOrderLag, Gear
+from jaxdyn.simulate import FirstOrderLag
 from jaxdyn.sysid import (
     Additive,
     InertiaScale,
@@ -18,7 +18,6 @@ from jaxdyn.sysid import (
     Parametrization,
     Positive,
     Recording,
-    Robot,
     RolloutFit,
     RolloutFitOptions,
     fit_fleet,
@@ -404,15 +403,26 @@ def test_the_step_that_is_left(parametrization, recordings):
 def driven_pendulum(damping: float = 0.1) -> Parametrization:
     model = jaxdyn.samples.pendulum().with_joint_friction(damping=damping)
     # The gear ratio is wrong; the true one is 1.
-    robot = Robot(model, Actuation(Gear(np.array([1.3]))))
-    return Parametrization(robot, Positive("damping"), Positive(lambda r: r.actuation.blocks[0].ratio))
+    world = jaxdyn.World(model, actuators=[jaxdyn.Actuator("hinge", gear=1.3)], timestep=DT)
+    return Parametrization(world, Positive("damping"), Positive("gear"))
+
+
+def gear_of(robot) -> jax.Array:
+    return robot.parts.actuators.gear[0, 0]
+
+
+def controlled(data: Recording) -> Recording:
+    """The recording with the controls of a motor in the place of the torques, those from a sample to the next."""
+    assert data.tau is not None
+    control = np.concatenate([0.5 * (data.tau[:-1] + data.tau[1:]), data.tau[-1:]])
+    return Recording(data.t, data.q, data.v, control=control)
 
 
 @pytest.mark.slow
 def test_a_robust_loss_bears_outliers_and_gains_are_found():
-    data = pendulum_recording(outliers=True)
-    fits = {loss: fit_recordings(driven_pendulum(), data, loss=loss, segment=0.25) for loss in ("squared", "cauchy")}
-    off = {loss: abs(float(fit.robot.actuation.blocks[0].ratio[0]) - 1) for loss, fit in fits.items()}
+    data, options = controlled(pendulum_recording(outliers=True)), {"segment": 0.25, "integrator": None}
+    fits = {loss: fit_recordings(driven_pendulum(), data, loss=loss, **options) for loss in ("squared", "cauchy")}
+    off = {loss: abs(float(gear_of(fit.robot)) - 1) for loss, fit in fits.items()}
     assert fits["cauchy"].converged
     assert off["cauchy"] < 0.02
     assert off["squared"] > 2 * off["cauchy"]
@@ -458,8 +468,9 @@ def test_intervals_cover_the_truth(loss):
         # The assumed noise is three times too large, as the residuals reveal; the dynamics between segments are exact.
         fit = fit_recordings(
             driven_pendulum(),
-            Recording(data.t, q, v, None, data.tau),
+            controlled(Recording(data.t, q, v, None, data.tau)),
             segment=0.25,
+            integrator=None,
             noise=(3 * POSITION, 3 * VELOCITY),
             loss=loss,
             loss_scale=0.6,
@@ -467,7 +478,7 @@ def test_intervals_cover_the_truth(loss):
             max_iterations=100,
         )
         assert fit.converged
-        table = fit.intervals({"b": lambda r: r.model.damping[0], "gear": lambda r: r.actuation.blocks[0].ratio[0]})
+        table = fit.intervals({"b": lambda r: r.model.damping[0], "gear": gear_of})
         inside += list((table.lower <= [0.2, 1.0]) & (table.upper >= [0.2, 1.0]))
     assert 0.90 <= np.mean(inside) <= 0.985, np.mean(inside)
 
@@ -506,17 +517,17 @@ def test_what_swinging_alone_does_not_tell():
 
 @pytest.mark.slow
 def test_a_fleet_is_fitted_as_each_alone():
-    data = pendulum_recording()
+    data = controlled(pendulum_recording())
     many = [driven_pendulum(damping) for damping in (0.1, 0.15, 0.06)]
     p = jax.tree.map(lambda *x: jnp.stack(x), *many)
-    q, v, tau = (np.broadcast_to(x, (3, *x.shape)) for x in (data.q, data.v, data.tau))
+    q, v, tau = (np.broadcast_to(x, (3, *x.shape)) for x in (data.q, data.v, data.control))
     options = {"position_noise": POSITION, "velocity_noise": VELOCITY, "segment": 0.25}
-    options["options"] = RolloutFitOptions(integrator="implicit_velocity", max_iterations=50)
+    options["options"] = RolloutFitOptions(max_iterations=50)
     calls = []
     fleet = fit_fleet(p, q, v, tau, DT, chunk=2, report=lambda *x: calls.append(x), **options)
     assert fleet.converged.all()
     assert calls[-1][0] == 3
-    alone = fit_recordings(many[0], data, segment=0.25)
+    alone = fit_recordings(many[0], data, segment=0.25, integrator=None)
     np.testing.assert_allclose(fleet.robot.model.damping, np.full((3, 1), alone.robot.model.damping[0]), rtol=1e-3)
     assert fleet.free.shape == (3, 2)
     with pytest.raises(ModelError, match="3 robots"):
@@ -547,6 +558,7 @@ def test_mistakes_are_named(parametrization, recordings):
     ):
         with pytest.raises(error, match=message):
             attempt(**wrong_arguments)
-    lagging = Robot(truth(), Actuation(FirstOrderLag(0.1, DT)))
-    with pytest.raises(ModelError, match="remembers"):
-        fit_recordings(Parametrization(lagging, Positive("damping")), run)
+    late = [jaxdyn.Actuator(x, force_path=[FirstOrderLag(0.1)]) for x in truth().joint_names]
+    lagging = jaxdyn.World(truth(), actuators=late, timestep=DT)
+    with pytest.raises(ModelError, match="remember something"):
+        fit_recordings(Parametrization(lagging, Positive("damping")), controlled(run), integrator=None)

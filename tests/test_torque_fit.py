@@ -10,9 +10,8 @@ from convex_optimum import convex_optimum
 from test_identify import V_SCALE, motion, rms, truth_and_prior
 
 import jaxdyn
-from jaxdyn import DataError, ModelError, aba
+from jaxdyn import DataError, ModelError, World
 from jaxdyn._status import Status
-from jaxdyn.simulate import Actuation, State
 from jaxdyn.sysid import (
     CandidateWeights,
     JointEffects,
@@ -81,14 +80,13 @@ def test_identified_effects_simulate():
     truth, _, values = robot_with_effects(gain=np.array([2.0, 0.5, 1.0]))
     q, v, a = np.random.default_rng(3).normal(0, 1, (3, 50, 3))
     tau = values.torque(truth, np.arange(50.0), q, v, a)
-    state = State(jnp.asarray(q), jnp.asarray(v))
-    chain = Actuation(*values.actuators(truth))
-    _, effort = chain(chain.init(jnp.asarray(tau), state), jnp.asarray(tau), state, 0.0)
-    np.testing.assert_allclose(aba(truth, state.q, state.v, effort), a, rtol=1e-8, atol=1e-8)
+    world = World(truth, actuators=values.actuators(truth))
+    assert world.actuator_names == truth.joint_names
+    np.testing.assert_allclose(world.accelerations(world.state(q, v), tau), a, rtol=1e-8, atol=1e-8)
     late = dataclasses.replace(values, friction_delay=np.full(3, 0.02))
     with pytest.raises(ModelError, match="without_delays"):
         late.actuators(truth)
-    assert len(late.actuators(truth, without_delays=True)) == 4
+    assert len(late.actuators(truth, without_delays=True)) == 3
 
 
 def test_a_torque_that_is_late_and_drives_with_unknown_gains():

@@ -26,7 +26,6 @@ from jaxdyn import (
     _waits,
     samples,
 )
-from jaxdyn.simulate import Transmission
 from jaxdyn.spatial import Quaternion, Vec3
 from jaxdyn.trajopt import (
     AbstractDynamics,
@@ -611,11 +610,10 @@ def test_analytic_derivatives_of_steps_are_those_on_the_manifold(disturbed):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("actuator", [np.asarray, Transmission])
-def test_costates_are_pulled_back_by_the_derivatives_of_steps(actuator):
+def test_costates_are_pulled_back_by_the_derivatives_of_steps():
     model = samples.random_tree(jax.random.key(3), 2, ("ball", "revolute"))
     matrix = np.random.default_rng(2).normal(size=(model.nv, 2))
-    dynamics = ModelDynamics(model, 0.05, integrator="rk4", actuation=actuator(matrix), controls=2)
+    dynamics = ModelDynamics(model, 0.05, integrator="rk4", actuation=matrix)
     x = jnp.concatenate([model.random_configuration(jax.random.key(0)), jnp.linspace(-1, 1, model.nv)])
     u, costate = jnp.array([0.4, -0.7]), jnp.linspace(-2, 1, dynamics.ndx)
 

@@ -8,8 +8,7 @@ import pytest
 from trajopt_problems import pendulum_rate
 
 import jaxdyn
-from jaxdyn import SE3, ModelError, ShapeError
-from jaxdyn.simulate import Transmission
+from jaxdyn import SE3, ModelError, ShapeError, UnknownNameError
 from jaxdyn.trajopt import (
     AbstractCost,
     AbstractDynamics,
@@ -317,10 +316,14 @@ def test_effort_limits_bound_controls():
     model = limited_model()
     low, high = effort_bounds(ModelDynamics(model, 0.02))
     np.testing.assert_allclose(high, [np.inf] * 6 + [8, 5])
-    gears = Transmission.to_joints(model, ["b_joint", "a_joint"], ratio=[-2.0, 4.0])
-    for actuation in (gears, gears.matrix):
-        low, high = effort_bounds(FreeTimeDynamics(ModelDynamics(model, 0.02, actuation=actuation, controls=2)))
-        np.testing.assert_allclose([low, high], [[-2.5, -2, -np.inf], [2.5, 2, np.inf]])
+    joints = ModelDynamics(model, 0.02, actuation=["b_joint", "a_joint"]).actuation
+    np.testing.assert_array_equal(joints, np.eye(8)[:, [7, 6]])
+    low, high = effort_bounds(FreeTimeDynamics(ModelDynamics(model, 0.02, actuation=joints * np.array([-2.0, 4.0]))))
+    np.testing.assert_allclose([low, high], [[-2.5, -2, -np.inf], [2.5, 2, np.inf]])
+    with pytest.raises(UnknownNameError, match="b_joint"):
+        ModelDynamics(model, 0.02, actuation=["joint_b"])
+    with pytest.raises(ShapeError, match="`actuation` is a str"):
+        ModelDynamics(model, 0.02, actuation="a_joint")
     mixed = np.zeros((8, 2))
     mixed[6:] = 1.0
     with pytest.raises(ModelError, match="the actuation mixes them"):

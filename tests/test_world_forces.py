@@ -254,5 +254,5 @@ def test_what_is_not_built_is_named():
     found = worlds.reasons(m)
     assert found["t"] == "it wraps around geoms"
     assert "adhesion" in found["sticky"]
-    assert found["late"] == "it has a delay"
+    assert found["late"] == "has a delay"
     assert found["joint 'j'"].startswith("its spring yields")

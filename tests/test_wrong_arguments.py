@@ -315,7 +315,7 @@ def test_fields_and_states_are_named(what):
     fields = {
         "target": lambda: trajopt.FramePositionResidual(FRAME, wrong),
         "weight": lambda: trajopt.QuadraticCost(trajopt.ControlResidual(), wrong),
-        "damping": lambda: simulate.ViscousFriction(wrong),
+        "initial": lambda: simulate.FirstOrderLag(0.1, wrong),
         "radius": lambda: jaxdyn.Capsule(wrong, 1.0),
         "x0": lambda: trajopt.Problem(PROBLEM.dynamics, wrong, 4, stage_costs=PROBLEM.stage_costs),
         "state.q": lambda: simulate.step(MODEL, simulate.State(wrong, STATE.v), STATE.v, 0.01),
@@ -338,10 +338,9 @@ def test_what_is_no_model_is_named(tmp_path):
     wrong = [STATE, world.state(), sysid.Recording(np.arange(3.0), np.zeros((3, N))), [MODEL], np.zeros(2), 3, None]
     for thing in (*wrong, world, jaxdyn.ModelBuilder()):
         calls = {
-            "model": (lambda x: jaxdyn.save_model(tmp_path / "other.npz", x), sysid.Robot, jaxdyn.to_urdf),
+            "model": (lambda x: jaxdyn.save_model(tmp_path / "other.npz", x), jaxdyn.to_urdf),
             "visuals": (lambda x: viz.save_png(tmp_path / "a.png", MODEL, visuals=3 if x is None else x),),
             "shown": () if thing is world else (lambda x: viz.save_png(tmp_path / "a.png", x),),
-            "actuation": (lambda x: sysid.Robot(MODEL, text if x is None else x),),
             "contacts": (lambda x: viz.save_png(tmp_path / "a.png", MODEL, contacts=3 if x is None else x),),
         }
         for argument, functions in calls.items():

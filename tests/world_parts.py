@@ -9,7 +9,9 @@ import pytest
 
 import jaxdyn
 from jaxdyn.algorithms.recursions import RobotAndParts
+from jaxdyn.io.mjcf import reasons_against_actuators
 from jaxdyn.worlds import _actuators as actuators
+from jaxdyn.worlds import _actuators_of_file as file_actuators
 from jaxdyn.worlds import _passive as passive
 from jaxdyn.worlds import _sensors as sensors
 from jaxdyn.worlds import _slopes as slopes
@@ -33,7 +35,7 @@ class Parts(Part):
         names = [m.sensor(i).name or f"sensor_{i}" for i in range(m.nsensor)]
         return cls(
             tendons.Tendons.of(m) if m.ntendon else None,
-            actuators.Actuators.of(m),
+            file_actuators.actuators_of_file(m),
             passive.Passive.of(m),
             sensors.Sensors.of(m, [n for n in names if n not in against]) if with_sensors else None,
         )
@@ -41,7 +43,7 @@ class Parts(Part):
 
 def reasons(m) -> dict[str, str]:
     """What of a world is refused."""
-    found = (tendons.reasons_against_tendons, actuators.reasons_against_actuators, passive.reasons_against_passive)
+    found = (tendons.reasons_against_tendons, reasons_against_actuators, passive.reasons_against_passive)
     return {name: reason for of in found for name, reason in of(m).items()}
 
 

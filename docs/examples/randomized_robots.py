@@ -17,8 +17,8 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
 import jaxdyn
-from jaxdyn import State, sysid
-from jaxdyn.simulate import Actuation, EffortLimits, PositionServo, RolloutOptions
+from jaxdyn import Actuator, State, World, sysid
+from jaxdyn.simulate import EffortLimits, RolloutOptions
 
 ROBOTS, STEPS, DT = 1024, 100, 2e-3
 print(f"{jax.device_count()} devices: {jax.devices()[0].device_kind}")
@@ -48,20 +48,11 @@ start = State(goal + 0.3 * jax.random.normal(next(keys), (ROBOTS, nominal.nq)), 
 
 # %%
 def cost(gains):
-    servo = PositionServo(nominal, kp=jnp.exp(gains[0]), kd=jnp.exp(gains[1]))
-    policy = Actuation(servo, EffortLimits(2.7, kind="tanh")).driven_by(jnp.broadcast_to(goal, (STEPS, nominal.nq)))
-    motion = jaxdyn.rollout(
-        robots,
-        start,
-        policy,
-        DT,
-        steps=STEPS,
-        policy_state=policy.init(start),
-        integrator="implicit_velocity",
-        options=RolloutOptions(
-            save_every=10, sharding=split, actuator_damping=jnp.exp(gains[1]) * jnp.ones(nominal.nv)
-        ),
-    )
+    kp, kv, limits = jnp.exp(gains[0]), jnp.exp(gains[1]), [EffortLimits(2.7, kind="tanh")]
+    servos = [Actuator(joint, "position", kp=kp, kv=kv, force_path=limits) for joint in nominal.joint_names]
+    world = World(robots, actuators=servos, timestep=DT)
+    options = RolloutOptions(save_every=10, sharding=split)
+    motion = world.rollout(start, jnp.broadcast_to(goal, (STEPS, nominal.nq)), options=options)
     return jnp.mean((motion.q - goal) ** 2)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 from jaxdyn._errors import ModelError, require_choice
@@ -30,7 +31,8 @@ class Actuator:
         gear clip((gain_0 + gain_1 l + gain_2 s) w + bias_0 + bias_1 l + bias_2 s, force_range)
 
     (MuJoCo's manual, chapter Computation, Actuation model), where `w = u` unless the actuator has a state: the integral
-    of `u`, cut to `activation_range`, or `u` through a low-pass filter.
+    of `u`, cut to `activation_range`, or `u` through a low-pass filter. Blocks, such as `jaxdyn.simulate.Delay` and
+    `DCMotorLimits`, may stand on the way of the control, and on that of the force to its limits.
 
     | kind | gain | bias | state |
     |---|---|---|---|
@@ -75,6 +77,12 @@ class Actuator:
     """The body, link or frame on which it pushes, in place of a joint."""
     placement: Placement = None
     """The pose in the link of the place on which it pushes."""
+    control_path: Sequence[Any] = ()
+    """Blocks (`jaxdyn.simulate.AbstractDriveBlock`) through which the control passes, one after the other, behind
+    `control_range`."""
+    force_path: Sequence[Any] = ()
+    """Blocks through which the force passes in front of `force_range`; joint effects among them add to it behind all
+    limits."""
 
     def __post_init__(self) -> None:
         require_choice(self.kind, _GAINS, f"the kind of actuator {self.title!r}")

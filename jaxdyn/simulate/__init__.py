@@ -1,4 +1,4 @@
-"""Time steps, roll-outs, and actuators."""
+"""Time steps, roll-outs, and blocks of actuators."""
 
 import inspect as _inspect
 

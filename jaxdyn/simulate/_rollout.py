@@ -29,7 +29,6 @@ from jaxdyn.simulate._loop import RolloutInputs, RolloutPlan, run, separate_arra
 from jaxdyn.simulate._sharding import Split, sharding_of
 from jaxdyn.simulate._state import State, Trajectory
 from jaxdyn.simulate._systems import AbstractWorld
-from jaxdyn.simulate.actuators import AbstractActuator, ActuatedPolicy
 from jaxdyn.simulate.integrators import (
     CLOSED,
     OPEN_START,
@@ -101,8 +100,7 @@ def rollout(
       `tau` `[*batch, nv]` or fewer batch axes. Arrays in a policy that is a pytree (an `equinox.Module`) may change
       without compiling again; a plain function is known by its identity, so define it once.
     - `steps`: the number of steps; needed with a policy.
-    - `policy_state`: the carry of the policy's first call: a pytree of arrays, which keep their shapes and dtypes. For
-      `Actuation(...).driven_by(...)` it is `policy.init(state)` unless given.
+    - `policy_state`: the carry of the policy's first call: a pytree of arrays, which keep their shapes and dtypes.
     - `f_ext`: external wrenches `[force, moment]` on the bodies in N and N m, in world axes at the origins of the
       bodies: `[nb, 6]` or `[*batch, 1, nb, 6]` for all steps, or `[*batch, steps, nb, 6]`, one row a step; or a
       function `(model, state, t)` that returns `[*batch, nb, 6]` and is evaluated at the start of each step.
@@ -135,8 +133,6 @@ def rollout(
     arrays, static = separate_arrays((policy, sensors, function))
     inputs = _inputs(model, state, rows, wrenches, dt, steps, options.actuator_damping)
     warn_of_long_step(model, dt, integrator, substeps)
-    if policy_state is None and isinstance(policy, ActuatedPolicy):
-        policy_state = policy.init(inputs.start)
     inputs = inputs._replace(memory=jax.tree.map(strongly_typed, policy_state), functions=arrays)
     require_closed(model, inputs.start)
     if options.check and model.topology.has_loops:
@@ -250,9 +246,6 @@ def _world_inputs(world: AbstractWorld, state: State, rows: dict[str, Any], step
 
 
 def _number_of_steps(controls, steps: int | None, policy_state, size: str = "nv") -> int:
-    if isinstance(controls, AbstractActuator):
-        kind = type(controls).__name__
-        raise ModelError(f"controls are {kind}, an actuator without commands: give Actuation(...).driven_by(commands)")
     if callable(controls):
         if steps is None:
             raise ModelError("controls are a policy, but steps is None: give the number of steps")

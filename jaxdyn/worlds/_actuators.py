@@ -7,28 +7,23 @@ MuJoCo's documentation, chapter Computation, section "Actuation model"; muscles:
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdyn._types import Array, Float, float_leaf
+from jaxdyn._types import Array, Float
 from jaxdyn.algorithms.recursions import Robot
-from jaxdyn.io.mjcf import enum_name, object_name
+from jaxdyn.simulate import ActuatorState
 from jaxdyn.spatial import Vec3
 from jaxdyn.tree import columns_of, take_rows
+from jaxdyn.worlds._actuator_blocks import StackedBlocks, passed, starts
 from jaxdyn.worlds._muscles import activation_rate, muscle_bias, muscle_gain
-from jaxdyn.worlds._parts import SMALL, Instant, Part, PartRows, Places, disabled, length_of, sums
+from jaxdyn.worlds._parts import ENDLESS, SMALL, Instant, Part, PartRows, Places, length_of, sums
 from jaxdyn.worlds._tendons import TendonRows
 from jaxdyn.worlds._transmission import Transmission, transmission
 
-_GAINS, _BIASES = ("fixed", "affine", "muscle"), ("none", "affine", "muscle")
-_DYNAMICS = ("none", "integrator", "filter", "filterexact", "muscle")
-_PARAMETERS = 9
-"""The parameters of a gain or bias that are used: those of muscles."""
-
-_UNLIMITED = 1e30
 _ROUNDED = 1e-10
 """How near to the limits of a tendon, relatively, the sum of forces counts as limited by it."""
 
@@ -37,7 +32,9 @@ class Actuated(NamedTuple):
     """Forces of the actuators at one state and control."""
 
     force: Any
-    """The scalar force of each, `[nu, *batch]`."""
+    """The scalar force of each, `[nu, *batch]`, within its limits."""
+    effect: Any
+    """The force that joint effects, such as friction, add to it beyond limits; None without such effects."""
     torque: Any
     """On the degrees of freedom, rows `[nv, *batch]`: MuJoCo's `qfrc_actuator`."""
     rate: Any
@@ -46,6 +43,11 @@ class Actuated(NamedTuple):
     slope: Any
     """The derivative of each force by the actuator's velocity, `[nu, *batch]`, as MuJoCo's implicit integrators have
     it: zero where the force is at its limits, or the joint or tendon on which it acts limits it."""
+
+    @property
+    def pull(self) -> Any:
+        """The scalar force with which each acts on joints, tendons and bodies, `[nu, *batch]`."""
+        return self.force if self.effect is None else self.force + self.effect
 
 
 class Actuators(Part):
@@ -73,7 +75,11 @@ class Actuators(Part):
     biases: tuple[str, ...] = eqx.field(static=True)
     dynamics: tuple[str, ...] = eqx.field(static=True)
     states: tuple[int, ...] = eqx.field(static=True)
-    """The activation of each, -1 without."""
+    """The activation of each, -1 without. Behind those of all actuators stands what their blocks remember."""
+    control_path: tuple[StackedBlocks, ...]
+    """The blocks on the way of the controls."""
+    force_path: tuple[StackedBlocks, ...]
+    """The blocks on the way of the forces, in front of their limits."""
     early: tuple[bool, ...] = eqx.field(static=True)
     """Whether the force takes the activation at the end of the step."""
     active: tuple[bool, ...] = eqx.field(static=True)
@@ -100,6 +106,31 @@ class Actuators(Part):
     tendon_range: Float[Array, "*batch nt 2"]
 
     @property
+    def dynamic(self) -> int:
+        """The number of actuators with dynamics, whose activations stand in front of what blocks remember."""
+        return sum(x >= 0 for x in self.states)
+
+    @property
+    def activations(self) -> int:
+        """The number of activations."""
+        return self.dynamic + sum(path.remembered for path in (*self.control_path, *self.force_path))
+
+    def at_rest(self, dtype: Any) -> Array:
+        """Return the activations `[*batch, na]` at the start: zeros, and what blocks remember."""
+        zeros = jnp.zeros(self.dynamic, dtype)
+        remembered = starts((*self.control_path, *self.force_path), dtype)
+        if not remembered:
+            return zeros
+        batch = jnp.broadcast_shapes(*(x.shape[:-1] for x in remembered))
+        return jnp.concatenate([jnp.broadcast_to(x, (*batch, x.shape[-1])) for x in (zeros, *remembered)], axis=-1)
+
+    @property
+    def control_bounds(self) -> tuple[Array, Array]:
+        """The least and the greatest controls, `[*batch, nu]`; infinite without limits."""
+        lower, upper = jnp.moveaxis(self.control_range, -1, 0)
+        return jnp.where(lower <= -ENDLESS, -jnp.inf, lower), jnp.where(upper >= ENDLESS, jnp.inf, upper)
+
+    @property
     def coupled(self) -> tuple[int, ...]:
         """The numbers of the actuators that are not on slides and hinges."""
         return (
@@ -108,127 +139,6 @@ class Actuators(Part):
             *self.pushing,
             *(x[0] for x in self.cranks),
         )
-
-    @classmethod
-    def of(cls, m) -> Self:
-        """Return the actuators of an `mjModel`, which must not have any that `reasons_against_actuators` names."""
-        flags, count = disabled(m), m.nactuator
-        types = [actuator_types(m, i) for i in range(count)]
-        out = np.asarray(m.actuator_outadr, int)
-        gain, bias = (np.array(x[:, :_PARAMETERS]) for x in (m.actuator_gainprm, m.actuator_biasprm))
-        for i, (of_gain, of_bias, _) in enumerate(types):
-            # What a type does not use is zero.
-            gain[i, {"fixed": 1, "affine": 3, "muscle": _PARAMETERS}[of_gain] :] = 0
-            bias[i, {"none": 0, "affine": 3, "muscle": _PARAMETERS}[of_bias] :] = 0
-        group = np.asarray(m.actuator_group)
-        off = np.array([0 <= g < 31 and m.opt.disableactuator >> int(g) & 1 for g in group], bool)
-        targets = _targets(m)
-        return cls(
-            names=tuple(object_name(m, "actuator", i) for i in range(count)),
-            **targets,
-            circular=_circular(m, targets, gain, bias),
-            gains=tuple(x[0] for x in types),
-            biases=tuple(x[1] for x in types),
-            dynamics=tuple(x[2] for x in types),
-            states=tuple(np.asarray(m.actuator_actadr, int).tolist()),
-            early=tuple(np.asarray(m.actuator_actearly, bool).tolist()),
-            active=tuple((~off & ("actuation" not in flags)).tolist()),
-            idle="actuation" in flags,
-            gear=float_leaf(m.actuator_gear[out]),
-            rod=float_leaf(m.actuator_cranklength),
-            gain=float_leaf(gain),
-            bias=float_leaf(bias),
-            time=float_leaf(m.actuator_dynprm[:, :3]),
-            control_range=_ranges(m.actuator_ctrllimited & ("clampctrl" not in flags), m.actuator_ctrlrange),
-            force_range=_ranges(m.actuator_forcelimited, m.actuator_forcerange),
-            activation_range=_ranges(m.actuator_actlimited, m.actuator_actrange),
-            length_range=float_leaf(m.actuator_lengthrange[out]),
-            unit_acceleration=float_leaf(m.actuator_acc0[out]),
-            limits=(bool(m.jnt_actfrclimited.any()), bool(m.tendon_actfrclimited.any())),
-            joint_range=_ranges(m.jnt_actfrclimited[m.dof_jntid], m.jnt_actfrcrange[m.dof_jntid]),
-            tendon_range=_ranges(m.tendon_actfrclimited, m.tendon_actfrcrange),
-        )
-
-
-def _ranges(limited, values) -> Array:
-    """Return ranges `[n, 2]`, beyond any number of a world where they do not limit: native programs take numbers that
-    are not finite for errors."""
-    limited = np.asarray(limited, bool)[:, None]
-    return float_leaf(np.where(limited, values, np.array([-_UNLIMITED, _UNLIMITED])))
-
-
-def actuator_types(m, i: int) -> tuple[str, str, str]:
-    """Return the types of an actuator's gain, bias and dynamics."""
-    values = (m.actuator_gaintype[i], m.actuator_biastype[i], m.actuator_dyntype[i])
-    gain, bias, dynamics = (enum_name(e, x) for e, x in zip(("mjtGain", "mjtBias", "mjtDyn"), values, strict=True))
-    return gain, bias, dynamics
-
-
-def _targets(m) -> dict[str, Any]:
-    """Return the fields of `Actuators` that say on what each acts."""
-    scalars, turning, pulling, pushing, referred, cranks = [], [], [], [], [], []
-    sites: dict[int, int] = {}
-    for i in range(m.nactuator):
-        target, (first, second) = enum_name("mjtTrn", m.actuator_trntype[i]), map(int, m.actuator_trnid[i])
-        if target == "tendon":
-            pulling.append((i, first))
-        elif target in ("site", "slidercrank"):
-            rows = tuple(-1 if x < 0 else sites.setdefault(x, len(sites)) for x in (first, second))
-            if target == "slidercrank":
-                cranks.append((i, *rows))
-            else:
-                pushing.append(i)
-                referred.append(rows)
-        else:
-            kind, q, v = enum_name("mjtJoint", m.jnt_type[first]), int(m.jnt_qposadr[first]), int(m.jnt_dofadr[first])
-            if kind in ("slide", "hinge"):
-                scalars.append((i, q, v))
-            else:
-                free = kind == "free"
-                turning.append((i, q + 3 * free, v + 3 * free, target == "jointinparent", free))
-    return {
-        "axes_of_joints": tuple(scalars),
-        "turning": tuple(turning),
-        "pulling": tuple(pulling),
-        "pushing": tuple(pushing),
-        "sites": Places.of(m, "site", list(sites)),
-        "referred": tuple(referred),
-        "cranks": tuple(cranks),
-    }
-
-
-def _circular(m, targets: dict[str, Any], gain: np.ndarray, bias: np.ndarray) -> tuple[tuple[int, int], ...]:
-    """Return the servos of `Actuators.circular`: those on ball joints, and on the rotation between two sites."""
-    balls = [number for number, *_, free in targets["turning"] if not free]
-    pairs = zip(targets["pushing"], targets["referred"], strict=True)
-    gear = m.actuator_gear[np.asarray(m.actuator_outadr, int)]
-    sites = [i for i, (_, reference) in pairs if reference >= 0 and not gear[i, :3].any()]
-    found = [(i, 0) for i in balls] + [(i, 3) for i in sites]
-    fixed = [enum_name("mjtGain", x) == "fixed" for x in m.actuator_gaintype]
-    affine = [enum_name("mjtBias", x) == "affine" for x in m.actuator_biastype]
-    servo = np.array(fixed, bool) & np.array(affine, bool) & (gain[:, 0] != 0) & (bias[:, 1] == -gain[:, 0])
-    return tuple((i, k) for i, k in found if servo[i] and gear[i, k : k + 3].any())
-
-
-def reasons_against_actuators(m) -> dict[str, str]:
-    """Return, by the names of the actuators of an `mjModel` that are not built, why."""
-    out = {}
-    for i in range(m.nactuator):
-        target, (gain, bias, dynamics) = enum_name("mjtTrn", m.actuator_trntype[i]), actuator_types(m, i)
-        reason = None
-        if target not in ("joint", "jointinparent", "tendon", "site", "slidercrank"):
-            reason = f"it acts on a {target}" + " (adhesion)" * (target == "body")
-        elif gain not in _GAINS or bias not in _BIASES or dynamics not in _DYNAMICS:
-            reason = f"it has gain {gain!r}, bias {bias!r} and dynamics {dynamics!r}"
-        elif m.actuator_plugin[i] >= 0:
-            reason = "it is a plugin"
-        elif m.actuator_delay[i] != 0:
-            reason = "it has a delay"
-        elif m.actuator_ctrlnum[i] != 1 or m.actuator_outnum[i] != 1 or m.actuator_actnum[i] > 1:
-            reason = "it has several controls, forces or activations"
-        if reason:
-            out[object_name(m, "actuator", i)] = reason
-    return out
 
 
 def actuated(
@@ -247,16 +157,17 @@ def actuated(
     its end; `compensation`: the gravity compensation that actuators of joints produce, rows `[nv, *batch]`.
     """
     count = len(actuators.names)
-    states = np.array(actuators.states, int)
     by = transmission(robot, actuators, at, tendons)
     if actuators.idle:
         by = by._replace(velocity=by.velocity * 0)
-    nothing = robot.broadcast(robot.zeros())
     if not count or actuators.idle:
-        rate = jnp.zeros((int((states >= 0).sum()), *robot.batch), robot.dtype)
         none = jnp.zeros((count, *robot.batch), robot.dtype)
-        return Actuated(none, nothing, rate, by, none)
+        rate = jnp.zeros((actuators.part.activations, *robot.batch), robot.dtype)
+        return Actuated(none, None, robot.broadcast(robot.zeros()), rate, by, none)
+    motion = ActuatorState(by.length, by.velocity, dt)
     control = jnp.clip(control, *columns_of(actuators.control_range))
+    # The force's derivative by the velocity leaves out ways of controls, as those of MuJoCo's integrators do.
+    control, _, remembered = passed(robot, actuators.control_path, control, by.velocity * 0, motion, activation)
     rate = _rates(robot, actuators, control, activation)
     drive = _drive(robot, actuators, control, activation, rate, dt)
     gain, slope_of_gain = _affine(actuators.gain, by)
@@ -265,32 +176,55 @@ def actuated(
     force, slope = gain * drive + bias, slope_of_gain * drive + slope_of_bias
     if actuators.circular:
         force = force - _whole_turns(robot, actuators, drive, by)
+    inner, beyond = ([x for x in actuators.force_path if x.block.beyond_limits is limit] for limit in (False, True))
+    force, slope, found = passed(robot, inner, force, slope, motion, activation)
+    remembered |= found
     active = robot.constant(np.array(actuators.active, float))
-    force, slope = force * active, slope * active
+    force, slope = _within_limits(actuators, force * active, slope * active)
+    torque, effect = _on_dofs(robot, actuators, by, force), None
+    if compensation is not None:
+        torque = torque + compensation
+    if actuators.limits[0]:
+        torque, slope = _within_joints(actuators, torque, slope)
+    if beyond:
+        nothing = jnp.zeros_like(robot.broadcast(force))
+        effect, falling, found = passed(robot, beyond, nothing, nothing, motion, activation)
+        torque, slope, remembered = torque + _on_dofs(robot, actuators, by, effect), slope + falling, remembered | found
+    rates = [rate, *(remembered[first] for first in sorted(remembered))]
+    return Actuated(force, effect, torque, jnp.concatenate(rates) if remembered else rate, by, slope)
+
+
+def _within_limits(actuators: PartRows, force, slope) -> tuple[Any, Any]:
+    """Return the forces within their limits and those of tendons, and their slopes, which are zero at limits."""
     pulled = actuators.limits[1] and bool(actuators.pulling)
     if pulled:
         force = _within_tendons(actuators, force)
     lower, upper = columns_of(actuators.force_range)
     slope = jnp.where((force <= lower) | (force >= upper), 0.0, slope)
     force = jnp.clip(force, lower, upper)
-    if pulled:
-        slope = _unless_limited_by_tendons(actuators, force, slope)
-    torque = nothing
-    numbers, _, dofs = np.array(actuators.axes_of_joints, int).reshape(-1, 3).T
+    return force, _unless_limited_by_tendons(actuators, force, slope) if pulled else slope
+
+
+def _on_dofs(robot: Robot, actuators: PartRows, by: Transmission, force):
+    """Return the forces of actuators on the degrees of freedom, rows `[nv, *batch]`."""
+    torque = robot.broadcast(robot.zeros())
     if actuators.axes_of_joints:
+        numbers, _, dofs = np.array(actuators.axes_of_joints, int).T
         torque = torque + sums(take_rows(actuators.gear[:, 0] * force, numbers), dofs, robot.nv)
     if by.moment is not None:
         torque = torque + (by.moment * take_rows(force, np.array(actuators.coupled))[:, None]).sum(axis=0)
-    if compensation is not None:
-        torque = torque + compensation
-    if actuators.limits[0]:
-        lower, upper = columns_of(actuators.joint_range)
-        if actuators.axes_of_joints:
-            # MuJoCo asks only for actuators on slides and hinges themselves, and for all forces on these together.
-            held = jnp.where((torque <= lower) | (torque >= upper), 1.0, 0.0)
-            slope = slope * (1 - sums(take_rows(held, dofs), numbers, count))
-        torque = jnp.clip(torque, lower, upper)
-    return Actuated(force, torque, rate, by, slope)
+    return torque
+
+
+def _within_joints(actuators: PartRows, torque, slope) -> tuple[Any, Any]:
+    """Return the torques within the limits of joints, and the slopes of forces, which are zero at these."""
+    lower, upper = columns_of(actuators.joint_range)
+    if actuators.axes_of_joints:
+        # MuJoCo asks only for actuators on slides and hinges themselves, and for all forces on these together.
+        numbers, _, dofs = np.array(actuators.axes_of_joints, int).T
+        held = jnp.where((torque <= lower) | (torque >= upper), 1.0, 0.0)
+        slope = slope * (1 - sums(take_rows(held, dofs), numbers, len(actuators.names)))
+    return jnp.clip(torque, lower, upper), slope
 
 
 def _drive(robot: Robot, actuators: PartRows, control, activation, rate, dt):
@@ -416,12 +350,16 @@ def _rates(robot: Robot, actuators: PartRows, control, activation):
 
 def next_activation(robot: Robot, actuators: PartRows, activation, rate, dt):
     """Return the activations, `[na, *batch]`, after a time step with these rates; actuators that are disabled keep
-    theirs."""
+    theirs. What blocks remember changes by its rate exactly."""
     order = _stateful(actuators)
+    if not len(order):
+        return activation + rate * dt
+    remembered = (activation + rate * dt)[len(order) :]
+    activation, rate = activation[: len(order)], rate[: len(order)]
     kinds, active = np.array(actuators.dynamics)[order], np.array(actuators.active)[order]
     time, bounds = take_rows((actuators.time[:, 0], actuators.activation_range), order)
     time = jnp.maximum(time, SMALL)
     exact = -jnp.expm1(-dt / time) * time
     span = jnp.where(robot.constant((kinds == "filterexact").astype(float)) > 0, exact, dt)
-    moved = activation + rate * span * robot.constant(active.astype(float))
-    return jnp.clip(moved, *columns_of(bounds))
+    moved = jnp.clip(activation + rate * span * robot.constant(active.astype(float)), *columns_of(bounds))
+    return jnp.concatenate([robot.broadcast(moved), robot.broadcast(remembered)]) if remembered.shape[0] else moved

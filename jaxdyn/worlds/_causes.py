@@ -107,11 +107,11 @@ def _by_actuator(robot: Robot, actuators: PartRows, found: Any) -> Any:
         numbers, _, dofs = np.array(actuators.axes_of_joints).T
         place = np.full((count, robot.nv), -1)
         place[numbers, dofs] = numbers
-        own = robot.broadcast(actuators.gear[:, 0] * found.force)
+        own = robot.broadcast(actuators.gear[:, 0] * found.pull)
         total = total + take_rows(own, place.ravel()).reshape(total.shape)
     if found.transmission.moment is not None:
         coupled = np.array(actuators.coupled)
-        total = total + sums(found.transmission.moment * take_rows(found.force, coupled)[:, None], coupled, count)
+        total = total + sums(found.transmission.moment * take_rows(found.pull, coupled)[:, None], coupled, count)
     return total
 
 

@@ -93,9 +93,15 @@ def _actuators(world: Any, joints: list[str]) -> list[dict[str, Any]]:
             "dynamics": own.dynamics[i],
             "control_range": ranges[0][i],
             "force_range": ranges[1][i],
+            "control_path": _path(own.control_path, i),
+            "force_path": _path(own.force_path, i),
         }
         for i, name in enumerate(own.names)
     ]
+
+
+def _path(path: Any, i: int) -> list[str]:
+    return [type(blocks.block).__name__ for blocks in path if i in blocks.numbers]
 
 
 def _range(bounds: Any) -> list[list[float | None]]:

@@ -21,9 +21,9 @@ from jaxdyn.worlds._inertia_constants import inverse_weights
 from jaxdyn.worlds._model_actuators import actuators_of
 from jaxdyn.worlds._model_constraints import Touching, constraints_of
 from jaxdyn.worlds._model_sensors import sensors_of
-from jaxdyn.worlds._parts import Places
+from jaxdyn.worlds._parts import ENDLESS, Places
 from jaxdyn.worlds._passive import Passive
-from jaxdyn.worlds._world_parts import ENDLESS, WorldParts
+from jaxdyn.worlds._world_parts import WorldParts
 
 _MUJOCO = ("implicitfast", "euler", "implicit", "rk4")
 """MuJoCo's integrators, the default first."""

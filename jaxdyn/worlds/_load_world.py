@@ -18,12 +18,13 @@ from jaxdyn.io import LeftOutWarning, load_urdf
 from jaxdyn.io.mjcf import compile_mjcf, enum_name, is_disabled, is_mjcf, object_name
 from jaxdyn.io.robot_files import is_archive
 from jaxdyn.solve import SolverOptions
-from jaxdyn.worlds._actuators import Actuators
+from jaxdyn.worlds._actuators_of_file import actuators_of_file
 from jaxdyn.worlds._appearance import Appearance, VisualFile
 from jaxdyn.worlds._bodies import Bodies
 from jaxdyn.worlds._constraints import Constraints
 from jaxdyn.worlds._free_bodies import free_bodies
 from jaxdyn.worlds._no_slip import NoSlip
+from jaxdyn.worlds._parts import ENDLESS
 from jaxdyn.worlds._passive import Passive
 from jaxdyn.worlds._refusals import refuse_what_is_not_built, warn_of_what_differs
 from jaxdyn.worlds._saved_values import read_world
@@ -32,7 +33,7 @@ from jaxdyn.worlds._states import keyframes_of
 from jaxdyn.worlds._tendons import Tendons
 from jaxdyn.worlds._tree_of_file import tree_of
 from jaxdyn.worlds._world import World
-from jaxdyn.worlds._world_parts import ENDLESS, WorldParts
+from jaxdyn.worlds._world_parts import WorldParts
 
 
 @naming_arguments
@@ -102,7 +103,7 @@ def _world_of_mjcf(path_or_text: Any, options: SolverOptions | None) -> World:
         Bodies.of(m),
         constraints,
         Tendons.of(m),
-        Actuators.of(m),
+        actuators_of_file(m),
         passive,
         _sensors(m, source),
         float_leaf(float(m.opt.timestep)),

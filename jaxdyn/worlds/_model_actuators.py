@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,34 +10,33 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from jaxdyn._errors import ModelError, ShapeError
+from jaxdyn._errors import ModelError, ShapeError, look_up
 from jaxdyn.model import Actuator, Model, Topology
+from jaxdyn.worlds._actuator_blocks import Path, Paths, stacked_paths
 from jaxdyn.worlds._actuators import Actuators
-from jaxdyn.worlds._parts import Places, stacked
-
-_UNLIMITED = 1e30
-"""The bound that stands for none: native programs take numbers that are not finite for errors."""
+from jaxdyn.worlds._parts import Places, bounded, stacked
 
 
 def actuators_of(model: Model, given: Sequence[Actuator]) -> Actuators:
     """Return the actuators of a model. The limits of joints (`Model.effort_limit`) hold for the sum of the forces of
     those on each joint, as `actuatorfrcrange` of MuJoCo.
 
-    **Raises** `UnknownNameError` for a joint or link; `ModelError` for a name given twice, and a joint that mimics
-    others or has several coordinates but is not a ball or free joint; `ShapeError` for a gear or a range that does not
-    fit.
+    **Raises** `UnknownNameError` for a joint or link; `ModelError` for a name given twice, what is no block on a path,
+    and a joint that mimics others or has several coordinates but is not a ball or free joint; `ShapeError` for a gear
+    or a range that does not fit.
     """
     names = require_different([each.title for each in given], "actuator")
     stateful = [i for i, each in enumerate(given) if each.dynamics_type != "none"]
+    paths = [[getattr(each, f"{x}_path") for each in given] for x in ("control", "force")]
     terms = [each.terms for each in given]
     times = [0.0 if each.time_constant is None else each.time_constant for each in given]
     targets = _targets(model, given)
     effort = model.effort_limit
     ranges = {
-        f"{name}_range": stacked([_range(each, f"{name}_range") for each in given], (2,))
+        f"{name}_range": bounded(stacked([_range(each, f"{name}_range") for each in given], (2,)))
         for name in ("control", "force", "activation")
     }
-    return Actuators.without(
+    own = Actuators.without(
         names=names,
         **targets,
         circular=_circular(given, targets["turning"]),
@@ -53,6 +53,32 @@ def actuators_of(model: Model, given: Sequence[Actuator]) -> Actuators:
         limits=(bool(given) and (isinstance(effort, Tracer) or bool(np.isfinite(effort).any())), False),
         **ranges,
     )
+    return with_paths(own, *paths)
+
+
+def with_paths(own: Actuators, control: Sequence[Path], force: Sequence[Path]) -> Actuators:
+    """Return actuators with blocks on the ways of their controls and forces. **Raises** as `stacked_paths`."""
+    control_path = stacked_paths(own.names, control, own.dynamic, "control_path")
+    first = own.dynamic + sum(path.remembered for path in control_path)
+    force_path = stacked_paths(own.names, force, first, "force_path")
+    return dataclasses.replace(own, control_path=control_path, force_path=force_path)
+
+
+def with_named_paths(parts: Any, keys: Any, control: Paths, force: Paths) -> tuple[Any, Any]:
+    """Return the parts of a world and its keyframes with blocks on the ways of actuators: see
+    `World.with_actuator_paths`."""
+    own, paths = parts.actuators, []
+    for given in (control, force):
+        for name in given:
+            look_up(name, own.names, "actuator")
+        paths.append([tuple(given.get(name, ())) for name in own.names])
+    actuators = with_paths(own, *paths)
+    dynamic = keys.activation[..., : own.dynamic]
+    remembered = actuators.at_rest(dynamic.dtype)[..., None, own.dynamic :]
+    batch = jnp.broadcast_shapes(dynamic.shape[:-1], remembered.shape[:-1])
+    both = (jnp.broadcast_to(x, (*batch, x.shape[-1])) for x in (dynamic, remembered))
+    keys = keys._replace(activation=jnp.concatenate([*both], axis=-1))
+    return dataclasses.replace(parts, actuators=actuators), keys
 
 
 def require_different(names: Sequence[str], kind: str) -> tuple[str, ...]:
@@ -120,16 +146,12 @@ def _six(model: Model, each: Actuator) -> Any:
 
 def _range(each: Actuator, name: str) -> Any:
     bounds = getattr(each, name)
-    bounds = (-_UNLIMITED, _UNLIMITED) if bounds is None else bounds
+    bounds = (-np.inf, np.inf) if bounds is None else bounds
     if len(bounds) != 2:
         raise ShapeError(f"actuator {each.title!r}: {name} is {bounds!r}; a lower and an upper limit are needed")
     if not any(isinstance(x, Tracer) for x in bounds) and (np.asarray(bounds[0]) > np.asarray(bounds[1])).any():
         raise ModelError(f"actuator {each.title!r}: {name} is {bounds!r}; the lower limit comes first")
-    return _padded([jnp.clip(x, -_UNLIMITED, _UNLIMITED) if isinstance(x, Tracer) else _cut(x) for x in bounds], 2)
-
-
-def _cut(x: Any) -> np.ndarray:
-    return np.clip(np.asarray(x, float), -_UNLIMITED, _UNLIMITED)
+    return _padded(bounds, 2)
 
 
 def _padded(numbers: Sequence[Any], count: int) -> Any:

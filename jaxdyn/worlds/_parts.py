@@ -32,6 +32,9 @@ from jaxdyn.spatial import (
 )
 from jaxdyn.tree import packed_rows, rows_of, sum_up, take_rows
 
+ENDLESS = 1e30
+"""The bound that stands for none, since native programs take numbers that are not finite for errors, and products of
+infinite ones with zero are NaN."""
 SMALL = 1e-15
 """The length below which MuJoCo has no direction (`mjMINVAL`)."""
 
@@ -102,6 +105,12 @@ def stacked(arrays: Sequence[Any], core: tuple[int, ...] = ()) -> Array:
     return float_leaf(lib.stack(lib.broadcast_arrays(*map(lib.asarray, arrays)), axis=-1 - len(core)))
 
 
+def bounded(x: Any) -> Array:
+    """Return numbers with large ones in the place of infinite ones."""
+    lib: Any = jnp if any(isinstance(part, Tracer) for part in jax.tree.leaves(x)) else np
+    return float_leaf(lib.clip(lib.asarray(x, float if lib is np else None), -ENDLESS, ENDLESS))
+
+
 class PartRows:
     """A part as functions of rows see it: `[n, *batch]`, tables `[n, k, *batch]`, and numbers `[*batch]`."""
 
@@ -120,9 +129,9 @@ class PartRows:
         value: Any = getattr(self.part, name)
         count = _axes_of_fields(type(self.part)).get(name)
         if isinstance(value, Part):
-            return PartRows(value, self.robot)
-        if isinstance(value, tuple) and any(isinstance(x, Part) for x in value):
-            return tuple(PartRows(x, self.robot) for x in value)
+            return value.on_rows(self.robot)
+        if isinstance(value, tuple) and count is not None:
+            return tuple(x.on_rows(self.robot) for x in value)
         return value if count is None or value is None else self._rows(value, count)
 
     def _rows(self, value: Any, count: int) -> Any:

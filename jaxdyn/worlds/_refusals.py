@@ -17,9 +17,9 @@ from jaxdyn.io.mjcf import (
     is_disabled,
     is_enabled,
     object_name,
+    reasons_against_actuators,
     shapes_of_pair,
 )
-from jaxdyn.worlds._actuators import reasons_against_actuators
 from jaxdyn.worlds._equalities import reasons_against_equalities
 from jaxdyn.worlds._free_bodies import free_bodies
 from jaxdyn.worlds._passive import reasons_against_passive
@@ -90,7 +90,7 @@ def _shown(m, pairs: list[GeomPair]) -> str:
 
 def _by_kind(m) -> dict[str, dict[str, str]]:
     return {
-        "actuator": reasons_against_actuators(m),
+        "actuator": {name: f"it {reason}" for name, reason in reasons_against_actuators(m).items()},
         "tendon": reasons_against_tendons(m) | _heavy_tendons(m),
         "equality": reasons_against_equalities(m),
     }

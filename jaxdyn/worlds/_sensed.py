@@ -15,6 +15,7 @@ import numpy as np
 from jaxdyn.algorithms.recursions import Robot, turning_accelerations
 from jaxdyn.spatial import Force, Mat3, Quaternion, Vec3
 from jaxdyn.tree import take_rows
+from jaxdyn.worlds._actuators import actuator_tension
 from jaxdyn.worlds._bodies import loads_of, packed_vectors
 from jaxdyn.worlds._constraints import RowKinds
 from jaxdyn.worlds._contact_rows import TouchingBodies, by_directions, deep_contacts
@@ -85,11 +86,8 @@ def _body_wrenches(robot: Robot, world: PartRows, at: Balance, pushes):
 def _tension(robot: Robot, world: PartRows, now: Acting):
     """Return the forces along the tendons of springs, dampers and actuators."""
     tension = now.passive.tension
-    actuators = world.actuators
-    if actuators.pulling:
-        numbers, which = np.array(actuators.pulling).T
-        pull = take_rows(actuators.gear[:, 0], numbers) * take_rows(now.actuators.force, numbers)
-        tension = tension + sums(robot.broadcast(pull), which, tension.shape[0])
+    if world.actuators.pulling:
+        tension = tension + actuator_tension(robot, world.actuators, now.actuators.pull, tension.shape[0])
     return tension
 
 

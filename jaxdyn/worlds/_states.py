@@ -13,7 +13,7 @@ import numpy as np
 from jaxdyn._errors import ModelError, broadcast_batches, look_up, require_last_axes
 from jaxdyn._types import Array, Float, float_leaf
 from jaxdyn.algorithms.recursions import RobotAndParts
-from jaxdyn.model import independent_forces, spanning_coordinates
+from jaxdyn.model import Model, independent_forces, spanning_coordinates
 from jaxdyn.simulate import State
 from jaxdyn.worlds._bodies import BodyMotion, applied_torque, body_motion, with_mocap_bodies
 from jaxdyn.worlds._equalities import with_active
@@ -39,6 +39,12 @@ class Keyframe(NamedTuple):
     mocap: Any
     """`[nmocap, 7]`"""
 
+    @classmethod
+    def none(cls, model: Model, na: int, nu: int) -> Keyframe:
+        """Return no keyframes of a world."""
+        sizes = (model.nq,), (model.nv,), (na,), (nu,), (), (0, 7)
+        return cls(*(float_leaf(np.zeros((0, *size))) for size in sizes))
+
     def take(self, i: int) -> Keyframe:
         """Return one of all keyframes."""
         return Keyframe(*(jnp.take(x, i, axis=x.ndim - 1 - k) for x, k in zip(self, KEY_AXES, strict=True)))
@@ -63,7 +69,7 @@ def make_state(world: World, q: Any, v: Any, activation: Any, keyframe: str | No
     model, bodies = world.model, world.parts.bodies
     time = jnp.zeros((), model.dtype)
     if keyframe is None:
-        given = world.start, jnp.zeros(model.nv, model.dtype), jnp.zeros(world.na, model.dtype)
+        given = world.start, jnp.zeros(model.nv, model.dtype), world.parts.actuators.at_rest(model.dtype)
     else:
         key = world.keys.take(look_up(keyframe, world.key_names, "keyframe"))
         given, time = key[:3], key.time
@@ -83,10 +89,11 @@ _AXES = {"q": 1, "v": 1, "activation": 1, "time": 0, "mocap": 2, "active": 1}
 
 
 def completed(world: World, state: State) -> State:
-    """Return the state with zeros in place of a velocity, an activation and a time that it lacks."""
+    """Return the state with zeros in place of a velocity and a time that it lacks, and activations at rest."""
     dtype = jnp.result_type(world.model.dtype, state.q)
-    zeros = {"v": world.model.nv, "activation": world.na, "time": ()}
+    zeros = {"v": world.model.nv, "time": ()}
     lacking = {name: jnp.zeros(shape, dtype) for name, shape in zeros.items() if getattr(state, name) is None}
+    lacking |= {"activation": world.parts.actuators.at_rest(dtype)} if state.activation is None else {}
     return dataclasses.replace(state, **lacking) if lacking else state
 
 

@@ -96,6 +96,9 @@ def _reading(name: str, given: Given, found: Solved) -> Any:
 def rate_of(given: Given) -> State:
     """Return the rate of a state: see `World.rate`."""
     state, arguments, as_mujoco = given.state, given.arguments, given.world.parts.as_mujoco
+    actuators = given.world.parts.actuators
+    if actuators.activations > actuators.dynamic:
+        raise ModelError("blocks of this world's actuators remember signals of time steps, not rates; use step")
     turned = joints.apply_to_rows(joints.coordinate_rate, given.world.model.topology, arguments.q, arguments.v)
     found = solved(given, "acceleration", "rates").results if as_mujoco else accelerations_as_model(given)
     held = (None if x is None else jnp.zeros_like(x) for x in (state.mocap, state.active))
@@ -112,6 +115,16 @@ def contacts_of(given: Given, of_step: bool) -> ContactForces:
     # Infinite numbers have no place in the programs of states.
     gap = jnp.where(found.gap < 0.5 * FAR, found.gap, jnp.inf)
     return ContactForces(gap, *(x.to_array() for x in (found.normal, found.point, found.force)))
+
+
+def constraint_torque_of(given: Given) -> Any:
+    """Return the forces of all constraints on the degrees of freedom: see `World.constraint_forces`."""
+    if not given.world.parts.as_mujoco:
+        raise ModelError(
+            "constraint_forces are those of MuJoCo's law, which this world does not have; contact_forces has those of "
+            "its contacts"
+        )
+    return solved(given, "torque").results["torque"]
 
 
 def report_of(given: Given, found: Solved) -> SolverReport:
@@ -202,6 +215,9 @@ def _runge_kutta(given: Given, first: Solved, names: tuple[str, ...]) -> tuple[t
         v = body_velocity(model, q, start + _times(world.timestep, acceleration))
         return given.at(q, v, arguments.activation + _times(world.timestep, rate))
 
+    # What blocks remember is held over the stages, and changes as at the first of them.
+    dynamic = np.arange(world.na) < world.parts.actuators.dynamic
+
     def slopes(now: Given, velocity, found: Solved):
         at = now.arguments
         a = world_velocity(model, at.q, found.a)
@@ -212,7 +228,7 @@ def _runge_kutta(given: Given, first: Solved, names: tuple[str, ...]) -> tuple[t
     stages, now, found = [slopes(given, jnp.zeros_like(start), first)], given, first
     for share in _SHARES:
         velocity, acceleration, rate = (share * x for x in stages[-1])
-        now = reached(velocity, acceleration, rate)
+        now = reached(velocity, acceleration, jnp.where(dynamic, rate, 0.0))
         # All stages are one program.
         found = solved(now, "rates", *names)
         stages.append(slopes(now, velocity, found))
@@ -220,5 +236,6 @@ def _runge_kutta(given: Given, first: Solved, names: tuple[str, ...]) -> tuple[t
         sum(w * x for w, x in zip(_WEIGHTS, parts, strict=True)) for parts in zip(*stages, strict=True)
     )
     end = reached(velocity, acceleration, rate).arguments
+    rate = jnp.where(dynamic, rate, stages[0][2])
     after = bound.call(activations, operands, arguments.activation, rate)
     return (end.q, end.v, after), now, found

@@ -34,6 +34,8 @@ def write_world(world: World, template: Any) -> str:
     spec = _spec_of(template)
     m = _compiled(spec)
     before = _loaded(m)
+    if world.parts.actuators.control_path or world.parts.actuators.force_path:
+        raise ModelError("to_mjcf: MuJoCo lacks blocks on the paths of actuators; write world.with_actuator_paths()")
     _require_same_structure(world, before)
     new, old = numbers_of(world), numbers_of(before)
     changed = [name for name in new if not np.array_equal(new[name], old[name])]

@@ -13,18 +13,21 @@ import numpy as np
 from jaxdyn import _printing as printing
 from jaxdyn._compile import compiled
 from jaxdyn._errors import ModelError, checking_arguments, naming_arguments, require_floating, require_time_step
-from jaxdyn._types import Array, ArrayLike, Configuration, Float, Torque, Velocity, float_leaf
+from jaxdyn._types import Array, ArrayLike, Configuration, Float, Torque, Velocity
 from jaxdyn.contact import ContactForces, ContactLaw, ContactPair, ContactShape, MujocoLaw
 from jaxdyn.geometry import AbstractSurface
 from jaxdyn.model import LEAVES, Actuator, Model
 from jaxdyn.simulate import AbstractWorld, Advance, RolloutOptions, State, Trajectory, roll_out_world
 from jaxdyn.simulate.integrators import require_closed
 from jaxdyn.solve import SolverOptions, SolverReport
+from jaxdyn.worlds import _steps
+from jaxdyn.worlds._actuator_blocks import Paths
 from jaxdyn.worlds._appearance import Appearance, VisualFile
 from jaxdyn.worlds._bodies import BodyMotion
 from jaxdyn.worlds._description import facts_of
 from jaxdyn.worlds._from_model import Attached, parts_of_model
 from jaxdyn.worlds._inertia_constants import with_inertias_of
+from jaxdyn.worlds._model_actuators import with_named_paths
 from jaxdyn.worlds._model_constraints import Touching
 from jaxdyn.worlds._model_sensors import Sensor
 from jaxdyn.worlds._states import (
@@ -37,8 +40,7 @@ from jaxdyn.worlds._states import (
     motion_of_bodies,
     start_of,
 )
-from jaxdyn.worlds._steps import advanced, by_name, contacts_of, rate_of, report_of, solved, step_and_read, stepped
-from jaxdyn.worlds._world_parts import ENDLESS, WorldParts
+from jaxdyn.worlds._world_parts import WorldParts
 from jaxdyn.worlds._world_velocities import body_velocity, world_velocity
 
 
@@ -116,14 +118,12 @@ class World(AbstractWorld):
         what differs by axis of free ones, for other surfaces than planes, and for pairs of shapes that are not built;
         `UnknownNameError`; `ShapeError`.
         """
+        self.model, self.options = model, SolverOptions() if options is None else options
         touching = Touching(contacts, surface, pairs, apart)
-        options = SolverOptions() if options is None else options
-        given = Attached(touching, law, limits, actuators, sensors, timestep, integrator, options)
-        self.model = model
-        self.parts, self.options = parts_of_model(model, given), options
+        given = Attached(touching, law, limits, actuators, sensors, timestep, integrator, self.options)
+        self.parts = parts_of_model(model, given)
         self.start, self.key_names, self.appearance = model.neutral(), (), None
-        sizes = (model.nq,), (model.nv,), (self.na,), (self.nu,), (), (0, 7)
-        self.keys = Keyframe(*(float_leaf(np.zeros((0, *size))) for size in sizes))
+        self.keys = Keyframe.none(model, self.na, self.nu)
 
     @classmethod
     def made_of(cls, **fields: Any) -> Self:
@@ -162,8 +162,8 @@ class World(AbstractWorld):
 
     @property
     def na(self) -> int:
-        """The number of activations."""
-        return sum(x >= 0 for x in self.parts.actuators.states)
+        """The number of activations, with what blocks of actuators remember."""
+        return self.parts.actuators.activations
 
     @property
     def body_names(self) -> tuple[str, ...]:
@@ -228,7 +228,7 @@ class World(AbstractWorld):
         carries joints is moved.
         """
         given = given_of(self, state, control, torque, wrenches)
-        return solved(given, "acceleration").results["acceleration"]
+        return _steps.solved(given, "acceleration").results["acceleration"]
 
     @compiled()
     def rate(self, t: Any, state: State, control: Controls | None = None) -> State:
@@ -238,9 +238,10 @@ class World(AbstractWorld):
         The law does not depend on the time `t`. A quaternion follows `q (0, w) / 2`, whose norm a solver changes by its
         error; the world takes it for its direction. With a `ContactLaw` contacts push by the law at the state: an
         explicit solver needs steps below `2 m stiction_velocity / (friction f)` for the normal force `f` on a mass `m`.
-        Errors as for `accelerations`, and `ModelError` for stops at the limits of joints, which act in steps only.
+        Errors as for `accelerations`, and `ModelError` for stops at the limits of joints, and for blocks of actuators
+        that remember something, which act in steps only.
         """
-        return rate_of(given_of(self, state, control, None, None))
+        return _steps.rate_of(given_of(self, state, control, None, None))
 
     @compiled()
     def step(
@@ -255,7 +256,7 @@ class World(AbstractWorld):
 
         Arguments and errors as for `accelerations`.
         """
-        return stepped(self, state, control, torque, wrenches)
+        return _steps.stepped(self, state, control, torque, wrenches)
 
     @compiled("names")
     def step_and_read(
@@ -275,7 +276,7 @@ class World(AbstractWorld):
         Wrenches are along axes of the world. Arguments and errors as for `accelerations`; `UnknownNameError` for other
         names, and `ModelError` for the last two without MuJoCo's law.
         """
-        return step_and_read(self, state, control, names)
+        return _steps.step_and_read(self, state, control, names)
 
     @compiled()
     def body_motion(self, state: State) -> BodyMotion:
@@ -323,8 +324,7 @@ class World(AbstractWorld):
     @property
     def control_bounds(self) -> tuple[Float[Array, "*batch nu"], Float[Array, "*batch nu"]]:
         """The least and the greatest controls; infinite where the file has no range."""
-        lower, upper = jnp.moveaxis(self.parts.actuators.control_range, -1, 0)
-        return jnp.where(lower <= -ENDLESS, -jnp.inf, lower), jnp.where(upper >= ENDLESS, jnp.inf, upper)
+        return self.parts.actuators.control_bounds
 
     @naming_arguments
     def with_timestep(self, dt: ArrayLike) -> Self:
@@ -334,7 +334,7 @@ class World(AbstractWorld):
         return eqx.tree_at(lambda w: w.parts.timestep, self, jnp.asarray(dt, self.parts.timestep.dtype))
 
     def axes(self) -> list[int]:
-        """For each array, in the order of the leaves, the number of axes that are not batch axes."""
+        """Return for each array, in the order of the leaves, the number of axes that are not batch axes."""
         model = [LEAVES[name].axes for name in LEAVES if getattr(self.model, name) is not None]
         drawn = self.appearance.axes() if isinstance(self.appearance, Appearance) else []
         return [*model, *self.parts.axes(), 1, *(n + 1 for n in KEY_AXES), *drawn]
@@ -345,7 +345,7 @@ class World(AbstractWorld):
 
     def advance(self, state: State, control: Any, torque: Any, wrenches: Any, *, sensed: bool = False) -> Advance:
         """See `AbstractWorld`."""
-        return advanced(self, state, control, torque, wrenches, sensed)
+        return _steps.advanced(self, state, control, torque, wrenches, sensed)
 
     def no_report(self, state: State) -> SolverReport:
         """See `AbstractWorld`."""
@@ -365,7 +365,7 @@ class World(AbstractWorld):
         given = given_of(self, state, control, torque, wrenches)
         if not self.parts.sensors.names:
             return {}
-        return by_name(self.parts.sensors, solved(given, "sensors").results["sensors"])
+        return _steps.by_name(self.parts.sensors, _steps.solved(given, "sensors").results["sensors"])
 
     @compiled()
     def report(
@@ -377,7 +377,7 @@ class World(AbstractWorld):
     ) -> SolverReport:
         """How well the constraints are solved in a state. Arguments and errors as for `accelerations`."""
         given = given_of(self, state, control, torque, wrenches)
-        return report_of(given, solved(given, "deep"))
+        return _steps.report_of(given, _steps.solved(given, "deep"))
 
     @compiled()
     def constraint_forces(
@@ -390,13 +390,7 @@ class World(AbstractWorld):
         """The forces `[*batch, nv]` of all constraints on the degrees of freedom, N m and N: MuJoCo's
         `qfrc_constraint`, but for the axes of free joints. Arguments and errors as for `accelerations`, and
         `ModelError` without MuJoCo's law."""
-        if not self.parts.as_mujoco:
-            raise ModelError(
-                "constraint_forces are those of MuJoCo's law, which this world does not have; contact_forces has the "
-                "forces of its contacts"
-            )
-        given = given_of(self, state, control, torque, wrenches)
-        return solved(given, "torque").results["torque"]
+        return _steps.constraint_torque_of(given_of(self, state, control, torque, wrenches))
 
     @compiled("of_step")
     def contact_forces(
@@ -415,7 +409,7 @@ class World(AbstractWorld):
         this configuration and velocity, as in `rate`, whatever drives the robot. Arguments and errors as for
         `accelerations`.
         """
-        return contacts_of(given_of(self, state, control, torque, wrenches), of_step)
+        return _steps.contacts_of(given_of(self, state, control, torque, wrenches), of_step)
 
     @naming_arguments
     def from_qvel(self, q: Configuration, qvel: Velocity) -> Float[Array, "*batch nv"]:
@@ -426,6 +420,14 @@ class World(AbstractWorld):
     def to_qvel(self, q: Configuration, v: Velocity) -> Float[Array, "*batch nv"]:
         """Return MuJoCo's `qvel` for the velocity `v` `[*batch, nv]` at the configuration `q` `[*batch, nq]`."""
         return world_velocity(self.model, jnp.asarray(q), jnp.asarray(v))
+
+    @naming_arguments
+    def with_actuator_paths(self, control: Paths | None = None, force: Paths | None = None) -> Self:
+        """Return the world with blocks on the ways of the controls and forces of its actuators, by their names, as
+        `Actuator` has them: motors' limits for actuators of an MJCF file, for one. They replace those that were there.
+        **Raises** `UnknownNameError`; `ModelError` for what is no block."""
+        parts, keys = with_named_paths(self.parts, self.keys, control or {}, force or {})
+        return eqx.tree_at(lambda world: (world.parts, world.keys), self, (parts, keys))
 
     def with_model(self, model: Model) -> Self:
         """Return the world with another model of the same tree: other inertias, armature, placements or gravity.
@@ -438,8 +440,7 @@ class World(AbstractWorld):
         if model.topology != self.model.topology:
             raise ModelError("the model has another tree than the world's; give one that was made from world.model")
         # Only MuJoCo's law has constants of that kind.
-        as_mujoco = self.parts.as_mujoco
-        parts = with_inertias_of(self.parts, self.model, model, self.start) if as_mujoco else self.parts
+        parts = with_inertias_of(self.parts, self.model, model, self.start) if self.parts.as_mujoco else self.parts
         return eqx.tree_at(lambda world: (world.model, world.parts), self, (model, parts))
 
     def astype(self, dtype: Any) -> Self:

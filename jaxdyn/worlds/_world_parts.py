@@ -18,13 +18,10 @@ from jaxdyn.worlds._actuators import Actuators
 from jaxdyn.worlds._bodies import Bodies
 from jaxdyn.worlds._constraints import Constraints
 from jaxdyn.worlds._no_slip import NoSlip
-from jaxdyn.worlds._parts import Part, PartRows
+from jaxdyn.worlds._parts import ENDLESS, Part, PartRows
 from jaxdyn.worlds._passive import Passive
 from jaxdyn.worlds._sensors import Sensors
 from jaxdyn.worlds._tendons import Tendons
-
-ENDLESS = 1e30
-"""The bound that stands for infinite ranges, whose products with zero would be NaN."""
 
 
 class WorldParts(Part):

@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 from typing import Any, Literal
 
+import numpy as np
+
 from jaxdyn.io.mjcf import _compiled as mj
+from jaxdyn.io.mjcf._file_actuators import FileActuators, reasons_against_actuators
 from jaxdyn.io.robot_files import LeftOut, warn_of_what_is_left_out
 from jaxdyn.model import Actuator
 
@@ -24,24 +27,22 @@ def load_mjcf_actuators(
     `LeftOutWarning` of those that are left out.
     """
     m, source = mj.compile_mjcf(path_or_text)
-    names = mj.Names.of(m)
-    reasons = [_reason_against(m, i) for i in range(mj.actuator_count(m))]
+    numbers, against = FileActuators.of(m), reasons_against_actuators(m)
+    reasons = [against.get(name) or _reason_against(m, numbers, i) for i, name in enumerate(numbers.names)]
     gaps = [
-        mj.Gap(f"{mj.object_name(m, 'actuator', i)!r}, which {reason}", "take it out of the file")
-        for i, reason in enumerate(reasons)
+        mj.Gap(f"{name!r}, which {reason}", "take it out of the file")
+        for name, reason in zip(numbers.names, reasons, strict=True)
         if reason
     ]
     mj.refuse(gaps, source, unsupported, "it has actuators that are not read")
     warn_of_what_is_left_out(source, [LeftOut("actuators that are not read", tuple(gap.what for gap in gaps), True)])
-    return tuple(_actuator(m, i, names) for i, reason in enumerate(reasons) if not reason)
+    joints = mj.Names.of(m).joints
+    return tuple(_actuator(m, numbers, i, joints) for i, reason in enumerate(reasons) if not reason)
 
 
-_READ = ("fixed", "affine"), ("none", "affine"), ("none", "integrator", "filter", "filterexact")
-
-
-def _reason_against(m, i: int) -> str | None:
-    """Return why `Actuator` cannot describe an actuator, or None."""
-    target, group = mj.transmission(m, i), int(m.actuator_group[i])
+def _reason_against(m, numbers: FileActuators, i: int) -> str | None:
+    """Return why `Actuator` cannot describe an actuator that worlds have, or None."""
+    target, types = numbers.targets[i], (numbers.gains[i], numbers.biases[i], numbers.dynamics[i])
     if target not in ("joint", "jointinparent"):
         return f"acts on a {target}"
     kind = m.jnt_type[m.actuator_trnid[i, 0]]
@@ -49,26 +50,17 @@ def _reason_against(m, i: int) -> str | None:
         return "acts on a free joint, along axes of the world; use an external force (f_ext)"
     if kind == mj.BALL and target == "jointinparent":
         return "acts on a ball joint along axes of the parent"
-    gain, bias, dynamics = mj.actuator_types(m, i)
-    if any(x not in names for x, names in zip((gain, bias, dynamics), _READ, strict=True)):
+    if "muscle" in types:
+        gain, bias, dynamics = types
         return f"has gain {gain!r}, bias {bias!r} and dynamics {dynamics!r}"
-    if m.actuator_plugin[i] >= 0:
-        return "is a plugin"
-    if mj.field(m, "actuator_delay", mj.actuator_count(m))[i] != 0:
-        return "has a delay"
-    if mj.is_disabled(m, "actuation") or (0 <= group < 31 and m.opt.disableactuator >> group & 1):
-        return "is disabled in <option>"
-    return None
+    return None if numbers.active[i] else "is disabled in <option>"
 
 
-def _actuator(m, i: int, names: mj.Names) -> Actuator:
-    gain_type, bias_type, dynamics = mj.actuator_types(m, i)
-    gain, bias = (tuple(x[i, :3].tolist()) for x in (m.actuator_gainprm, m.actuator_biasprm))
-    # What a type does not use is zero.
-    gain = gain if gain_type == "affine" else (gain[0], 0.0, 0.0)
-    bias = bias if bias_type == "affine" else (0.0, 0.0, 0.0)
+def _actuator(m, numbers: FileActuators, i: int, joints: list[str]) -> Actuator:
+    gain, bias = (tuple(x[i, :3].tolist()) for x in (numbers.gain, numbers.bias))
+    dynamics, joint = numbers.dynamics[i], int(m.actuator_trnid[i, 0])
     kind = _kind(gain, bias, dynamics)
-    numbers = {
+    own = {
         "motor": {},
         "position": {"kp": gain[0], "kv": -bias[2]},
         "intvelocity": {"kp": gain[0], "kv": -bias[2]},
@@ -77,22 +69,12 @@ def _actuator(m, i: int, names: mj.Names) -> Actuator:
         "general": {"gain": gain, "bias": bias, "dynamics": dynamics},
     }[kind]
     if dynamics.startswith("filter"):
-        numbers["time_constant"] = float(m.actuator_dynprm[i, 0])
-    joint, control = int(m.actuator_trnid[i, 0]), m.actuator_ctrladr[i] if hasattr(m, "actuator_ctrladr") else i
-
-    def bounds(limited, values, row: int) -> tuple[float, ...] | None:
-        return tuple(values[row].tolist()) if limited[row] else None
-
-    return Actuator(
-        joint=names.joints[joint],
-        kind=kind,
-        name=mj.object_name(m, "actuator", i),
-        gear=tuple(mj.gear(m, i)[: mj.NV[m.jnt_type[joint]]].tolist()),
-        control_range=bounds(m.actuator_ctrllimited, m.actuator_ctrlrange, control),
-        force_range=bounds(m.actuator_forcelimited, m.actuator_forcerange, i),
-        activation_range=bounds(m.actuator_actlimited, m.actuator_actrange, i),
-        **numbers,
-    )
+        own["time_constant"] = float(numbers.time[i, 0])
+    for name in ("control_range", "force_range", "activation_range"):
+        bounds = getattr(numbers, name)[i].tolist()
+        own[name] = None if np.isinf(bounds).all() else tuple(bounds)
+    gear = tuple(numbers.gear[i, : mj.NV[m.jnt_type[joint]]].tolist())
+    return Actuator(joint=joints[joint], kind=kind, name=numbers.names[i], gear=gear, **own)
 
 
 def _kind(gain: tuple, bias: tuple, dynamics: str) -> str:

@@ -197,6 +197,8 @@ def _actuators(root: ET.Element, topology: Topology, actuators: Sequence[Actuato
         if len(JOINT_TYPES[topology.joint_types[i]]) > 1:
             reason = f"is {topology.joint_types[i]} and becomes several joints of MuJoCo"
             raise ModelError(f"actuator {actuator.title!r}: its joint {actuator.joint!r} {reason}; leave it out")
+        if actuator.control_path or actuator.force_path:
+            raise ModelError(f"actuator {actuator.title!r} has blocks on its paths, which MuJoCo lacks; leave them out")
         gain, bias = actuator.terms
         attributes = {"name": actuator.title, "joint": actuator.joint, "gear": _text(np.atleast_1d(actuator.gear))}
         attributes |= {"gaintype": "affine" if any(gain[1:]) else "fixed", "gainprm": _text(gain)}

@@ -1,17 +1,11 @@
-"""Actuators between a policy and the joints, and friction and soft limits at the joints."""
+"""Blocks between the control of an actuator and its joint: delays, lags, limits of motors, friction."""
 
-from jaxdyn.simulate.actuators._actuator import (
-    AbstractActuator,
-    AbstractMemorylessActuator,
-    ActuatedPolicy,
-    Actuation,
-)
-from jaxdyn.simulate.actuators._joint_effects import (
+from jaxdyn.simulate.actuators._drive_block import (
+    AbstractDriveBlock,
     AbstractJointEffect,
-    CoulombFriction,
-    SoftLimits,
-    StribeckFriction,
-    ViscousFriction,
+    AbstractMemorylessBlock,
+    ActuatorState,
 )
-from jaxdyn.simulate.actuators._motor import DCMotorLimits, Delay, EffortLimits, FirstOrderLag, Gear, Transmission
-from jaxdyn.simulate.actuators._servo import PositionServo, ServoCommand, VelocityServo
+from jaxdyn.simulate.actuators._joint_effects import SoftLimits, StribeckFriction
+from jaxdyn.simulate.actuators._motor_limits import DCMotorLimits, EffortLimits
+from jaxdyn.simulate.actuators._time_lags import Delay, FirstOrderLag

@@ -39,8 +39,9 @@ class Positive(AbstractChoice):
 
     Numbers of a `World` have the names of their file's attributes: `"damping"`, `"armature"`, `"stiffness"`,
     `"frictionloss"`, `"range"`, `"solreflimit"`, `"solimplimit"` of joints; `"gear"`, `"kp"`, `"kv"`, `"gain"`,
-    `"bias"`, `"dynprm"` (time constants), `"forcerange"`, `"ctrlrange"` of actuators; `"damping"`, `"stiffness"`,
-    `"frictionloss"`, `"springlength"`, `"range"` of tendons. They keep their signs, and `"kp"` and `"kv"` change all
+    `"bias"`, `"dynprm"` (time constants), `"forcerange"`, `"ctrlrange"`, `"armature"` (of its joint) and the fields of
+    blocks, such as `"stall_torque"`, of actuators; `"damping"`, `"stiffness"`, `"frictionloss"`, `"springlength"`,
+    `"range"` of tendons. They keep their signs, and `"kp"` and `"kv"` change all
     numbers of the actuator that have them.
     """
 
@@ -222,12 +223,12 @@ def _of_world(choice: Positive | Additive, tree: Any) -> list[Owned] | None:
     what, where = type(choice).__name__, choice.where
     names = {kind: getattr(choice, f"{kind}s") for kind in ("joint", "actuator", "tendon")}
     attribute = where if isinstance(tree, World) and isinstance(where, str) else None
-    attribute = attribute if attribute in world_arrays.attributes() else None
+    attribute = attribute if attribute is not None and attribute in world_arrays.attributes(tree) else None
     if attribute is None:
         if choice.actuators is not None or choice.tendons is not None:
             raise ModelError(f"{what}: {where!r} belongs to no actuators or tendons of a world; choose entries with at")
         if isinstance(tree, World) and isinstance(where, str):
-            look_up(where, (*world_arrays.attributes(), *_OF_WORLDS), "number of a world")
+            look_up(where, (*world_arrays.attributes(tree), *_OF_WORLDS), "number of a world")
         return None
     if choice.at is not None:
         raise ModelError(f"{what}: {attribute} of a world is chosen by the names of its owners, and not by at")

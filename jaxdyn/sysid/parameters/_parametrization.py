@@ -150,7 +150,7 @@ class Parametrization(eqx.Module):
     free = p.free(better)
     ```
 
-    The robot is a `Model`, or a pytree that has one as its attribute `model`, such as `Robot` and `World`. Constants of
+    The robot is a `Model`, or a pytree that has one as its attribute `model`, such as a `World`. Constants of
     a world that follow from its model's inertias, armature and placements change with them (`World.with_model`). All
     zeros stand for the reference; numbers have no units and about the size of relative changes. A pytree: `jax.vmap`
     maps over free numbers, and over parametrizations whose references differ

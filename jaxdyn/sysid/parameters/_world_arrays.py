@@ -70,6 +70,8 @@ def elements(world: World) -> dict[str, tuple[str, ...]]:
 def numbers_of(world: World, kind: str, attribute: str) -> list[Owned] | None:
     """Return the numbers that elements of a kind have under an attribute; None for attributes that they lack."""
     table = _ATTRIBUTES.get((kind, attribute))
+    if table is None and kind == "actuator" and attribute in _fields_of_blocks(world):
+        table = _of_blocks(attribute)
     if table is None:
         return None
     found: dict[tuple[str, str], list[tuple[int, int]]] = {}
@@ -80,9 +82,10 @@ def numbers_of(world: World, kind: str, attribute: str) -> list[Owned] | None:
     return [Owned(owner, f"{attribute}{suffix} of {of}{owner}", tuple(x)) for (owner, suffix), x in found.items()]
 
 
-def attributes(kind: str | None = None) -> tuple[str, ...]:
+def attributes(world: World, kind: str | None = None) -> tuple[str, ...]:
     """Return the names of the attributes of a kind of element; of all for None."""
-    return tuple(dict.fromkeys(name for k, name in _ATTRIBUTES if kind in (None, k)))
+    blocks = _fields_of_blocks(world) if kind in (None, "actuator") else ()
+    return tuple(dict.fromkeys([*(name for k, name in _ATTRIBUTES if kind in (None, k)), *blocks]))
 
 
 def chosen_numbers(world: World, attribute: str, names: dict[str, Sequence[str] | None], what: str) -> list[Owned]:
@@ -91,10 +94,10 @@ def chosen_numbers(world: World, attribute: str, names: dict[str, Sequence[str] 
     given = {kind: x for kind, x in names.items() if x is not None}
     if len(given) > 1:
         raise ModelError(f"{what}: names of {' and '.join(given)} are given; one choice frees what one kind owns")
-    kind = next(iter(given), next(kind for kind, name in _ATTRIBUTES if name == attribute))
+    kind = next(iter(given), next((kind for kind, name in _ATTRIBUTES if name == attribute), "actuator"))
     numbers = numbers_of(world, kind, attribute)
     if numbers is None:
-        raise ModelError(f"{what}: {attribute} belongs to no {kind}; a {kind} has {', '.join(attributes(kind))}")
+        raise ModelError(f"{what}: {attribute} belongs to no {kind}; a {kind} has {', '.join(attributes(world, kind))}")
     known = elements(world)[kind]
     if kind in given:
         wanted = {known[i] for i in chosen_names(given[kind], known, kind, what)}
@@ -211,6 +214,42 @@ def _of_actuators(name: str) -> Callable[[World, Arrays], _Entries]:
     return table
 
 
+def _fields_of_blocks(world: World) -> dict[str, list[tuple[str, tuple[int, ...]]]]:
+    """Return for each name of an array of blocks of actuators the paths of its leaves, and the actuators of each."""
+    out: dict[str, list[tuple[str, tuple[int, ...]]]] = {}
+    for way in ("control_path", "force_path"):
+        for k, blocks in enumerate(getattr(world.parts.actuators, way)):
+            leaves, _ = jax.tree_util.tree_flatten_with_path(blocks.block)
+            for key, _ in leaves:
+                name = jax.tree_util.keystr(key)
+                path = f"parts.actuators.{way}[{k}].block{name}"
+                out.setdefault(name.removeprefix("."), []).append((path, blocks.numbers))
+    return out
+
+
+def _of_blocks(name: str) -> Callable[[World, Arrays], _Entries]:
+    """Return the table of an array of blocks of actuators: its numbers but for zeros and bounds that stand for none."""
+
+    def table(world: World, arrays: Arrays) -> _Entries:
+        for path, numbers in _fields_of_blocks(world)[name]:
+            values, suffix = arrays.values(path), " (control)" if "control_path" in path else ""
+            for row, number in enumerate(numbers):
+                if values[row] != 0 and np.abs(values[row]) < _UNBOUNDED:
+                    yield world.actuator_names[number], suffix, arrays.entry(path, row)
+
+    return table
+
+
+def _rotors(world: World, arrays: Arrays) -> _Entries:
+    """Yield the armature of the joints that actuators drive."""
+    model = world.model
+    # Joints of the tree of all joints, in which actuators count degrees of freedom.
+    joints = np.repeat(model.joint_names, np.diff(model.topology.spanning.v_starts)).tolist()
+    for number, _, dof in world.parts.actuators.axes_of_joints:
+        row = range(model.nv)[model.v_index(joints[dof])][0]
+        yield world.actuator_names[number], "", arrays.entry("model.armature", row)
+
+
 # The world's bounds that stand for infinite ones are 1e30.
 _UNBOUNDED = 1e29
 
@@ -250,6 +289,7 @@ _ATTRIBUTES: dict[tuple[str, str], Callable[[World, Arrays], _Entries]] = {
     ("joint", "range"): _of_limits("range", "joint"),
     ("joint", "solreflimit"): _of_limits("solref", "joint"),
     ("joint", "solimplimit"): _of_limits("solimp", "joint"),
+    ("actuator", "armature"): _rotors,
     ("actuator", "gear"): _of_actuators("gear"),
     ("actuator", "gain"): _of_actuators("gain"),
     ("actuator", "bias"): _of_actuators("bias"),
@@ -269,7 +309,10 @@ _ATTRIBUTES: dict[tuple[str, str], Callable[[World, Arrays], _Entries]] = {
 
 def entry_labels(world: World) -> dict[tuple[int, int], str]:
     """Return the names of all entries that elements own, apart from those of contacts."""
-    numbers = [x for kind, attribute in _ATTRIBUTES for x in numbers_of(world, kind, attribute) or ()]
+    # Armature belongs to joints, and to actuators by another name.
+    named = [x for x in _ATTRIBUTES if x != ("actuator", "armature")]
+    named += [("actuator", x) for x in _fields_of_blocks(world)]
+    numbers = [x for kind, attribute in named for x in numbers_of(world, kind, attribute) or ()]
     return {entry: x.label for x in numbers for entry in x.entries}
 
 

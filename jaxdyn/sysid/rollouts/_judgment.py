@@ -64,7 +64,7 @@ def judge_rollouts(
     velocity_noise: ArrayLike | None = None,
     options: RolloutFitOptions | None = None,
 ) -> RolloutJudgment:
-    """Roll out a `Model`, `Robot` or `World` along a recording that its fit has not seen, and return the errors.
+    """Roll out a `Model` or `World` along a recording that its fit has not seen, and return the errors.
 
     The robot is never changed. With `options.zero_deviation`, the zeros of the recording's position sensors are
     estimated from its first `calibrate` s, by multiple shooting as in `fit_rollouts`. No roll-out starts before the end

@@ -11,11 +11,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdyn._errors import DataError, ModelError, naming_arguments, require_choice, require_kind, require_positive
+from jaxdyn._errors import DataError, naming_arguments, require_choice, require_positive
 from jaxdyn._types import Array, Float
 from jaxdyn.algorithms import constraint_error, constraint_jacobian, motion_map
 from jaxdyn.model import Model
-from jaxdyn.simulate import Actuation, State, Trajectory, rollout
+from jaxdyn.simulate import State, Trajectory, rollout
 from jaxdyn.simulate.integrators import Integrator, closed
 from jaxdyn.sysid.parameters import leaves
 from jaxdyn.sysid.recordings import Recording
@@ -34,42 +34,15 @@ _CONFIGURATIONS = 200
 _RANK_TOLERANCE = 1e-6
 
 
-class Robot(eqx.Module):
-    """A model with its drives, for roll-outs that identify them together: `Parametrization(Robot(model, actuation),
-    Positive(lambda robot: robot.actuation.blocks[0].ratio))` identifies a gear. A robot with contacts is a `World`.
-    """
-
-    model: Model
-    actuation: Actuation | None = None
-    """Drives between the recorded torque and the joints: gears, other laws of friction, limits. Blocks with memory
-    (lag, delay) are refused, because their memory at the start of a segment is unknown."""
-
-    def __check_init__(self) -> None:
-        require_kind(self.model, Model, "Robot: `model`", error=ModelError)
-        require_kind(self.actuation, (Actuation, type(None)), "Robot: `actuation`", error=ModelError)
-
-
 def simulate_robot(
     robot: Any, start: State, inputs: Inputs, dt, integrator: Integrator | None, substeps: int
 ) -> Trajectory:
     """Return the trajectory of a robot from `start`, with its loops closed, under recorded inputs."""
     if isinstance(robot, World):
         return simulate_world(robot, start, inputs, substeps)
-    tau = inputs.tau
-    actuation, model = getattr(robot, "actuation", None), leaves.model_of(robot)
-    start = closed(model, start)
+    model = leaves.model_of(robot)
     options: Any = {"integrator": integrator or "rk4", "substeps": substeps}
-    if actuation is None:
-        return rollout(model, start, tau, dt, **options)
-    policy = actuation.driven_by(tau)
-    memory = policy.init(start)
-    if jax.tree.leaves(memory[1]):
-        raise ModelError(
-            "the actuation has a block that remembers (a lag or a delay), and its memory at the start of a segment is "
-            "unknown; shift or filter the recorded torque beforehand"
-        )
-    steps = tau.shape[-2]
-    return rollout(model, start, policy, dt, steps=steps, policy_state=memory, **options)
+    return rollout(model, closed(model, start), inputs.tau, dt, **options)
 
 
 def held_inputs(robot: Any, recording: Recording, hold: str) -> Inputs:
@@ -135,7 +108,7 @@ def rollout_errors(
     integrator: Integrator | None = None,
     substeps: int = 1,
 ) -> RolloutErrors:
-    """Roll out a `Model`, `Robot` or `World` from the measured states `q, v` at many times of a recording, with its
+    """Roll out a `Model` or `World` from the measured states `q, v` at many times of a recording, with its
     torques or controls.
 
     On a recording that a fit has not seen, the errors say how good the fit is.

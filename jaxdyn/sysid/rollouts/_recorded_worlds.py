@@ -78,9 +78,15 @@ def simulate_world(world: World, start: State, inputs: Inputs, steps: int) -> Tr
 def first_activation(world: World, recording: Recording) -> np.ndarray:
     """Return the activations `[na]` at a recording's first sample: the recorded ones, or those at which its first
     controls hold filters and muscles. **Raises** `DataError` for integrators whose activation was not recorded."""
+    actuators = world.parts.actuators
+    remembered = actuators.activations - actuators.dynamic
+    if any(x.remembered for x in actuators.force_path) or (remembered and recording.activation is None):
+        raise ModelError(
+            "blocks of the world's actuators remember something (a lag or a delay), which is unknown at the starts of "
+            "segments; give actuators a time_constant in their place, or shift or filter the recorded controls"
+        )
     if recording.activation is not None or not world.na or recording.control is None:
         return np.zeros(world.na) if recording.activation is None else recording.activation[0]
-    actuators = world.parts.actuators
     order = sorted((i for i in range(world.nu) if actuators.states[i] >= 0), key=lambda i: actuators.states[i])
     summing = [actuators.names[i] for i in order if actuators.dynamics[i] == "integrator"]
     if summing:

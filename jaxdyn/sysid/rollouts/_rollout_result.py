@@ -26,7 +26,7 @@ class RolloutFit(eqx.Module):
     """A robot identified from roll-outs."""
 
     robot: Any
-    """The identified robot: a `Model`, `Robot` or `World`, as the parametrization's reference is."""
+    """The identified robot: a `Model` or `World`, as the parametrization's reference is."""
     before: Any
     """The robot from which the fit started."""
     parametrization: Parametrization

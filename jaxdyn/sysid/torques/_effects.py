@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -11,9 +12,9 @@ import numpy as np
 
 from jaxdyn._errors import DataError, ModelError, look_up
 from jaxdyn.algorithms import motion_map, rnea, spring_torque
-from jaxdyn.friction import FrictionSum, JointFriction, LoadProportional, Stribeck, Viscous
-from jaxdyn.model import Model
-from jaxdyn.simulate import AbstractActuator, AbstractMemorylessActuator, Gear, State, StribeckFriction
+from jaxdyn.friction import FrictionSum, LoadProportional, Stribeck, Viscous
+from jaxdyn.model import Actuator, Model
+from jaxdyn.simulate import AbstractDriveBlock, AbstractMemorylessBlock, ActuatorState, StribeckFriction
 
 SEARCHED = {
     "friction_velocity": "friction velocity",
@@ -172,14 +173,15 @@ class JointEffectValues(eqx.Module):
             resisting = on_driven_joints(model, q, resisting[..., None], joints)[..., 0]
         return delay_signal(t, (L + resisting) / self.gain, None, self.torque_delay)
 
-    def actuators(self, model: Model, *, without_delays: bool = False) -> tuple[AbstractActuator, ...]:
-        """Blocks for `jaxdyn.simulate.Actuation` that simulate the effects together with the identified model.
+    def actuators(self, model: Model, *, without_delays: bool = False) -> tuple[Actuator, ...]:
+        """Actuators for `World(model, actuators=...)` that simulate the effects together with the identified model.
 
-        They take a drive's command, in the recorded unit, to the joints' torques, by drive gain, offset, the Stribeck
-        part of the friction, and load friction. The model itself holds the other effects.
+        There is one for each degree of freedom, in their order. It takes a drive's command, in the recorded unit, to
+        the joint's torque, by drive gain, offset, load friction and the Stribeck part of the friction. The model itself
+        holds the other effects.
 
-        **Raises** `ModelError` where a delay was identified, which these blocks cannot simulate, unless
-        `without_delays` leaves it out (`jaxdyn.simulate.Delay` delays a command by a whole number of time steps).
+        **Raises** `ModelError` where a delay was identified, which these actuators do not have, unless `without_delays`
+        leaves it out (`jaxdyn.simulate.Delay` delays a control by a whole number of time steps).
         """
         if not without_delays and (self.friction_delay.any() or self.torque_delay.any()):
             raise ModelError(
@@ -187,43 +189,44 @@ class JointEffectValues(eqx.Module):
                 f"{self.torque_delay.tolist()} s), but these actuators have no memory: fit without delays, or leave "
                 "them out by without_delays=True"
             )
-        blocks: list[AbstractActuator] = [Gear(self.gain), Bias(jnp.asarray(self.offset))]
-        extra = self.static - np.asarray(model.friction, np.float64)
-        stribeck = StribeckFriction(0.0, extra, self.stribeck_velocity, friction_velocity=model.friction_velocity)
+        out = []
+        for number, joint in enumerate(model.joint_names):
+            dofs = range(model.nv)[model.v_index(joint)] if number not in model.topology.leaders else ()
+            for k, i in enumerate(dofs):
+                gear, name = (1.0, joint) if len(dofs) == 1 else (np.eye(len(dofs))[k], f"{joint}[{k}]")
+                path, gain, bias = self._force_path(model, i), self.gain[i], -self.offset[i]
+                out.append(Actuator(joint, "general", gear=gear, gain=gain, bias=bias, name=name, force_path=path))
+        return tuple(out)
+
+    def _force_path(self, model: Model, i: int) -> tuple[AbstractDriveBlock, ...]:
+        """Return the friction of a degree of freedom that the model does not hold."""
+        d, f, w = (float(x[i]) for x in (model.damping, model.friction, model.friction_velocity))
+        blocks: list[AbstractDriveBlock] = []
+        stribeck = StribeckFriction(0.0, self.static[i] - f, self.stribeck_velocity[i], friction_velocity=w)
         if self.load.any():
-            blocks.append(LoadFriction(jnp.asarray(self.load), stribeck, model))
-        if extra.any():
+            others = FrictionSum(Viscous(d), Stribeck(f, self.static[i], self.stribeck_velocity[i], w))
+            blocks.append(LoadFriction(self.load[i], others, w))
+        if (self.static != np.asarray(model.friction, np.float64)).any():
             blocks.append(stribeck)
         return tuple(blocks)
 
 
-class Bias(AbstractMemorylessActuator):
-    """A drive's constant error: the joint gets `offset` (N m or N) less than the command."""
+class LoadFriction(AbstractMemorylessBlock):
+    """Friction `mu |L| tanh(v / w)` in proportion to the transmitted force `L`, subtracted from the motor's force.
 
-    offset: jnp.ndarray
-
-    def apply(self, command, state: State):
-        return jnp.asarray(command) - self.offset.astype(state.v.dtype)
-
-
-class LoadFriction(AbstractMemorylessActuator):
-    """Friction `mu |L| tanh(v / w)` in proportion to the transmitted torque `L`, subtracted from the command.
-
-    With the command `u` and the other friction `f` (the model's and `stribeck`), `u = L + f + mu |L| s` is solved for
-    `L`, which has the sign of `u - f` while `mu < 1`.
+    With the motor's force `u` and all other friction `f`, `u = L + f + mu |L| s` is solved for `L`, which has the sign
+    of `u - f` while `mu < 1`.
     """
 
-    load: jnp.ndarray
-    stribeck: StribeckFriction
-    model: Model
+    load: Any
+    others: FrictionSum
+    friction_velocity: Any
 
-    def apply(self, command, state: State):
-        v, m = state.v, self.model
-        d, f, w, load = (x.astype(v.dtype) for x in (m.damping, m.friction, m.friction_velocity, self.load))
-        remaining = command - JointFriction(d, f, w).torque(v) + self.stribeck.torque(state)
-        # The friction for a unit of transmitted torque.
-        mu = LoadProportional(load, 1.0, w).torque(v)
-        return command - mu * jnp.abs(remaining) / (1 + jnp.sign(remaining) * mu)
+    def apply(self, signal: Any, at: ActuatorState) -> Any:
+        remaining = signal - self.others.torque(at.velocity)
+        # The friction for a unit of transmitted force.
+        mu = LoadProportional(self.load, 1.0, self.friction_velocity).torque(at.velocity)
+        return signal - mu * jnp.abs(remaining) / (1 + jnp.sign(remaining) * mu)
 
 
 def delay_signal(t, x, rate, delay: np.ndarray) -> np.ndarray:

@@ -1,7 +1,7 @@
 """Discrete-time dynamics: a robot's model with an integrator, or functions of the user."""
 
 import abc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import equinox as eqx
@@ -21,7 +21,7 @@ from jaxdyn._errors import (
 from jaxdyn._types import Array, ArrayLike, Float, float_leaf
 from jaxdyn.algorithms import aba
 from jaxdyn.model import Model
-from jaxdyn.simulate import AbstractMemorylessActuator, State, coordinate_rate, step_derivatives
+from jaxdyn.simulate import State, coordinate_rate, step_derivatives
 from jaxdyn.simulate import step as model_step
 from jaxdyn.simulate.integrators import RUNGE_KUTTA_STEPS, Integrator, step_pullback, warn_of_long_step
 
@@ -166,13 +166,14 @@ class ModelDynamics(AbstractRobotDynamics):
     """A robot under torques that are held during each step: `x = [q, v]`, displacements `[dq, dv]` of length `2 nv`.
 
     Continuous joints differ by at most half a turn, so that whole turns of them neither cost nor violate anything.
-    Derivatives of steps are those of `jaxdyn.simulate.step_derivatives`. A robot with contacts has `WorldDynamics`.
+    Derivatives of steps are those of `jaxdyn.simulate.step_derivatives`. A robot with contacts or actuators has
+    `WorldDynamics`.
     """
 
     model: Model
     dt: Float[Array, ""]
     t0: Float[Array, ""]
-    actuation: Float[Array, "nv nu"] | AbstractMemorylessActuator | None
+    actuation: Float[Array, "nv nu"] | None
     f_ext: Float[Array, "*horizon nb 6"] | None
     integrator: Integrator = eqx.field(static=True)
     substeps: int = eqx.field(static=True)
@@ -187,8 +188,7 @@ class ModelDynamics(AbstractRobotDynamics):
         dt: ArrayLike,
         *,
         integrator: Integrator = "semi_implicit_euler",
-        actuation: Float[Array | np.ndarray, "nv nu"] | AbstractMemorylessActuator | None = None,
-        controls: int | None = None,
+        actuation: Float[Array | np.ndarray, "nv nu"] | Sequence[str] | None = None,
         substeps: int = 1,
         t0: ArrayLike = 0.0,
         f_ext: Float[Array | np.ndarray, "*horizon nb 6"] | None = None,
@@ -197,8 +197,8 @@ class ModelDynamics(AbstractRobotDynamics):
         - `dt`: the step, s. `integrator` and `substeps` as in `jaxdyn.step`. The default is explicit in
           friction: of 16 motions of the sample arm with Coulomb friction in its joints, `ddp` finds 9 with it, and 1
           with `"implicit_velocity"`.
-        - `actuation`: the matrix `B` of `tau = B u` (`[nv, nu]`; a `Transmission`'s for named joints), or an actuator
-          without memory, of `controls` commands; None where `u` is the torques themselves.
+        - `actuation`: the matrix `B` of `tau = B u`, `[nv, nu]`, or the names of the joints whose torques are `u`; None
+          where `u` is the torques of all joints.
         - `f_ext`: external wrenches `[force(3), moment(3)]` on the bodies, N and N m, world axes, acting at the body
           origins: `[nb, 6]`, or `[horizon, nb, 6]` with a row for each stage.
 
@@ -219,32 +219,24 @@ class ModelDynamics(AbstractRobotDynamics):
             )
         if actuation is None:
             self.actuation, self.nu = None, model.nv
-        elif isinstance(actuation, AbstractMemorylessActuator):
-            if controls is None:
-                raise ModelError("controls, the number of commands of the actuation, is needed beside an actuator")
-            self.actuation, self.nu = actuation, controls
         else:
-            self.actuation = jnp.asarray(actuation, model.dtype)
+            named = isinstance(actuation, list | tuple) and all(isinstance(x, str) for x in actuation)
+            self.actuation = jnp.asarray(_unit_torques(model, actuation) if named else actuation, model.dtype)
             if self.actuation.ndim != 2 or self.actuation.shape[0] != model.nv:
                 raise ShapeError(
                     f"the actuation has shape {self.actuation.shape}, but [{model.nv}, nu] is needed: a row for each "
                     f"degree of freedom of {', '.join(model.joint_names)}"
                 )
             self.nu = self.actuation.shape[1]
-        if controls is not None and controls != self.nu:
-            raise ModelError(f"controls is {controls}, but the actuation has {self.nu}")
         x, u = (jax.ShapeDtypeStruct((n,), model.dtype) for n in (self.nx, self.nu))
-        # Raises errors of the integrator's name, of substeps and of an actuator's shapes here, not inside a solver.
+        # Raises errors of the integrator's name and of substeps here, not inside a solver.
         eqx.filter_eval_shape(lambda d, x, u: d.step(x, u, 0), self, x, u)
         warn_of_long_step(model, self.dt, integrator, substeps)
 
     def torque(self, x: Float[Array, "nx"], u: Float[Array, "nu"]) -> Float[Array, "nv"]:
         """The joints' torques under the control `u`."""
-        if self.actuation is None:
-            return u
-        if isinstance(self.actuation, AbstractMemorylessActuator):
-            return self.actuation.apply(u, self.split(x))
-        return (self.actuation * u).sum(axis=-1)
+        del x
+        return u if self.actuation is None else (self.actuation * u).sum(axis=-1)
 
     def require_horizon(self, horizon):
         if self.f_ext is not None and self.f_ext.ndim == 3 and len(self.f_ext) != horizon:
@@ -270,22 +262,24 @@ class ModelDynamics(AbstractRobotDynamics):
         return jnp.concatenate([state.v, aba(self.model, state.q, state.v, self.torque(x, u), self.f_ext)])
 
     def linearize(self, x, u, k, after):
-        return self._with_actuation(x, u, *step_derivatives(*self._stage(x, u), **self._step_options(k, after)))
+        return self._with_actuation(*step_derivatives(*self._stage(x, u), **self._step_options(k, after)))
 
     def pull_back(self, x, u, k, after, costate):
-        return self._with_actuation(x, u, *step_pullback(*self._stage(x, u), costate, **self._step_options(k, after)))
+        return self._with_actuation(*step_pullback(*self._stage(x, u), costate, **self._step_options(k, after)))
 
     def _stage(self, x, u) -> tuple[Model, State, Any, Any]:
         return self.model, self.split(x), self.torque(x, u), self.dt
 
-    def _with_actuation(self, x, u, by_x, by_tau):
+    def _with_actuation(self, by_x, by_tau):
         """The derivatives by the state and the control from those by the state and the torques."""
-        if self.actuation is None:
-            return by_x, by_tau
-        if not isinstance(self.actuation, AbstractMemorylessActuator):
-            return by_x, by_tau @ self.actuation
-        of_x, of_u = jax.jacfwd(self.torque, (0, 1))(x, u)
-        return by_x + by_tau @ (of_x @ self.displacement_rates(x)), by_tau @ of_u
+        return by_x, by_tau if self.actuation is None else by_tau @ self.actuation
+
+
+def _unit_torques(model: Model, joints: Sequence[str]) -> np.ndarray:
+    """Return the matrix `[nv, nu]` of the torques of joints, all degrees of freedom of each. **Raises**
+    `UnknownNameError`; `ModelError` for a joint that mimics another."""
+    dofs = [i for name in joints for i in range(model.nv)[model.v_index(name)]]
+    return np.eye(model.nv)[:, dofs]
 
 
 class _FunctionDynamics(AbstractDynamics):

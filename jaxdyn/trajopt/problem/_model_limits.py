@@ -3,7 +3,6 @@
 from typing import NamedTuple
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
@@ -11,7 +10,6 @@ from jax.core import Tracer
 from jaxdyn._errors import ModelError, naming_arguments, require_positive
 from jaxdyn._types import Array, Float
 from jaxdyn.model import Model
-from jaxdyn.simulate import Transmission
 from jaxdyn.trajopt.problem._bounded_residuals import Constraint
 from jaxdyn.trajopt.problem._dynamics import AbstractDynamics, ModelDynamics
 from jaxdyn.trajopt.problem._residuals import Linear, StateOnlyResidual, robot_state
@@ -127,7 +125,7 @@ def effort_bounds(dynamics: AbstractDynamics) -> tuple[Float[Array, "nu"], Float
     """The bounds `control_lower` and `control_upper` that follow from the effort limits of a robot's model, or from the
     ranges of a world's controls.
 
-    An entry of the control must drive one degree of freedom alone: `actuation` None, or a matrix (or `Transmission`)
+    An entry of the control must drive one degree of freedom alone: `actuation` None, names of joints, or a matrix
     with one number other than zero in each column, and at most one in each row; its limit is divided by that number.
     Infinite limits give infinite bounds, as does the step length of `FreeTimeDynamics`. **Raises** `ModelError` for
     other actuations (bound the torques by a `Constraint` on a `FunctionResidual`) and for dynamics without a robot.
@@ -139,12 +137,11 @@ def effort_bounds(dynamics: AbstractDynamics) -> tuple[Float[Array, "nu"], Float
     if isinstance(dynamics, WorldDynamics):
         return dynamics.world.control_bounds
     inner = find_dynamics(dynamics, ModelDynamics, "a bound by effort limits")
-    limit, actuation = inner.model.effort_limit, inner.actuation
-    if actuation is None:
+    limit, matrix = inner.model.effort_limit, inner.actuation
+    if matrix is None:
         return -limit, limit
-    matrix = actuation.matrix if isinstance(actuation, Transmission) else actuation
-    if not isinstance(matrix, jax.Array) or isinstance(matrix, Tracer):
-        raise ModelError(f"effort limits cannot be mapped through a {type(actuation).__name__} to its commands")
+    if isinstance(matrix, Tracer):
+        raise ModelError("the actuation is traced, but which joints it drives must be known: find bounds outside")
     drives = np.asarray(matrix) != 0
     if not ((drives.sum(axis=0) == 1).all() and (drives.sum(axis=1) <= 1).all()):
         raise ModelError(
