@@ -281,6 +281,21 @@ def test_friction_is_beyond_the_limits_of_forces_and_joints():
         np.testing.assert_allclose(world.sensors(state, [40.0])["actuatorfrc_rail0"], [30], rtol=1e-12)
 
 
+@pytest.mark.parametrize("law", [None, MujocoLaw()])
+def test_an_actuator_of_several_joints_has_the_power_of_both(law):
+    """A differential: its length is the sum of gears times coordinates, and its force acts on each by its gear."""
+    gear, q, v = np.array([0.5, -2.0]), np.array([0.3, 9.0, 0.1]), np.array([1.0, 9.0, -0.2])
+    servo = Actuator(["rail0", "rail2"], "position", kp=3.0, kv=0.7, gear=gear, name="both")
+    sensors = [jaxdyn.Sensor("actuatorvel", actuator="both")]
+    world = World(slider(3), actuators=[Actuator("rail1"), servo], sensors=sensors, law=law)
+    force = 3 * (0.4 - gear @ q[[0, 2]]) - 0.7 * gear @ v[[0, 2]]
+    a = world.accelerations(world.state(q, v), [5.0, 0.4])
+    np.testing.assert_allclose(a, np.array([0.5 * force, 5.0, -2 * force]) / MASS, rtol=1e-10)
+    np.testing.assert_allclose(world.sensors(world.state(q, v))["actuatorvel_both"], [gear @ v[[0, 2]]], rtol=1e-12)
+    with pytest.raises(ShapeError, match=r"gear of 1 numbers, but its joints 'rail0' and 'rail1' have 2"):
+        World(slider(2), actuators=[Actuator(["rail0", "rail1"])])
+
+
 def test_the_damping_behind_blocks_is_taken_at_the_end_of_a_step():
     """A servo whose damping would be unstable is stable, and the part of it that a lag lets through counts."""
     share = -np.expm1(-DT / 0.05)

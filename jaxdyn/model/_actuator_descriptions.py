@@ -49,15 +49,16 @@ class Actuator:
     `joint` and `link`.
     """
 
-    joint: str | None = None
-    """The joint that it drives."""
+    joint: str | Sequence[str] | None = None
+    """The joint that it drives; or up to six joints with one axis each, such as those of a differential, with a gear
+    for each."""
     kind: str = "motor"
     kp: Any = None
     """The stiffness of a servo; 1 by default."""
     kv: Any = None
     """The damping of a servo or a damper; 1 by default, but 0 for servos with `kp`."""
     gear: Any = 1.0
-    """A number, or one for each velocity of the joint; six for a link: a force and a moment along the axes of the
+    """A number, or one for each velocity of the joints; six for a link: a force and a moment along the axes of the
     place."""
     control_range: Any = None
     """The lower and the upper limit; None without, as for the other ranges."""
@@ -100,7 +101,12 @@ class Actuator:
     @property
     def title(self) -> str:
         """The name, or by default that of the joint or link."""
-        return self.name or self.joint or self.link or "without a name"
+        return self.name or " and ".join(self.joints) or self.link or "without a name"
+
+    @property
+    def joints(self) -> tuple[str, ...]:
+        """The names of the joints that it drives."""
+        return () if self.joint is None else (self.joint,) if isinstance(self.joint, str) else tuple(self.joint)
 
     @property
     def dynamics_type(self) -> str:

@@ -56,6 +56,9 @@ class Actuators(Part):
     names: tuple[str, ...] = eqx.field(static=True)
     axes_of_joints: tuple[tuple[int, int, int], ...] = eqx.field(static=True)
     """Each actuator on a slide or hinge: its number, the coordinate, and the degree of freedom."""
+    joined: tuple[tuple[int, int, int, int], ...] = eqx.field(static=True)
+    """For each on several slides and hinges, each of these: the actuator's number, the coordinate, the degree of
+    freedom, and which of the gears."""
     turning: tuple[tuple[int, int, int, bool, bool], ...] = eqx.field(static=True)
     """Each on a ball or free joint: its number, the first coordinate of the quaternion and its first degree of
     freedom, whether its gear is in axes of the parent, and whether the joint is free."""
@@ -132,8 +135,9 @@ class Actuators(Part):
 
     @property
     def coupled(self) -> tuple[int, ...]:
-        """The numbers of the actuators that are not on slides and hinges."""
+        """The numbers of the actuators that are not on one slide or hinge each."""
         return (
+            *dict.fromkeys(x[0] for x in self.joined),
             *(x[0] for x in self.turning),
             *(x[0] for x in self.pulling),
             *self.pushing,
@@ -166,7 +170,7 @@ def actuated(
         return Actuated(none, None, robot.broadcast(robot.zeros()), rate, by, none)
     motion = ActuatorState(by.length, by.velocity, dt)
     control = jnp.clip(control, *columns_of(actuators.control_range))
-    # The force's derivative by the velocity leaves out ways of controls, as those of MuJoCo's integrators do.
+    # Integrators take the derivatives of forces by velocities at given controls, whatever blocks make of these.
     control, _, remembered = passed(robot, actuators.control_path, control, by.velocity * 0, motion, activation)
     rate = _rates(robot, actuators, control, activation)
     drive = _drive(robot, actuators, control, activation, rate, dt)
@@ -350,7 +354,7 @@ def _rates(robot: Robot, actuators: PartRows, control, activation):
 
 def next_activation(robot: Robot, actuators: PartRows, activation, rate, dt):
     """Return the activations, `[na, *batch]`, after a time step with these rates; actuators that are disabled keep
-    theirs. What blocks remember changes by its rate exactly."""
+    theirs. What blocks remember changes by its rate times the step."""
     order = _stateful(actuators)
     if not len(order):
         return activation + rate * dt

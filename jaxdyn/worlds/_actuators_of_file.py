@@ -73,6 +73,7 @@ def _targets(m) -> dict[str, Any]:
                 turning.append((i, q + 3 * free, v + 3 * free, target == "jointinparent", free))
     return {
         "axes_of_joints": tuple(scalars),
+        "joined": (),
         "turning": tuple(turning),
         "pulling": tuple(pulling),
         "pushing": tuple(pushing),

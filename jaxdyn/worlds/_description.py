@@ -77,6 +77,8 @@ def _actuators(world: Any, joints: list[str]) -> list[dict[str, Any]]:
     own = world.parts.actuators
     targets = {i: f"joint {joints[v]}" for i, _, v in own.axes_of_joints}
     targets |= {i: f"joint {joints[v]}" for i, _, v, *_ in own.turning}
+    for i, _, v, _ in own.joined:
+        targets[i] = f"{targets[i]} and {joints[v]}" if i in targets else f"joints {joints[v]}"
     targets |= {i: f"tendon {world.parts.tendons.names[k]}" for i, k in own.pulling}
     targets |= dict.fromkeys(own.pushing, "site") | {i: "slider-crank" for i, *_ in own.cranks}
     rows = [np.asarray(x, np.float64).tolist() for x in (own.gear, own.gain, own.bias)]

@@ -102,25 +102,29 @@ def joint_start(model: Model, joint: str, what: str) -> tuple[int, int, int]:
 
 def _targets(model: Model, given: Sequence[Actuator]) -> dict[str, Any]:
     """Return the fields of `Actuators` that say on what each acts."""
-    scalars, turning, pushing, places = [], [], [], []
+    scalars, joined, turning, pushing, places = [], [], [], [], []
     for i, each in enumerate(given):
         if each.joint is None:
             assert each.link is not None
             pushing.append(i)
             places.append((each.link, each.placement))
             continue
-        number, q, v = joint_start(model, each.joint, f"actuator {each.title!r}")
-        kind = model.topology.joint_types[number]
-        if kind in ("ball", "free"):
-            free = kind == "free"
-            turning.append((i, q + 3 * free, v + 3 * free, False, free))
-        elif _nv(model.topology, number) == 1:
-            scalars.append((i, q, v))
-        else:
-            advice = "make it of joints with one axis each"
-            raise ModelError(f"actuator {each.title!r}: its joint {each.joint!r} is {kind}; {advice}")
+        for k, joint in enumerate(each.joints):
+            number, q, v = joint_start(model, joint, f"actuator {each.title!r}")
+            kind = model.topology.joint_types[number]
+            if kind in ("ball", "free") and isinstance(each.joint, str):
+                free = kind == "free"
+                turning.append((i, q + 3 * free, v + 3 * free, False, free))
+            elif _nv(model.topology, joint) != 1:
+                advice = "make it of joints with one axis each"
+                raise ModelError(f"actuator {each.title!r}: its joint {joint!r} is {kind}; {advice}")
+            elif len(each.joints) == 1:
+                scalars.append((i, q, v))
+            else:
+                joined.append((i, q, v, k))
     return {
         "axes_of_joints": tuple(scalars),
+        "joined": tuple(joined),
         "turning": tuple(turning),
         "pushing": tuple(pushing),
         "sites": Places.on(model, places),
@@ -128,19 +132,21 @@ def _targets(model: Model, given: Sequence[Actuator]) -> dict[str, Any]:
     }
 
 
-def _nv(topology: Topology, joint: int) -> int:
-    tree = topology.spanning
-    return tree.v_starts[joint + 1] - tree.v_starts[joint]
+def _nv(topology: Topology, joint: str) -> int:
+    tree, number = topology.spanning, topology.joint(joint)
+    return tree.v_starts[number + 1] - tree.v_starts[number]
 
 
 def _six(model: Model, each: Actuator) -> Any:
     """Return the gear as six numbers `[*batch, 6]`."""
-    count = 6 if each.joint is None else _nv(model.topology, model.topology.joint(each.joint))
+    count = 6 if each.joint is None else sum(_nv(model.topology, joint) for joint in each.joints)
     gear = each.gear if isinstance(each.gear, Tracer) else np.asarray(each.gear, float)
     numbers = [gear] if not gear.ndim else [gear[..., k] for k in range(gear.shape[-1])]
-    if len(numbers) != count:
-        on = f"link {each.link!r}" if each.joint is None else f"joint {each.joint!r}"
-        raise ShapeError(f"actuator {each.title!r} has a gear of {len(numbers)} numbers, but its {on} has {count}")
+    if len(numbers) != count or count > 6:
+        on = f"link {each.link!r} has" if each.joint is None else f"joint {' and '.join(map(repr, each.joints))} has"
+        on = on.replace("joint", "joints").replace(" has", " have") if len(each.joints) > 1 else on
+        most = "; six is the most" * (count > 6)
+        raise ShapeError(f"actuator {each.title!r} has a gear of {len(numbers)} numbers, but its {on} {count}{most}")
     return _padded(numbers, 6)
 
 

@@ -39,6 +39,8 @@ def transmission(robot: Robot, actuators: PartRows, at: Instant, tendons: Tendon
         length = length + sums(gear * take_rows(at.q, coordinates), numbers, count)
         velocity = velocity + sums(gear * take_rows(at.v, dofs), numbers, count)
     lengths, moments = [], []
+    if actuators.joined:
+        _add(_joining(robot, actuators, at), lengths, moments)
     if actuators.turning:
         _add(_turning(robot, actuators, at), lengths, moments)
     if actuators.pulling:
@@ -67,6 +69,16 @@ def transmission(robot: Robot, actuators: PartRows, at: Instant, tendons: Tendon
 def _add(found: tuple, lengths: list, moments: list) -> None:
     lengths.append(found[0])
     moments.append(found[1])
+
+
+def _joining(robot: Robot, actuators: PartRows, at: Instant) -> tuple[Any, Any]:
+    """Return the lengths and moments of actuators on several slides and hinges."""
+    numbers, coordinates, dofs, which = np.array(actuators.joined).T
+    _, owners = np.unique(numbers, return_inverse=True)
+    count = owners.max() + 1
+    gear = take_rows(actuators.gear.reshape(-1, *actuators.gear.shape[2:]), 6 * numbers + which)
+    moment = sums(robot.broadcast(gear), owners * robot.nv + dofs, count * robot.nv)
+    return sums(gear * take_rows(at.q, coordinates), owners, count), moment.reshape(count, robot.nv, *robot.batch)
 
 
 def _turning(robot: Robot, actuators: PartRows, at: Instant) -> tuple[Any, Any]:

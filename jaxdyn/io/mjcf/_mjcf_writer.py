@@ -191,8 +191,9 @@ def _actuators(root: ET.Element, topology: Topology, actuators: Sequence[Actuato
     """Add actuators on joints, as `general` ones, which all others are short for."""
     element = ET.SubElement(root, "actuator") if actuators else root
     for actuator in actuators:
-        if actuator.joint is None:
-            raise ModelError(f"actuator {actuator.title!r} is on a link, which to_mjcf does not write; leave it out")
+        if not isinstance(actuator.joint, str):
+            on = "a link" if actuator.joint is None else "several joints"
+            raise ModelError(f"actuator {actuator.title!r} is on {on}, which to_mjcf does not write; leave it out")
         i = look_up(actuator.joint, topology.joint_names, f"joint for actuator {actuator.title!r}")
         if len(JOINT_TYPES[topology.joint_types[i]]) > 1:
             reason = f"is {topology.joint_types[i]} and becomes several joints of MuJoCo"
