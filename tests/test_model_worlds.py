@@ -420,18 +420,147 @@ def test_descriptions_refuse_what_they_do_not_have(make, message):
         make()
 
 
-def test_models_that_mujocos_law_does_not_hold_are_refused_and_others_keep_their_loops():
+def test_worlds_keep_the_loops_of_their_model():
     robot = jaxdyn.samples.arm().with_coupling("tied", "joint2", "joint3", [0.1, 0.5])
-    with pytest.raises(ModelError, match="not built for models with exact loops"):
-        World(robot, law=MujocoLaw())
-    world = World(robot)
-    with pytest.raises(ModelError, match="'tied' open by"):
-        world.state()
-    q = np.zeros(7)
+    with pytest.raises(ModelError, match=r"loops, .* with the integrator 'implicit'"):
+        World(robot, law=MujocoLaw(), integrator="implicit")
+    q, v = np.zeros((2, 7))
     q[1] = 0.1
-    end = world.step(world.state(q))
+    for law in (None, MujocoLaw()):
+        world = World(robot, law=law)
+        with pytest.raises(ModelError, match="'tied' open by"):
+            world.state()
+        a = world.accelerations(world.state(q, v))
+        np.testing.assert_allclose(a, jaxdyn.aba(robot, q, v, v), rtol=1e-9, atol=1e-9)
+    end = World(robot).step(world.state(q))
     expected = jaxdyn.step(robot, State(q, np.zeros(7)), np.zeros(7), 1e-3)
     np.testing.assert_allclose(end.q, expected.q, rtol=1e-12)
+
+
+STIFF = 'solref="0.002 1" solimp="0.9999 0.9999 0.001"'
+"""As stiff as MuJoCo's constraints can be with a step of 1 ms."""
+
+
+def in_mujoco(text: str, plane: str, q, v, control=()):
+    """MuJoCo's `mjModel` and `mjData` of a text of `to_mjcf` on a plane, at a state."""
+    text = text.replace("<worldbody>", f'<worldbody><geom type="plane" size="5 5 1" friction=".6" {plane}/>')
+    text = text.replace('type="sphere"', 'type="sphere" friction=".6"')
+    m = mujoco.MjModel.from_xml_string(text)
+    m.opt.tolerance, m.opt.iterations = 1e-14, 500
+    d = mujoco.MjData(m)
+    d.qpos, d.qvel = q, v
+    d.ctrl[:] = control
+    mujoco.mj_forward(m, d)
+    return m, d
+
+
+@functools.cache
+def on_the_ground():
+    """A four-bar that touches the ground with its coupler, a state, and its text for MuJoCo with the plane's place."""
+    robot = jaxdyn.samples.four_bar().with_joint_friction(damping={"a": 0.1})
+    q = np.array(jaxdyn.project_configuration(robot, [0.6, -1.0, -1.2]).q)
+    v = np.array(jaxdyn.project_velocity(robot, q, [0.5, -1.0, 0.3]))
+    shape = ContactShape("coupler", jaxdyn.Sphere(0.05), (0.5, 0, 0))
+    center = np.asarray(jaxdyn.frame_pose(robot, q, "coupler").apply([0.5, 0, 0]))
+    height = float(center[2]) - 0.048
+    law, ground = MujocoLaw(friction=0.6), jaxdyn.Plane((0, 0, 1), height)
+    world = World(robot, [shape], ground, law=law, timestep=1e-3, integrator="euler")
+    text = jaxdyn.to_mjcf(robot, 1e-3, actuators=(), shapes=[shape]).replace("<connect", f"<connect {STIFF}")
+    return world, world.state(q, v), text, f'pos="0 0 {height!r}"'
+
+
+@pytest.mark.filterwarnings("ignore::jaxdyn.RobotFileWarning")
+def test_a_four_bar_on_the_ground_accelerates_as_in_mujoco_with_a_stiff_pin():
+    world, state, text, plane = on_the_ground()
+    softer = text.replace("0.9999", "0.9998")
+    (_, d), (_, other) = (in_mujoco(x, plane, state.q, state.v) for x in (text, softer))
+    assert d.ncon == 1
+    a = world.accelerations(state)
+    # A pin gives way in proportion to one minus its impedance, 1e-4 and 2e-4.
+    np.testing.assert_allclose(a, 2 * d.qacc - other.qacc, atol=2e-4 * np.abs(d.qacc).max())
+    single = world.astype(jnp.float32)
+    rounded = single.accelerations(single.state(state.q, state.v))
+    np.testing.assert_allclose(rounded, a, atol=2e-3 * np.abs(a).max())
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::jaxdyn.RobotFileWarning")
+def test_a_four_bar_on_the_ground_moves_as_in_mujoco_with_a_stiff_pin():
+    world, state, text, plane = on_the_ground()
+    m, d = in_mujoco(text, plane, state.q, state.v)
+    end = world.rollout(state, steps=50).final
+    mujoco.mj_step(m, d, 50)
+    np.testing.assert_allclose(end.q, d.qpos, atol=1e-4)
+    np.testing.assert_allclose(end.v, d.qvel, atol=2e-3)
+    assert np.abs(jaxdyn.constraint_error(world.model, end.q)).max() < 1e-9
+
+    @jax.jit
+    def energy(x):
+        return (world.rollout(world.state(state.q, state.v * x), steps=5).v[-1] ** 2).sum()
+
+    size = 1e-6
+    reverse, forward = jax.grad(energy)(1.0), jax.jvp(energy, (1.0,), (1.0,))[1]
+    np.testing.assert_allclose(reverse, forward, rtol=1e-9)
+    np.testing.assert_allclose(forward, (energy(1 + size) - energy(1 - size)) / (2 * size), rtol=1e-5)
+
+
+def test_fingers_that_mimic_each_other_move_as_in_mujoco_with_a_stiff_coupling():
+    finger = {"inertia": jaxdyn.BodyInertia(0.2, [0, 0.1, 0], 0.01 * np.ones(3))}
+    slide = {"type": "prismatic", "axis": (0, 1, 0)}
+    builder = jaxdyn.ModelBuilder()
+    builder.add_body("base", joint=jaxdyn.Joint("prismatic", name="up"), **finger)
+    grip = jaxdyn.Joint(**slide, name="grip", damping=2.0, friction=0.3, lower=-1, upper=0.12)
+    builder.add_body("left", "base", grip, **finger)
+    mimic = jaxdyn.Joint(**slide, mimic=jaxdyn.Mimic("grip", -2.0))
+    robot = builder.add_body("right", "base", mimic, **finger).build()
+    shapes = [ContactShape(side, jaxdyn.Sphere(0.05)) for side in ("left", "right")]
+    servo = [Actuator("grip", "position", kp=50.0, kv=1.0)]
+    parts = {"limits": True, "actuators": servo, "sensors": [Sensor("framelinvel", link="right")]}
+    world = World(robot, shapes, law=MujocoLaw(friction=0.6), timestep=1e-3, **parts)
+    q, v, u = np.array([0.03, 0.13]), np.array([-0.1, 0.4]), [0.2]
+    text = jaxdyn.to_mjcf(robot.spanning_tree(), 1e-3, actuators=servo, shapes=shapes)
+    row = f'<joint joint1="right_joint" joint2="grip" polycoef="0 -2 0 0 0" {STIFF}/>'
+    text = text.replace("</mujoco>", f"<equality>{row}</equality></mujoco>").replace("Euler", "implicitfast")
+    m, d = in_mujoco(text, "", [*q, -2 * q[1]], [*v, -2 * v[1]], u)
+    assert d.ncon == 2
+    state = world.state(q, v)
+    a = world.accelerations(state, u)
+    np.testing.assert_allclose(a, d.qacc[:2], rtol=1e-3)
+    np.testing.assert_allclose(world.sensors(state, u)["framelinvel_right"], [0, -0.8, -0.1], atol=1e-12)
+    end = world.rollout(state, np.tile(u, (50, 1))).final
+    mujoco.mj_step(m, d, 50)
+    np.testing.assert_allclose(end.q, d.qpos[:2], atol=2e-4)
+    np.testing.assert_allclose(end.v, d.qvel[:2], atol=5e-3)
+    again = world.with_model(robot).accelerations(state, u)
+    np.testing.assert_allclose(again, a, rtol=1e-9)
+    other = World(robot, shapes, law=MujocoLaw(friction=0.6), timestep=1e-3, integrator="rk4", **parts).step(state, u)
+    np.testing.assert_allclose(other.v, world.step(state, u).v, atol=0.05)
+
+
+def test_springs_of_ball_joints_are_the_models_with_mujocos_law():
+    inertia = jaxdyn.BodyInertia(1.0, [0.1, 0.2, 0.3], 0.5 * np.eye(3))
+    q, v = np.array([0.8, 0.2, 0.4, 0.1]), np.array([0.3, -0.2, 0.5])
+    q /= np.linalg.norm(q)
+    for spring in ({"stiffness": 3.0, "spring_reference": [0.6, 0.8, 0, 0]}, {"stiffness": [3.0, 2.0, 1.0]}):
+        robot = jaxdyn.ModelBuilder().add_body("b", joint=jaxdyn.Joint("ball", **spring), inertia=inertia).build()
+        if np.ndim(spring["stiffness"]):
+            with pytest.raises(ModelError, match="stiffness of ball joints that differs by axis"):
+                World(robot, law=MujocoLaw())
+            continue
+        world = World(robot, law=MujocoLaw())
+        expected = jaxdyn.aba(robot, q, v, np.zeros(3))
+        np.testing.assert_allclose(world.accelerations(world.state(q, v)), expected, rtol=1e-10)
+
+
+def test_the_rate_of_a_world_has_the_stops_of_joints():
+    inertia = jaxdyn.BodyInertia.box(1.0, (0.1, 0.2, 0.3))
+    joint = jaxdyn.Joint(axis=(0, 1, 0), lower=-0.1, upper=0.1)
+    robot = jaxdyn.ModelBuilder().add_body("a", joint=joint, inertia=inertia).build()
+    stop = jaxdyn.ContactLaw(stiffness=100.0, dissipation=0.5)
+    world = World(robot, limits=stop)
+    rate = world.rate(0.0, world.state([0.2], [0.5]))
+    moment = float(jaxdyn.crba(robot, np.zeros(1))[0, 0])
+    np.testing.assert_allclose(rate.v, -100 * 0.1 * (1 + 0.5 * 0.5) / moment, rtol=1e-9)
 
 
 @pytest.mark.parametrize("law", [None, jaxdyn.MujocoLaw()])

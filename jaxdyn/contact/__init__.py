@@ -12,6 +12,7 @@ from jaxdyn.contact._step import (
     end_of_step,
     forces_of_step,
     moved_straight,
+    stop_torques,
     straight_motion,
     turning_rate,
     with_vector,

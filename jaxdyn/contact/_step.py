@@ -14,8 +14,8 @@ from jaxdyn._types import Array, Float
 from jaxdyn.algorithms import forward_kinematics
 from jaxdyn.algorithms.recursions import RobotAndParts
 from jaxdyn.contact._contacts import ShapeContacts
-from jaxdyn.contact._step_equations import STEP, forces
-from jaxdyn.model import Model, Topology, mimic_coordinates, spanning_coordinates, tree_forces
+from jaxdyn.contact._step_equations import STEP, forces, torques_of_stops
+from jaxdyn.model import Model, Topology, independent_forces, mimic_coordinates, spanning_coordinates, tree_forces
 from jaxdyn.solve import SolverReport, solve
 from jaxdyn.spatial import Vec3, so3_exp, so3_left_jacobian_solve
 from jaxdyn.tree import rows_of, to_leading
@@ -112,6 +112,15 @@ def forces_of_step(model: Model, contacts: ShapeContacts | None, q: Any, v: Any,
     a, q, v = (spanning_coordinates(model, x, velocity=y) for x, y in ((a, True), (q, False), (v, True)))
     gap, *vectors = bound.call(forces, operands, a, q, v, dt)
     return ContactForces(gap, *(jnp.stack(jax.tree.leaves(x), axis=-1) for x in vectors))
+
+
+def stop_torques(model: Model, contacts: ShapeContacts, q: Any, v: Any) -> Any:
+    """Return the torques `[*batch, nv]` of the joints' stops by the law at a state."""
+    if contacts.limits is None:
+        return jnp.zeros_like(v)
+    bound, operands = RobotAndParts.of(model, contacts, v.dtype, "stops", (q, v))
+    q, v = (spanning_coordinates(model, x, velocity=y) for x, y in ((q, False), (v, True)))
+    return independent_forces(model, bound.call(torques_of_stops, operands, q, v))
 
 
 def contact_wrenches(model: Model, contacts: ShapeContacts, q: Any, v: Any) -> Any:

@@ -15,18 +15,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdyn.algorithms.recursions import (
-    ConstraintRows,
     EquationsOfMotion,
     Kinematics,
     Robot,
-    constraint_rows,
     equations_and_velocities,
     inverse,
     kinematics_and_poses,
     spring_rows,
     turning_accelerations,
 )
-from jaxdyn.constraints import mimic_rows
 from jaxdyn.contact._contacts import ContactRows
 from jaxdyn.geometry import Witness
 from jaxdyn.laws import HuntCrossley, JointDryFriction, Stop, normal_force
@@ -70,7 +67,7 @@ def step_start(robot: Robot, contacts: ContactRows, q, v, tau, dt) -> StepStart:
     terms = _joint_terms(robot, contacts, q, v, dt)
     if contacts.contacts.names:
         terms = [contact_term(robot, contacts, world, at, moving.velocity, dt)[1], *terms]
-    held = _held(robot, at, q, v, moving.velocity, equations.c)
+    held = Held.of(robot, at, q, v, moving.velocity, equations.c)
     return StepStart(equations, tuple(terms), held, v, tau - spring_rows(robot, q), dt)
 
 
@@ -119,17 +116,10 @@ def _stops(robot: Robot, contacts: ContactRows, q, dt) -> Stop:
     return Stop(contacts.stop_law, below, above, dt[None])
 
 
-def _held(robot: Robot, at: Kinematics, q, v, velocity: Motion, c: Motion) -> Held | None:
-    """Return the equations that hold accelerations in the axes at the start."""
-    rows = constraint_rows(robot, q, at, v, velocity, c)
-    if rows is None:
-        if robot.mimics is None:
-            return None
-        C = robot.broadcast(mimic_rows(robot.mimics, robot.mimic_multiplier))
-        rows = ConstraintRows(C, jnp.zeros_like(C[:, 0]))
-    J = robot.broadcast(rows.J)
-    gamma = robot.broadcast(rows.gamma) - (J * jnp.asarray(turning_accelerations(robot, v))[None]).sum(axis=1)
-    return Held(J.reshape(-1, *J.shape[2:]), gamma)
+def torques_of_stops(robot: Robot, contacts: ContactRows, q, v):
+    """Return the torques of the joints' stops at a state, rows `[nv]`."""
+    v = robot.broadcast(v)
+    return _stops(robot, contacts, q, 0 * v[0]).force(v)
 
 
 def step_problem(robot: Robot, contacts: ContactRows, start: StepStart) -> Problem:
@@ -163,9 +153,8 @@ def step_residual(robot: Robot, contacts: ContactRows, start: StepStart, unknown
     unbalanced = unbalanced if torque is None else unbalanced - torque
     if start.held is None:
         return Unknown(unbalanced)
-    J = start.held.matrix()
-    rates = (J * a[None]).sum(axis=1) + start.held.gamma
-    return Unknown(unbalanced + (J * unknown.multipliers[:, None]).sum(axis=0), rates)
+    pull, rates = start.held.unbalanced(a, unknown.multipliers)
+    return Unknown(unbalanced + pull, rates)
 
 
 STEP = Equations(step_start, step_problem, step_residual)

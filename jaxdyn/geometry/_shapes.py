@@ -77,7 +77,7 @@ class Sphere(AbstractRoundedPoints):
 
     @staticmethod
     def spheres(sizes: Array) -> tuple[Vec3, Any]:
-        return Vec3.zero(), sizes
+        return Vec3.zero(), sizes[:, :1]
 
 
 class Capsule(AbstractRoundedPoints):

@@ -23,20 +23,25 @@ def surface_witnesses(kind: type[AbstractShape], sizes: Array, pose: Pose, surfa
     rims at -z and z, then those a third of a turn behind and before them), an ellipsoid one, and points one each.
     Everything is elementwise, and all derivatives are finite.
     """
-    at = with_candidates(pose)
+    return witness_rows(*places_on_surface(kind, sizes, with_candidates(pose), surface))
+
+
+def places_on_surface(kind: type[AbstractShape], sizes: Array, at: Pose, surface: AbstractSurface) -> tuple:
+    """Return the gaps, normals and points of `surface_witnesses`, components `[n, count, *batch]`, for poses `[n, 1,
+    *batch]`."""
     if issubclass(kind, Ellipsoid):
 
         def nearest(normal):
             return at.rotation.apply(kind.farthest(sizes, -at.rotation.apply_transpose(normal)))
 
-        return witness_rows(*nearest_of_convex(surface, at.translation, nearest))
+        return nearest_of_convex(surface, at.translation, nearest)
     if issubclass(kind, Cylinder):
-        return witness_rows(*_of_rims(sizes, at, surface))
+        return _of_rims(sizes, at, surface)
     assert issubclass(kind, AbstractRoundedPoints)
     centers, radius = kind.spheres(sizes)
     center = at.apply(centers)
     gap, normal = surface.sphere_distance(center, radius)
-    return witness_rows(gap, normal, center - normal * radius)
+    return gap, normal, center - normal * radius
 
 
 def _of_rims(sizes: Array, at: Pose, surface: AbstractSurface) -> tuple[Any, Vec3, Vec3]:

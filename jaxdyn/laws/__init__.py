@@ -4,6 +4,7 @@ A law knows nothing of bodies, of the rows that it acts on, or of how equations 
 """
 
 from jaxdyn.laws._abstract_law import AbstractLaw, Curvature, times
+from jaxdyn.laws._constant import ConstantForce
 from jaxdyn.laws._hunt_crossley import HuntCrossley, LawRows, normal_force
 from jaxdyn.laws._joints import JointDryFriction, Stop
 from jaxdyn.laws._mujoco import EllipticCone, PyramidalCone, SoftEquality, SoftFriction, SoftInequality

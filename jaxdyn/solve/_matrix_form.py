@@ -14,11 +14,12 @@ from jax.scipy.linalg import solve_triangular
 
 from jaxdyn import native
 from jaxdyn._compile import once
-from jaxdyn.algorithms.recursions import Robot
-from jaxdyn.constraints import proximal_steps
+from jaxdyn.algorithms.recursions import Kinematics, Robot, constraint_rows, turning_accelerations
+from jaxdyn.constraints import mimic_rows, proximal_steps
 from jaxdyn.laws import Curvature, times
 from jaxdyn.rows import AbstractRows, rates_of
 from jaxdyn.solve._tree_form import Moved, MovingBodies, TreeForm
+from jaxdyn.spatial import Motion
 from jaxdyn.tree import sum_up, take_rows
 
 
@@ -30,6 +31,25 @@ class Held(NamedTuple):
     """`[m * nv, *batch]`"""
     gamma: Any
     """`[m, *batch]`"""
+
+    @classmethod
+    def of(cls, robot: Robot, at: Kinematics, q, v, velocity: Motion, c: Motion) -> Held | None:
+        """Return the equations of a robot's loops, couplings and joints that mimic others; None without any. `velocity`
+        is behind the degrees of freedom, and `c` of the equations of motion."""
+        rows = constraint_rows(robot, q, at, v, velocity, c)
+        if rows is not None:
+            J, gamma = robot.broadcast(rows.J), robot.broadcast(rows.gamma)
+        elif robot.mimics is not None:
+            J = robot.broadcast(mimic_rows(robot.mimics, robot.mimic_multiplier))
+            gamma = jnp.zeros_like(J[:, 0])
+        else:
+            return None
+        return cls(J.reshape(-1, *J.shape[2:]), gamma - rates_of(J, jnp.asarray(turning_accelerations(robot, v))))
+
+    def unbalanced(self, a, multipliers) -> tuple[Any, Any]:
+        """Return `J^T l` and `J a + gamma`."""
+        J = self.matrix()
+        return (J * multipliers[:, None]).sum(axis=0), rates_of(J, a) + self.gamma
 
     def matrix(self):
         """Return `J` as `[m, nv, *batch]`."""

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdyn.algorithms.recursions import Robot
-from jaxdyn.geometry import candidate_count
+from jaxdyn.model import independent_forces, spanning_coordinates
 from jaxdyn.simulate import State
 from jaxdyn.tree import take_rows
 from jaxdyn.worlds._contact_rows import Contacts
@@ -63,18 +63,20 @@ def _force_changes(world: World, state: State, control: Any, change: State, chan
     """Return the change of the forces of each cause but the last on the degrees of freedom, `[n, causes - 1, nv]`."""
     given = given_of(world, state, control, None, None)
     bound, operands = given.bound()
-    a, named = solved(given).a, given.arguments.named()
+    model = world.model
+    a = spanning_coordinates(model, solved(given).a, velocity=True)
     rows = _constraint_of_row(world)
     numbers = {name: k for k, name in enumerate(dict.fromkeys(rows))}
     function = _Forces(tuple(numbers[name] for name in rows))
 
     def forces(q: Any, v: Any, control: Any, activation: Any) -> Any:
-        now = {**named, "q": q, "v": v, "control": control, "activation": activation}
+        changed = {"q": q, "v": v, "control": control, "activation": activation}
+        now = given._replace(arguments=dataclasses.replace(given.arguments, **changed)).on_tree()
         return bound.call(function, operands, a=a, **now)
 
     slope = jax.linearize(forces, state.q, state.v, control, state.activation)[1]
     flat = jax.vmap(slope)(change.q, change.v, change_of_control, change.activation)
-    return flat.reshape(len(flat), -1, world.model.nv)
+    return independent_forces(model, flat.reshape(len(flat), -1, model.topology.spanning.nv))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,7 +122,9 @@ def _by_actuator(robot: Robot, actuators: PartRows, found: Any) -> Any:
 
 def _constraint_of_row(world: World) -> list[str]:
     """Return the name of the constraint of each row."""
-    constraints, joints, tendons = world.parts.constraints, _joint_of_dof(world), world.parts.tendons.names
+    constraints, tendons = world.parts.constraints, world.parts.tendons.names
+    # In the order of the tree of all joints.
+    joints = _joint_of_dof(world)
     losses, limits, equalities = constraints.losses, constraints.limits, constraints.equalities
     names = []
     if (held := equalities.held) is not None:
@@ -136,15 +140,15 @@ def _constraint_of_row(world: World) -> list[str]:
 
 
 def _joint_of_dof(world: World) -> list[str]:
-    model = world.model
-    return [name for name in model.joint_names for _ in range(model.nv)[model.v_index(name)]]
+    tree = world.model.topology.spanning
+    return [name for i, name in enumerate(tree.joint_names) for _ in range(*tree.v_starts[i : i + 2])]
 
 
 def _contact_of_row(contacts: Contacts) -> list[str]:
     """Return the pair of geoms of each row, contacts with few directions first, and direction by direction."""
     candidates: dict[int, list[str]] = {}
     for pairs in contacts.pairs:
-        count = candidate_count(*pairs.types, pairs.structures)
+        count = pairs.count()
         for first, second, dim in zip(pairs.first, pairs.second, pairs.dims, strict=True):
             name = f"contact of {contacts.names[first]} with {contacts.names[second]}"
             candidates.setdefault(dim, []).extend(itertools.repeat(name, count))

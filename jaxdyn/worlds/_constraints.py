@@ -9,6 +9,7 @@ import equinox as eqx
 from jaxdyn.algorithms.recursions import Robot
 from jaxdyn.io.mjcf import is_disabled
 from jaxdyn.solve import Term
+from jaxdyn.worlds._compliance import Compliance, compliant_terms
 from jaxdyn.worlds._contact_rows import Contacts, contact_terms
 from jaxdyn.worlds._equalities import Equalities, equality_terms
 from jaxdyn.worlds._limits import FrictionLosses, Limits, friction_terms, limit_terms
@@ -58,6 +59,8 @@ class Constraints(Part):
     contacts: Contacts
     safe: bool = eqx.field(static=True)
     """Whether time constants are at least two time steps."""
+    compliance: Compliance | None = None
+    """The law of contacts in the place of MuJoCo's, if they have another."""
 
     @classmethod
     def of(cls, m) -> Self:
@@ -78,13 +81,24 @@ class Constraints(Part):
 
 
 def constraint_terms(
-    robot: Robot, constraints: PartRows, at: Instant, tendons: TendonRows | None, dt
+    robot: Robot,
+    constraints: PartRows,
+    at: Instant,
+    tendons: TendonRows | None,
+    dt,
+    *,
+    at_state: bool = False,
 ) -> tuple[Term, ...]:
-    """Return the rows at a state, with the time step `[1, *batch]`, and their laws."""
-    timing = Timing(dt, constraints.safe)
+    """Return the rows at a state, with the time step `[1, *batch]`, and their laws. With `at_state`, contacts whose law
+    is of the end of a step push by the state."""
+    timing, contacts = Timing(dt, constraints.safe), constraints.contacts
+    if constraints.compliance is None:
+        touching = contact_terms(robot, contacts, at, timing)
+    else:
+        touching = compliant_terms(robot, constraints.compliance, contacts, at, dt, at_state=at_state)
     return (
         *equality_terms(robot, constraints.equalities, at, tendons, timing),
         *friction_terms(robot, constraints.losses, at, tendons, timing),
         *limit_terms(robot, constraints.limits, at, tendons, timing),
-        *contact_terms(robot, constraints.contacts, at, timing),
+        *touching,
     )

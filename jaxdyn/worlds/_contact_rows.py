@@ -16,7 +16,15 @@ import numpy as np
 
 from jaxdyn._types import Array, Float, float_leaf
 from jaxdyn.algorithms.recursions import Robot
-from jaxdyn.geometry import Candidates, ShapeKind, candidate_count, candidates, may_be_deep, shallow_depth
+from jaxdyn.geometry import (
+    Candidates,
+    PointChoice,
+    ShapeKind,
+    candidate_count,
+    candidates,
+    may_be_deep,
+    shallow_depth,
+)
 from jaxdyn.io.mjcf import GeomPair, enum_name, geom_pairs, object_name, shapes_of_pair
 from jaxdyn.laws import EllipticCone, PyramidalCone, SoftInequality
 from jaxdyn.rows import Ends, PointRows
@@ -52,6 +60,12 @@ class Pairs(Part):
     friction: Float[Array, "*batch n 5"]
     weight: Float[Array, "*batch n"]
     """The sum of the inverse masses of both bodies, as their points show at rest (`body_invweight0`)."""
+    points: PointChoice = eqx.field(static=True, default="mujoco")
+    """How the places of contacts are chosen."""
+
+    def count(self) -> int:
+        """Return the number of candidates of each pair."""
+        return candidate_count(*self.types, self.structures, self.points)
 
 
 class Contacts(Part):
@@ -74,7 +88,7 @@ class Contacts(Part):
         counts: dict[int, int] = {}
         for pairs in self.pairs:
             for dim in pairs.dims:
-                counts[dim] = counts.get(dim, 0) + candidate_count(*pairs.types, pairs.structures)
+                counts[dim] = counts.get(dim, 0) + pairs.count()
         return sorted(counts.items())
 
     def candidate_names(self) -> tuple[str, ...]:
@@ -82,7 +96,7 @@ class Contacts(Part):
         out = []
         for dim, _ in self.directions():
             for pairs in self.pairs:
-                count = candidate_count(*pairs.types, pairs.structures)
+                count = pairs.count()
                 for one, two, own in zip(pairs.first, pairs.second, pairs.dims, strict=True):
                     out += [f"{self.names[one]}, {self.names[two]}"] * (count if own == dim else 0)
         return tuple(out)
@@ -164,7 +178,7 @@ def touching(robot: Robot, contacts: PartRows, at: Instant) -> TouchingBodies | 
     geoms = Places.located(contacts.geoms, at)
     parts, dims, ends = [], [], ([], [])
     for pairs in contacts.pairs:
-        count = candidate_count(pairs.types[0], pairs.types[1], pairs.structures)
+        count = pairs.part.count()
         places = [geoms.take(rows) for rows in (pairs.first, pairs.second)]
         sizes = [robot.broadcast(take_rows(contacts.sizes, np.array(rows))) for rows in (pairs.first, pairs.second)]
         if pairs.heights is not None:
@@ -173,7 +187,7 @@ def touching(robot: Robot, contacts: PartRows, at: Instant) -> TouchingBodies | 
             sizes[1] = robot.broadcast(pairs.vertices)
         (type1, type2), (size1, size2), (pose1, pose2) = pairs.types, sizes, [x.pose for x in places]
         reach = pairs.margin + pairs.gap
-        found = candidates(type1, size1, pose1, type2, size2, pose2, reach, pairs.structures)
+        found = candidates(type1, size1, pose1, type2, size2, pose2, reach, pairs.structures, pairs.points)
         owners = np.repeat(np.arange(len(pairs.dims)), count)
         numbers = (pairs.margin, pairs.solref, pairs.solreffriction, pairs.solimp, pairs.friction, pairs.weight)
         parts.append(jax.tree.map(robot.broadcast, _Touching(found, *take_rows(numbers, owners))))
@@ -219,7 +233,7 @@ def deep_contacts(robot: Robot, world: PartRows, at: Instant):
     assert everything is not None
     start = 0
     for pairs in contacts.pairs:
-        count = candidate_count(pairs.types[0], pairs.types[1], pairs.structures)
+        count = pairs.part.count()
         if may_be_deep(*pairs.types):
             owners = np.repeat(np.arange(len(pairs.dims)), count)
             sizes = [take_rows(contacts.sizes, np.array(rows)[owners]) for rows in (pairs.first, pairs.second)]
@@ -230,7 +244,7 @@ def deep_contacts(robot: Robot, world: PartRows, at: Instant):
     return total
 
 
-def _motions(own: TouchingBodies, dim: int, at: Instant) -> PointRows:
+def motions_of(own: TouchingBodies, dim: int, at: Instant) -> PointRows:
     """Return the motions that the rows measure."""
     frame, position = own.touching.candidates.frame, own.touching.candidates.position
     arms = [arm_of(at, side.dofs, position) for side in (own.first, own.second)]
@@ -249,7 +263,7 @@ def _normal(own: TouchingBodies, timing: Timing):
 
 
 def _smooth(robot: Robot, own: TouchingBodies, at: Instant, timing: Timing) -> Term:
-    motions = _motions(own, 1, at)
+    motions = motions_of(own, 1, at)
     beyond, acts, soft = _normal(own, timing)
     aref = -soft.damping * motions.rates(robot, at.velocity, at.v) - soft.stiffness * beyond
     return soft_term(robot, SoftInequality, motions, aref, regularization(soft.share, own.touching.weight), acts)
@@ -257,7 +271,7 @@ def _smooth(robot: Robot, own: TouchingBodies, at: Instant, timing: Timing) -> T
 
 def _cone(robot: Robot, contacts: PartRows, own: TouchingBodies, dim: int, at: Instant, timing: Timing) -> Term:
     touch = own.touching
-    motions = _motions(own, dim, at)
+    motions = motions_of(own, dim, at)
     rates = jnp.split(motions.rates(robot, at.velocity, at.v), dim)
     beyond, acts, soft = _normal(own, timing)
     friction = [touch.friction[:, k] for k in range(dim - 1)]

@@ -30,6 +30,8 @@ def facts_of(world: Any) -> printing.Facts:
     if parts.as_mujoco:
         facts["limits"] = f"of {len(limits.joints) + len(limits.balls)} joints and {len(limits.tendons)} tendons"
         facts["contacts"] = f"{sum(len(x.first) for x in pairs)} pairs of geoms may touch"
+        if (own := parts.constraints.compliance) is not None:
+            facts["law of contact"] = f"Hunt and Crossley's, {printing.number(own.stiffness, 'N/m')}"
     else:
         facts["contacts"] = str(len(world.contact_names))
         facts |= {} if parts.touching is None else parts.touching.facts()

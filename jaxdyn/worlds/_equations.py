@@ -22,7 +22,9 @@ from jaxdyn.contact import end_of_step
 from jaxdyn.rows import rates_of
 from jaxdyn.solve import (
     Equations,
+    Held,
     MatrixFactors,
+    MatrixForm,
     MovingBodies,
     Problem,
     Term,
@@ -39,7 +41,7 @@ from jaxdyn.worlds._constraints import constraint_terms
 from jaxdyn.worlds._free_bodies import with_gyroscopic
 from jaxdyn.worlds._parts import Instant, PartRows, instant
 from jaxdyn.worlds._passive import PassiveForces, passive_forces
-from jaxdyn.worlds._slopes import bias_force, bias_slopes, damper_slopes, eliminated, smooth_slopes
+from jaxdyn.worlds._slopes import bias_force, bias_slopes, damper_slopes, eliminated, resistance_terms, smooth_slopes
 from jaxdyn.worlds._tendons import TendonRows, tendon_rows
 
 
@@ -74,6 +76,15 @@ class Balance(NamedTuple):
     now: Acting
     terms: tuple[Term, ...]
     """The constraints."""
+    held: Held | None
+    """The equations of loops, couplings and joints that mimic others, which hold exactly."""
+    resistances: tuple[Term, ...] = ()
+    """What dampers resist more at the end of a step, for laws of what acts there."""
+
+    @property
+    def all_terms(self) -> tuple[Term, ...]:
+        """All that depends on the accelerations."""
+        return self.terms + self.resistances
 
     def pushes(self, robot: Robot, a) -> list:
         """Return the forces of the rows of all constraints at the accelerations `a`."""
@@ -82,8 +93,30 @@ class Balance(NamedTuple):
 
 def balance(robot: Robot, world: PartRows, q, v, control, activation, applied) -> Balance:
     """Return what acts at a state."""
+    now, constraints, dt = acting(robot, world, q, v, control, activation, applied), world.constraints, world.timestep
+    terms = constraint_terms(robot, constraints, now.at, now.tendons, dt)
+    held = held_at(robot, now)
+    if constraints.compliance is None:
+        return Balance(now, terms, held)
+    return Balance(now, terms, held, tuple(resistance_terms(robot, *_smooth_parts(world, now), dt)))
+
+
+def balance_at_state(robot: Robot, world: PartRows, q, v, control, activation, applied) -> Balance:
+    """Return the same where contacts and dampers that push by what is at the end of a step push by the state."""
     now = acting(robot, world, q, v, control, activation, applied)
-    return Balance(now, constraint_terms(robot, world.constraints, now.at, now.tendons, world.timestep))
+    at_state = {"dt": world.timestep, "at_state": True}
+    terms = constraint_terms(robot, world.constraints, now.at, now.tendons, **at_state)
+    return Balance(now, terms, held_at(robot, now))
+
+
+def held_at(robot: Robot, now: Acting) -> Held | None:
+    """Return the equations that hold exactly at a state."""
+    at = now.at
+    return Held.of(robot, at.at, at.q, robot.broadcast(at.v), at.velocity, now.equations.c)
+
+
+def _smooth_parts(world: PartRows, now: Acting) -> tuple:
+    return now.at, world.passive, now.passive, world.actuators, now.actuators, now.tendons
 
 
 def bodies_of(equations: EquationsOfMotion) -> MovingBodies:
@@ -96,23 +129,36 @@ def problem(robot: Robot, world: PartRows, at: Balance) -> Problem:
     now = at.now
     equations = now.equations
     rest = now.torque - bias_force(robot, equations, now.at.v)
-    a0 = solve_tree(robot, equations, constant_elimination(robot, equations).factors, rest)
+    bodies, held = bodies_of(equations), at.held
+    if held is None:
+        a0 = solve_tree(robot, equations, constant_elimination(robot, equations).factors, rest)
+    else:
+        factors = MatrixForm.of(robot, bodies, (), held).step(robot, (), rest)[1]
+        a0 = factors.solve(robot, rest, -held.gamma)[0]
     # Sweeps against slip need the matrices.
-    return problem_of(robot, bodies_of(equations), at.terms, a0, dense=world.no_slip is not None)
+    return problem_of(robot, bodies, at.all_terms, a0, held=held, dense=world.no_slip is not None)
 
 
 def residual(robot: Robot, world: PartRows, at: Balance, unknown: Unknown) -> Unknown:
     """Return what is out of balance at accelerations; zero at the solution."""
     now, a = at.now, unknown.a
-    wrench, torque = forces_of(robot, [term.rows for term in at.terms], at.pushes(robot, a))
+    terms = at.all_terms
+    pushes = pushes_at(robot, terms, sum_down(robot.tree, now.equations.S * a), a)
+    wrench, torque = forces_of(robot, [term.rows for term in terms], pushes)
     equations = now.equations
     pushed = equations if wrench is None else equations._replace(p=equations.p - wrench)
     unbalanced = bias_force(robot, pushed, now.at.v, a) - now.torque
-    return Unknown(unbalanced if torque is None else unbalanced - torque)
+    unbalanced = unbalanced if torque is None else unbalanced - torque
+    if at.held is None:
+        return Unknown(unbalanced)
+    pull, rates = at.held.unbalanced(a, unknown.multipliers)
+    return Unknown(unbalanced + pull, rates)
 
 
 EQUATIONS = Equations(balance, problem, residual)
 """The equations of a world."""
+AT_STATE = Equations(balance_at_state, problem, residual)
+"""The same without a step, for contacts of a law that is of the end of a step."""
 
 
 def constraint_torque(robot: Robot, at: Balance, pushes: list):
@@ -131,16 +177,19 @@ def after_step(robot: Robot, world: PartRows, now: Acting, a) -> tuple[Any, Any,
 def step_accelerations(robot: Robot, world: PartRows, now: Acting, a) -> tuple[Any, Any]:
     """Return the accelerations with which a step of MuJoCo's integrator goes on, and the activations at its end."""
     after = robot.broadcast(next_activation(robot, world.actuators, now.activation, now.actuators.rate, world.timestep))
-    slope = _slope(robot, world, now)
+    # The accelerations of compliant contacts have the resistance of dampers.
+    slope = None if world.constraints.compliance is not None else _slope(robot, world, now)
     if slope is None:
         return robot.broadcast(a), after
-    # (M - dt slope) x = M a: the forces are those of the accelerations a.
+    # (M - dt slope) x = M a: the forces are those of the accelerations a, but for those that hold loops.
     M = _whole(robot, mass_matrix(robot, bodies_of(now.equations)))
     damped = M - world.timestep * slope
     acting_force = rates_of(M, a)
     if world.integrator == "implicit":
         return robot.broadcast(eliminated(damped, acting_force)), after
-    x = MatrixFactors.of(damped, None).solve(robot, acting_force)[0]
+    held = held_at(robot, now)
+    factors = MatrixFactors.of(damped, held)
+    x = factors.solve(robot, acting_force, None if held is None else -held.gamma)[0]
     if world.integrator == "implicitfast" and world.free_bodies:
         x = with_gyroscopic(robot, now.at, world.free_bodies, damped, acting_force, x, world.timestep)
     return x, after
@@ -157,7 +206,7 @@ def _slope(robot: Robot, world: PartRows, now: Acting):
     """Return the derivative of forces by velocities that the integrator takes implicitly, `[nv, nv]`, or None."""
     if world.integrator == "euler":
         return damper_slopes(robot, now.at, now.passive) if world.damped else None
-    parts = now.at, world.passive, now.passive, world.actuators, now.actuators, now.tendons
+    parts = _smooth_parts(world, now)
     if world.integrator == "implicitfast":
         return smooth_slopes(robot, *parts, symmetric=True)
     return smooth_slopes(robot, *parts, symmetric=False) - bias_slopes(robot, now.at)

@@ -98,14 +98,16 @@ def _with_mujocos_law(model: Model, parts: WorldParts, given: Attached) -> World
     integrator = _MUJOCO[0] if given.integrator is None else given.integrator
     require_choice(integrator, _MUJOCO, "with MuJoCo's law, integrator")
     limits = _limits(given, MujocoLaw)
-    _require_expressible(model)
+    _require_expressible(model, integrator)
     weights = inverse_weights(parts, model, model.neutral())
+    # Rows are those of the tree in which joints that mimic others are joints like the rest.
+    model = model.spanning_tree()
     constraints = constraints_of(model, given.touching, given.law, limits, weights)
     passive, topology = _passive(model), model.topology
     carriers = set(topology.parents)
     # The only joints of their trees.
     alone = [i for i, parent in enumerate(topology.parents) if parent < 0 and i not in carriers]
-    free = [i for i in alone if topology.joint_types[i] == "free"]
+    free = [i for i in alone if topology.joint_types[i] == "free" and not topology.has_loops]
     parts = dataclasses.replace(
         parts,
         constraints=constraints,
@@ -120,23 +122,23 @@ def _with_mujocos_law(model: Model, parts: WorldParts, given: Attached) -> World
 def _passive(model: Model) -> Passive:
     """Return the dampers and springs of a model; where these are traced, those that it may have."""
     coordinates, dofs = model.topology.scalar_coordinates
+    balls = [(q, v) for joint, q, v in model.topology.blocks if joint.name == "ball"]
     if model.stiffness is None:
-        coordinates, dofs = coordinates[:0], dofs[:0]
+        coordinates, dofs, balls = coordinates[:0], dofs[:0], []
     return Passive.without(
         damped=isinstance(model.damping, Tracer) or bool(np.asarray(model.damping).any()),
         springs=tuple(coordinates.tolist()),
         spring_dofs=tuple(dofs.tolist()),
+        balls=tuple(balls),
     )
 
 
-def _require_expressible(model: Model) -> None:
+def _require_expressible(model: Model, integrator: str) -> None:
     """Raise `ModelError` with what of a model MuJoCo's law does not have here."""
     topology, gaps = model.topology, []
-    if topology.mimics:
-        gaps.append("joints that mimic others; use model.spanning_tree()")
-    if topology.has_loops:
-        gaps.append("exact loops and couplings; use model.without_loops(), or equalities of an MJCF file")
-    of_dof = np.array(topology.joint_types)[topology.row_joints["v"]] if not topology.mimics else np.array([])
+    if integrator == "implicit" and (topology.has_loops or topology.mimics):
+        gaps.append("loops, couplings or joints that mimic others with the integrator 'implicit'; use 'implicitfast'")
+    of_dof = np.array(topology.joint_types)[topology.row_joints["v"]]
     for name, allowed in (("friction", None), ("damping", 3), ("armature", 3), ("stiffness", None)):
         values = getattr(model, name)
         if values is None or isinstance(values, Tracer) or not len(of_dof):
@@ -147,7 +149,8 @@ def _require_expressible(model: Model) -> None:
         uneven = free.any() if allowed is None else np.ptp(free[:, :allowed], axis=1).any()
         if uneven:
             gaps.append(f"{name} of free joints" + " that differs by axis" * (allowed is not None))
-        if name == "stiffness" and rows[:, of_dof == "ball"].any():
-            gaps.append("stiffness of ball joints")
+        balls = rows[:, of_dof == "ball"].reshape(-1, 3)
+        if name == "stiffness" and np.ptp(balls, axis=1).any():
+            gaps.append("stiffness of ball joints that differs by axis")
     if gaps:
         raise ModelError("MuJoCo's law is not built for models with " + ", and ".join(gaps))

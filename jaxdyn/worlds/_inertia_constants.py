@@ -15,7 +15,7 @@ import numpy as np
 
 from jaxdyn.algorithms import crba
 from jaxdyn.algorithms.recursions import Robot, RobotAndParts
-from jaxdyn.model import Model
+from jaxdyn.model import Model, spanning_coordinates
 from jaxdyn.worlds._parts import PartRows, Places, instant, point_rows
 from jaxdyn.worlds._tendons import tendon_rows
 from jaxdyn.worlds._transmission import transmission
@@ -85,7 +85,7 @@ def _change(before: Model, after: Model) -> tuple[Any, Any]:
     there = ((old[..., :1] > 0) & (new[..., :1] > 0))[..., 0]
     m0, m1 = (jnp.where(there, x[..., 0], 1) for x in (old, new))
     shift = jnp.where(there[..., None], new[..., 1:4] / m1[..., None] - old[..., 1:4] / m0[..., None], 0)
-    none = jnp.zeros((*shift.shape[:-2], before.nv + 1, 3), shift.dtype)
+    none = jnp.zeros((*shift.shape[:-2], before.topology.spanning.nv + 1, 3), shift.dtype)
     return none.at[..., dofs, :].set(shift), (none[..., 0] + 1).at[..., dofs].set(m1 / m0)
 
 
@@ -130,8 +130,10 @@ def _sums(parts: Any, of: InverseWeights) -> list:
 
 
 def inverse_weights(parts: Any, model: Model, start: Any) -> InverseWeights:
-    """Return the inverse weights of a model with the parts of a world in a configuration."""
-    q = start.astype(model.dtype)
+    """Return the inverse weights of a model with the parts of a world in a configuration, on the tree of all joints, as
+    if nothing else held them: MuJoCo's constraints have no part in its constants."""
+    q = spanning_coordinates(model, start.astype(model.dtype), velocity=False)
+    model = model.spanning_tree().without_loops()
     bound, operands = RobotAndParts.of(model, parts, q.dtype, "World.with_model", q)
     flat = bound.call(_moments, operands, q)
     nv = model.nv

@@ -13,7 +13,7 @@ import numpy as np
 
 from jaxdyn._errors import ModelError, naming_arguments, warn
 from jaxdyn._types import float_leaf
-from jaxdyn.contact import MujocoLaw, load_contact_shapes
+from jaxdyn.contact import ContactLaw, MujocoLaw, load_contact_shapes
 from jaxdyn.io import LeftOutWarning, load_urdf
 from jaxdyn.io.mjcf import compile_mjcf, enum_name, is_disabled, is_mjcf, object_name
 from jaxdyn.io.robot_files import is_archive
@@ -21,6 +21,7 @@ from jaxdyn.solve import SolverOptions
 from jaxdyn.worlds._actuators_of_file import actuators_of_file
 from jaxdyn.worlds._appearance import Appearance, VisualFile
 from jaxdyn.worlds._bodies import Bodies
+from jaxdyn.worlds._compliance import Compliance, compliant_contacts, warn_of_what_is_left_out
 from jaxdyn.worlds._constraints import Constraints
 from jaxdyn.worlds._free_bodies import free_bodies
 from jaxdyn.worlds._no_slip import NoSlip
@@ -40,6 +41,7 @@ from jaxdyn.worlds._world_parts import WorldParts
 def load_world(
     path_or_text: Any,
     *,
+    law: ContactLaw | MujocoLaw | None = None,
     options: SolverOptions | None = None,
     ground: bool = False,
     free_base: bool = False,
@@ -53,7 +55,16 @@ def load_world(
     **MJCF.** It moves as in MuJoCo: contacts, limits, friction losses and equality constraints are MuJoCo's soft
     constraints, and `step` is the integrator of the file (Euler, implicit, implicitfast or RK4) with its time step.
     `options` say how the constraints are solved; MuJoCo's own solver settings have no part here, because they are
-    solved to the end. What a file has and worlds do not have is refused by name. All other arguments are of URDF files.
+    solved to the end. What a file has and worlds do not have is refused by name.
+
+    With `law`, a `ContactLaw`, its contacts have that law in the place of MuJoCo's: pairs of geoms, their margins and
+    their coefficients of sliding friction are those of the file, so `ContactLaw.friction` is not to be given. Limits,
+    friction losses, equality constraints, tendons, actuators and sensors stay what they are. Whatever integrator the
+    file names, steps are then the first-order ones of `jaxdyn.step` (`"implicit_velocity"`): contacts, dampers and the
+    velocity feedback of actuators push by what is at the end of the step. Places of contacts move smoothly where
+    `jaxdyn.geometry.pair_witnesses` has such pairs, else they are MuJoCo's, found within the margin and the gap.
+
+    All other arguments are of URDF files.
 
     **URDF.** It is `World(load_urdf(...), ...)` with further arguments `attached`: `law`, `limits`, `actuators`,
     `sensors`, `timestep`, `integrator`. With `ground` the shapes in `<collision>`, of all `links` or of these, touch
@@ -61,15 +72,18 @@ def load_world(
     with a `ContactLaw` where there are contacts; `limits=True` has stops in any case. `free_base` and `package_dirs`
     are those of `load_urdf`. A URDF file has no actuators: its efforts limit those that are given.
 
-    **Warns** `LeftOutWarning` of sensors that are not built, and `RobotFileWarning` of boxes that touch height fields
-    without a margin, for which MuJoCo's contacts are off the geometry; and as `load_urdf` and `load_contact_shapes` do.
+    **Warns** `LeftOutWarning` of sensors that are not built, with a `ContactLaw` also of torsional and rolling friction
+    (`condim` above 3), of a second coefficient of sliding friction and of sweeps against slip; without one
+    `RobotFileWarning` of boxes that touch height fields without a margin, for which MuJoCo's contacts are off the
+    geometry; and as `load_urdf` and `load_contact_shapes` do.
 
     **Raises** `RobotFileError` for what it refuses and for a file that cannot be read or is damaged; `ModelError` for a
     model without a moving body, and for arguments that the format does not take; `ImportError` without MuJoCo, which
     files of `save_world` do not need; as `World` does.
     """
-    given = {"ground": ground, "free_base": free_base, "links": links, "package_dirs": package_dirs} | attached
+    given: dict[str, Any] = {"ground": ground, "free_base": free_base, "links": links, "package_dirs": package_dirs}
     mjcf, saved = is_mjcf(path_or_text), is_archive(path_or_text)
+    given |= attached if mjcf else attached | {"law": law}
     if (mjcf or saved) and (wrong := [name for name, value in given.items() if value not in (None, False, ())]):
         kind = "a saved world" if saved else "an MJCF file"
         raise ModelError(f"{kind} says by itself what {', '.join(wrong)} would: these are for URDF files")
@@ -77,24 +91,28 @@ def load_world(
         world = read_world(path_or_text, World)
         return world if options is None else _with(world, options=options)
     if mjcf:
-        return _world_of_mjcf(path_or_text, options)
+        return _world_of_mjcf(path_or_text, law, options)
     if links is not None and not ground:
         raise ModelError("links say whose shapes touch the ground: give ground=True as well")
     model = load_urdf(path_or_text, free_base=free_base, package_dirs=package_dirs)
     shapes = ()
     if ground:
         shapes = load_contact_shapes(model, path_or_text, links=links, package_dirs=package_dirs).shapes
-    limits: dict[str, Any] = {"limits": bool(shapes) or isinstance(attached.get("law"), MujocoLaw)}
-    world = World(model, shapes, options=options, **(limits | attached))
+    limits: dict[str, Any] = {"limits": bool(shapes) or isinstance(law, MujocoLaw)}
+    world = World(model, shapes, law=law, options=options, **(limits | attached))
     source = path_or_text if isinstance(path_or_text, str) and "<" in path_or_text else os.path.abspath(path_or_text)
     return _with(world, appearance=VisualFile(source, tuple(os.path.abspath(x) for x in package_dirs)))
 
 
-def _world_of_mjcf(path_or_text: Any, options: SolverOptions | None) -> World:
+def _world_of_mjcf(path_or_text: Any, law: Any, options: SolverOptions | None) -> World:
     """Return the world that an MJCF file describes."""
+    compliance = None if law is None else Compliance.of(law)
     m, source = compile_mjcf(path_or_text)
     refuse_what_is_not_built(m, source)
-    warn_of_what_differs(m, source)
+    if compliance is None:
+        warn_of_what_differs(m, source)
+    else:
+        warn_of_what_is_left_out(m, source)
     model = tree_of(m)
     passive = Passive.of(m)
     integrator = enum_name("mjtIntegrator", m.opt.integrator)
@@ -112,6 +130,11 @@ def _world_of_mjcf(path_or_text: Any, options: SolverOptions | None) -> World:
         free_bodies(m),
         NoSlip.of(m, constraints.contacts),
     )
+    if compliance is not None:
+        contacts = compliant_contacts(constraints.contacts)
+        constraints = dataclasses.replace(constraints, contacts=contacts, compliance=compliance)
+        steps = {"integrator": "implicit_velocity", "free_bodies": (), "no_slip": None}
+        parts = dataclasses.replace(parts, constraints=constraints, **steps)
     parts = jax.tree.map(lambda x: jnp.clip(x, -ENDLESS, ENDLESS), parts)
     start, options = float_leaf(np.array(m.qpos0)), SolverOptions() if options is None else options
     names = tuple(object_name(m, "key", i) for i in range(m.nkey))

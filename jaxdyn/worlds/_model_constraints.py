@@ -214,6 +214,7 @@ def _pairs(
         # Each pair has its own friction.
         deciders=(((), (), ()),) * len(laws),
         structures=(None, None),
+        points="mujoco",
         margin=stacked([law.margin for law in laws]),
         gap=float_leaf(np.zeros(len(laws))),
         solref=stacked([law.solref for law in laws], (2,)),

@@ -163,6 +163,12 @@ def _frames(model: Model, given: Sequence[Sensor]) -> dict[str, Any]:
     }
 
 
+def require_no_loads_of_loops(model: Model, sensors: Sensors) -> None:
+    """Raise `ModelError` for sensors of forces in bodies, which would leave out those of closed loops."""
+    if model.topology.has_loops and (kinds := {"force", "torque"} & set(sensors.types)):
+        raise ModelError(f"sensors of the kinds {', '.join(sorted(kinds))} leave out the forces of closed loops")
+
+
 def _members(model: Model, given: Sequence[Sensor]) -> dict[str, Any]:
     """Return the fields of `Sensors` about the bodies whose momenta and forces are summed."""
     topology, rows, members = model.topology, {}, []

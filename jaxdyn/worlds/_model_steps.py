@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdyn._errors import ModelError
 from jaxdyn.algorithms import aba
 from jaxdyn.algorithms.recursions import Robot, RobotAndParts
 from jaxdyn.contact import (
@@ -20,6 +19,7 @@ from jaxdyn.contact import (
     contact_wrenches,
     forces_of_step,
     moved_straight,
+    stop_torques,
     turning_rate,
 )
 from jaxdyn.model import Model, independent_forces, spanning_coordinates
@@ -30,6 +30,7 @@ from jaxdyn.spatial import Vec3
 from jaxdyn.tree import take_rows
 from jaxdyn.worlds._actuators import actuated, next_activation
 from jaxdyn.worlds._bodies import loads_of
+from jaxdyn.worlds._model_sensors import require_no_loads_of_loops
 from jaxdyn.worlds._parts import Loads, PartRows, instant, sums
 from jaxdyn.worlds._readings import ContactLoads, Readings
 from jaxdyn.worlds._sensors import sensor_values
@@ -50,12 +51,9 @@ class _Driven(eqx.Module):
 
 def _bound(given: Given) -> tuple[RobotAndParts, list[Any], dict[str, Any]]:
     """Return the world for functions of rows, and their arguments on the tree of all joints."""
-    model, named = given.world.model, given.arguments.named()
-    bound, operands = RobotAndParts.of(model, given.world.parts, named["q"].dtype, "world", given.arguments)
-    named["q"] = spanning_coordinates(model, named["q"], velocity=False)
-    named["v"] = spanning_coordinates(model, named["v"], velocity=True)
+    named = given.on_tree()
     del named["applied"]
-    return bound, operands, named
+    return *given.bound(), named
 
 
 def _driven(given: Given) -> _Driven:
@@ -144,12 +142,11 @@ def contacts_at(given: Given) -> ContactForces:
 def accelerations_as_model(given: Given) -> dict[str, Any]:
     """Return the `"acceleration"` by the law at a state, without a step, and the `"rates"` of the activations."""
     world, arguments, driven = given.world, given.arguments, _driven(given)
-    contacts, wrenches = world.parts.touching, None
+    contacts, wrenches, torque = world.parts.touching, None, driven.torque
     if contacts is not None:
-        if contacts.limits is not None:
-            raise ModelError("this world has stops at the limits of joints, which its rate leaves out; use step")
         wrenches = contact_wrenches(world.model, contacts, arguments.q, arguments.v)
-    a = aba(world.model, arguments.q, arguments.v, driven.torque, wrenches)
+        torque = torque + stop_torques(world.model, contacts, arguments.q, arguments.v)
+    a = aba(world.model, arguments.q, arguments.v, torque, wrenches)
     return {"acceleration": a, "rates": driven.rate}
 
 
@@ -157,8 +154,7 @@ def _sensed(given: Given, a: Any, found: ContactForces) -> Any:
     """Return the values of all sensors at a state with the accelerations `a` and the contacts of a step."""
     world, arguments = given.world, given.arguments
     model, contacts, sensors = world.model, world.parts.touching, world.parts.sensors
-    if model.topology.has_loops and (of_loads := {"force", "torque"} & set(sensors.types)):
-        raise ModelError(f"sensors of the kinds {', '.join(sorted(of_loads))} leave out the forces of closed loops")
+    require_no_loads_of_loops(model, sensors)
     bound, operands, named = _bound(given)
     bodies = np.zeros((0, 2), int)
     if contacts is not None and contacts.names:

@@ -23,7 +23,6 @@ from jax.scipy.linalg import cho_factor, cho_solve
 
 from jaxdyn._types import Array, Float, float_leaf
 from jaxdyn.algorithms.recursions import Robot, RobotAndParts
-from jaxdyn.geometry import candidate_count
 from jaxdyn.io.mjcf import is_disabled
 from jaxdyn.solve import MatrixForm, Problem
 from jaxdyn.worlds._constraints import RowKinds
@@ -72,7 +71,7 @@ def _order(m, contacts: Contacts) -> tuple[tuple[int, int], ...]:
     found: list[tuple[tuple, tuple[int, int]]] = []
     counts: dict[int, int] = {}
     for pairs in contacts.pairs:
-        candidates = range(candidate_count(pairs.types[0], pairs.types[1], pairs.structures))
+        candidates = range(pairs.count())
         for first, second, dim in zip(pairs.first, pairs.second, pairs.dims, strict=True):
             geoms = contacts.numbers[first], contacts.numbers[second]
             bodies = sorted(int(m.geom_bodyid[g]) for g in geoms)

@@ -19,6 +19,9 @@ from jaxdyn.algorithms.recursions import (
     inverse,
     turning_accelerations,
 )
+from jaxdyn.laws import SoftEquality
+from jaxdyn.rows import AbstractRows, DofRows, MatrixRows
+from jaxdyn.solve import Term
 from jaxdyn.spatial import Mat3, Vec3
 from jaxdyn.tree import take_rows
 from jaxdyn.worlds._actuators import Actuated
@@ -82,6 +85,43 @@ def smooth_slopes(
     if passive_part.fluid is not None:
         total = total + fluid_slopes(robot, passive_part.fluid, at, symmetric)
     return total
+
+
+def resistance_terms(
+    robot: Robot,
+    at: Instant,
+    passive_part: PartRows,
+    passive: PassiveForces,
+    actuators: PartRows,
+    acting: Actuated,
+    tendons: TendonRows | None,
+    dt,
+) -> list[Term]:
+    """Return the rows of what dampers and actuators resist more at the end of a step of the length `dt` than at its
+    start: forces `slope dt J a`, where their slope by the velocity takes energy. Those of a fluid stay as they are at
+    the start. Slopes of free joints, which are along axes of the world, count as along those of the body: this is the
+    same for dampers that are alike along all axes, as files have them, and else of the order of the step."""
+    found: list[tuple[AbstractRows, Any]] = []
+    numbers, _, dofs = np.array(actuators.axes_of_joints, int).reshape(-1, 3).T
+    # Only what depends on the velocity has a slope.
+    kinds = zip(actuators.gains, actuators.biases, strict=True)
+    feel = np.array([gain != "fixed" or bias != "none" for gain, bias in kinds], bool)[numbers]
+    if passive_part.damped or feel.any():
+        slope = passive.slope
+        if feel.any():
+            gear = take_rows(actuators.gear[:, 0], numbers)
+            slope = slope + sums(gear * gear * take_rows(acting.slope, numbers), dofs, robot.nv)
+        found.append((DofRows.of_all(robot), slope))
+    if tendons is not None and passive.tendon_slope is not None:
+        found.append((tendons.rows(np.arange(len(passive.tendon_slope))), passive.tendon_slope))
+    if (J := acting.transmission.moment) is not None:
+        found.append((MatrixRows.of(J, np.ones(J.shape[:2])), take_rows(acting.slope, np.array(actuators.coupled))))
+    out = []
+    for rows, slope in found:
+        # What gives energy would not be a minimum of a convex problem at the end of the step.
+        D = robot.broadcast(jnp.maximum(-slope, 0.0))
+        out.append(Term(rows, SoftEquality(D), jnp.zeros_like(D), dt[None]))
+    return out
 
 
 def bias_force(robot: Robot, equations: EquationsOfMotion, v, a: Any = 0.0):

@@ -13,7 +13,7 @@ import numpy as np
 from jaxdyn._errors import ModelError, broadcast_batches, look_up, require_last_axes
 from jaxdyn._types import Array, Float, float_leaf
 from jaxdyn.algorithms.recursions import RobotAndParts
-from jaxdyn.model import Model, independent_forces, spanning_coordinates
+from jaxdyn.model import Model, independent_forces, spanning_coordinates, tree_forces
 from jaxdyn.simulate import State
 from jaxdyn.worlds._bodies import BodyMotion, applied_torque, body_motion, with_mocap_bodies
 from jaxdyn.worlds._equalities import with_active
@@ -184,6 +184,14 @@ class Given(NamedTuple):
     def bound(self) -> tuple[RobotAndParts, list[Any]]:
         """Return the world for functions of rows."""
         return RobotAndParts.of(self.world.model, self.world.parts, self.arguments.q.dtype, "world", self.arguments)
+
+    def on_tree(self) -> dict[str, Any]:
+        """Return the arguments by name, on the tree of all joints, also of those that mimic others."""
+        model, named = self.world.model, self.arguments.named()
+        for name in ("q", "v"):
+            named[name] = spanning_coordinates(model, named[name], velocity=name == "v")
+        named["applied"] = tree_forces(model, named["applied"]) if model.topology.mimics else named["applied"]
+        return named
 
     def at(self, q: Any, v: Any, activation: Any) -> Given:
         """Return the same at another state, with the forces from outside held along the axes of the world."""

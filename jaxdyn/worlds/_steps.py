@@ -13,9 +13,12 @@ from jaxdyn._compile import compiled
 from jaxdyn._errors import ModelError, look_up
 from jaxdyn.contact import ContactForces, straight_motion
 from jaxdyn.geometry import FAR
+from jaxdyn.model import independent_forces, mimic_coordinates
 from jaxdyn.simulate import Advance, State
+from jaxdyn.simulate.integrators import closed
 from jaxdyn.solve import SolverReport, solve
-from jaxdyn.worlds._equations import EQUATIONS, activation_rates, activations
+from jaxdyn.worlds._equations import AT_STATE, EQUATIONS, activation_rates, activations
+from jaxdyn.worlds._model_sensors import require_no_loads_of_loops
 from jaxdyn.worlds._model_steps import accelerations_as_model, contacts_at, solved_as_model
 from jaxdyn.worlds._no_slip import without_slip
 from jaxdyn.worlds._sensed import Quantities
@@ -30,24 +33,49 @@ _SHARES = 0.5, 0.5, 1.0
 _WEIGHTS = 1 / 6, 1 / 3, 1 / 3, 1 / 6
 
 
-def solved(given: Given, *names: str) -> Solved:
+def solved(given: Given, *names: str, of_step: bool = True) -> Solved:
     """Return the solution of a state, and `Quantities` that are made of it, by one function where there are no sweeps
-    against slip."""
+    against slip; with `of_step=False`, contacts that push by what is at the end of a step push by the state."""
     if not given.world.parts.as_mujoco:
         return solved_as_model(given, names)
     bound, operands = given.bound()
-    parts, arguments, further = given.world.parts, given.arguments.named(), {}
+    parts, arguments, further = given.world.parts, given.on_tree(), {}
     if "sensors" in names:
+        require_no_loads_of_loops(given.world.model, parts.sensors)
         further = {"time": jnp.broadcast_to(given.state.time, given.arguments.q.shape[:-1])[..., None]}
         further |= {} if given.wrenches is None else {"wrenches": given.wrenches}
     together = parts.no_slip is None
-    equations = EQUATIONS._replace(results=Quantities(names) if names and together else None)
+    at_state = not of_step and parts.constraints.compliance is not None
+    equations = (AT_STATE if at_state else EQUATIONS)._replace(
+        results=Quantities(names) if names and together else None
+    )
     found = solve(equations, bound, operands, arguments, given.world.options, further if together else {})
     a, results = found.a, found.results
     if not together:
         a, pushes = without_slip(bound, operands, arguments, parts, found.a)
         results = bound.call(Quantities(names, alone=True), operands, a, pushes, further, **arguments)
-    return Solved(a, found.error, found.iterations, results or {})
+    return _of_own_joints(given.world, Solved(a, found.error, found.iterations, results or {}))
+
+
+def _of_own_joints(world: World, found: Solved) -> Solved:
+    """Return a solution of the tree of all joints in the coordinates of the model, in which joints that mimic others
+    have none, with the loops of the model closed after the step."""
+    model, results = world.model, dict(found.results)
+    own_q, own_v = (mimic_coordinates(model.topology, velocity=x).own for x in (False, True))
+    if model.topology.mimics:
+        found = found._replace(a=found.a[..., own_v])
+        for name in {"acceleration"} & results.keys():
+            results[name] = results[name][..., own_v]
+        for name in {"torque", "actuator_torque"} & results.keys():
+            results[name] = independent_forces(model, results[name])
+        if "step" in results:
+            q, v, activation = results["step"]
+            results["step"] = q[..., own_q], v[..., own_v], activation
+    if model.topology.has_loops and "step" in results:
+        q, v, activation = results["step"]
+        end = closed(model, State(q, v))
+        results["step"] = end.q, end.v, activation
+    return found._replace(results=results)
 
 
 def by_name(sensors: Any, values: Any) -> dict[str, Any]:
@@ -100,7 +128,9 @@ def rate_of(given: Given) -> State:
     if actuators.activations > actuators.dynamic:
         raise ModelError("blocks of this world's actuators remember signals of time steps, not rates; use step")
     turned = joints.apply_to_rows(joints.coordinate_rate, given.world.model.topology, arguments.q, arguments.v)
-    found = solved(given, "acceleration", "rates").results if as_mujoco else accelerations_as_model(given)
+    found = (
+        solved(given, "acceleration", "rates", of_step=False).results if as_mujoco else accelerations_as_model(given)
+    )
     held = (None if x is None else jnp.zeros_like(x) for x in (state.mocap, state.active))
     return State(turned, found["acceleration"], found["rates"], jnp.ones_like(state.time), *held)
 
@@ -109,7 +139,7 @@ def contacts_of(given: Given, of_step: bool) -> ContactForces:
     """Return the contacts of a state: see `World.contact_forces`."""
     if not (of_step or given.world.parts.as_mujoco):
         return contacts_at(given)
-    found = solved(given, "contacts").results["contacts"]
+    found = solved(given, "contacts", of_step=of_step).results["contacts"]
     if isinstance(found, ContactForces):
         return found
     # Infinite numbers have no place in the programs of states.
@@ -121,8 +151,8 @@ def constraint_torque_of(given: Given) -> Any:
     """Return the forces of all constraints on the degrees of freedom: see `World.constraint_forces`."""
     if not given.world.parts.as_mujoco:
         raise ModelError(
-            "constraint_forces are those of MuJoCo's law, which this world does not have; contact_forces has those of "
-            "its contacts"
+            "constraint_forces are those of MuJoCo's law, which this world does not have; contact_forces has the "
+            "forces of its contacts"
         )
     return solved(given, "torque").results["torque"]
 
@@ -158,7 +188,7 @@ def next_activation(world: World, activation: Any, control: Any) -> Any:
         now = dataclasses.replace(given.arguments, activation=activation)
         if not world.parts.as_mujoco:
             return solved_as_model(given._replace(arguments=now), ("rates",)).results["rates"]
-        return bound.call(activation_rates, operands, **now.named())
+        return bound.call(activation_rates, operands, **given._replace(arguments=now).on_tree())
 
     now, slope = given.arguments.activation, rate(given.arguments.activation)
     if _takes_stages(world):
@@ -237,5 +267,6 @@ def _runge_kutta(given: Given, first: Solved, names: tuple[str, ...]) -> tuple[t
     )
     end = reached(velocity, acceleration, rate).arguments
     rate = jnp.where(dynamic, rate, stages[0][2])
+    ended = closed(model, State(end.q, end.v))
     after = bound.call(activations, operands, arguments.activation, rate)
-    return (end.q, end.v, after), now, found
+    return (ended.q, ended.v, after), now, found

@@ -31,6 +31,8 @@ _INERTIAS = {"model.inertial_parameters", "model.attached_parameters"}
 @text_with_numbers.register
 def write_world(world: World, template: Any) -> str:
     """Return the text of the template with the numbers of a world. See `to_mjcf`."""
+    if world.parts.constraints.compliance is not None:
+        raise ModelError("to_mjcf: files have MuJoCo's law of contact, and this world has a ContactLaw; use save_world")
     spec = _spec_of(template)
     m = _compiled(spec)
     before = _loaded(m)

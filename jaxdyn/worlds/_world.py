@@ -108,14 +108,16 @@ class World(AbstractWorld):
           `"implicitfast"`, the default, `"euler"`, `"implicit"` or `"rk4"`, as MuJoCo has them.
         - `options`: how contacts and constraints are solved.
 
+        Loops, couplings and joints that mimic others hold exactly with either law, as in `jaxdyn.aba`, and are closed
+        after each step; MuJoCo has soft constraints in their place, as the world of `to_mjcf(model)` does.
         With MuJoCo's law, Coulomb friction of joints is MuJoCo's friction loss, without `friction_velocity`, and points
         of `Points` are spheres without size.
 
         **Raises** `ModelError` for what does not fit together, by name: a shape that touches nothing, pairs of one
         body, of two fixed links, or of shapes that have no pairs, links of `pairs` and `apart` without shapes, and as
         in `Actuator` and `Sensor`;
-        with MuJoCo's law for models with loops, couplings or joints that mimic others, for springs of ball joints and
-        what differs by axis of free ones, for other surfaces than planes, and for pairs of shapes that are not built;
+        with MuJoCo's law for springs of ball joints and what else differs by axis of free ones, for loops with the
+        integrator `"implicit"`, for other surfaces than planes, and for pairs of shapes that are not built;
         `UnknownNameError`; `ShapeError`.
         """
         self.model, self.options = model, SolverOptions() if options is None else options
@@ -236,10 +238,10 @@ class World(AbstractWorld):
         is `ODETerm(world.rate)`, and `args` is the control `[*batch, nu]`.
 
         The law does not depend on the time `t`. A quaternion follows `q (0, w) / 2`, whose norm a solver changes by its
-        error; the world takes it for its direction. With a `ContactLaw` contacts push by the law at the state: an
-        explicit solver needs steps below `2 m stiction_velocity / (friction f)` for the normal force `f` on a mass `m`.
-        Errors as for `accelerations`, and `ModelError` for stops at the limits of joints, and for blocks of actuators
-        that remember something, which act in steps only.
+        error; the world takes it for its direction. With a `ContactLaw` contacts and stops of joints push by the law at
+        the state: an explicit solver needs steps below `2 m stiction_velocity / (friction f)` for the normal force `f`
+        on a mass `m`. Errors as for `accelerations`, and `ModelError` for blocks of actuators that remember something,
+        which act in steps only.
         """
         return _steps.rate_of(given_of(self, state, control, None, None))
 
@@ -388,8 +390,8 @@ class World(AbstractWorld):
         wrenches: BodyWrenches | None = None,
     ) -> Float[Array, "*batch nv"]:
         """The forces `[*batch, nv]` of all constraints on the degrees of freedom, N m and N: MuJoCo's
-        `qfrc_constraint`, but for the axes of free joints. Arguments and errors as for `accelerations`, and
-        `ModelError` without MuJoCo's law."""
+        `qfrc_constraint`, but for the axes of free joints. Those that hold loops, couplings and joints that mimic
+        others are left out. Arguments and errors as for `accelerations`, and `ModelError` without MuJoCo's law."""
         return _steps.constraint_torque_of(given_of(self, state, control, torque, wrenches))
 
     @compiled("of_step")

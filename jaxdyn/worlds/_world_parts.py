@@ -91,6 +91,11 @@ def with_numbers_of_model(found: PartRows, robot: Robot) -> PartRows:
         "damping": lambda: _linear(robot.damping),
         "stiffness": lambda: _linear(take_rows(robot.stiffness, np.array(passive.spring_dofs))),
         "reference": lambda: take_rows(robot.spring_reference, np.array(passive.springs)),
+        # That of a ball joint is alike about all axes.
+        "ball_stiffness": lambda: _linear(take_rows(robot.stiffness, np.array(passive.balls)[:, 1])),
+        "ball_reference": lambda: _table(
+            [take_rows(robot.spring_reference, np.array(passive.balls)[:, 0] + k) for k in range(4)]
+        ),
     }
     found.bodies.centers.elsewhere["placement"] = centers
     sensors.bodies.elsewhere["placement"] = lambda: _placed(jax.tree.leaves(members()[1]))

@@ -1,18 +1,36 @@
-"""Candidates of a plane and another geom, after MuJoCo's engine_collision_primitive.c and engine_collision_convex.c."""
+"""Candidates of a plane and another geom: as MuJoCo has them (engine_collision_primitive.c and
+engine_collision_convex.c), and those that move smoothly."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import jax.numpy as jnp
+import numpy as np
 
 from jaxdyn.geometry._componentwise import SHORTEST, direction, length_and_direction, roundoff, sign
-from jaxdyn.geometry._shapes import Ellipsoid
+from jaxdyn.geometry._shapes import AbstractShape, Ellipsoid
+from jaxdyn.geometry._surface_witnesses import places_on_surface
+from jaxdyn.geometry._surfaces import Plane
 from jaxdyn.geometry._witness import Witness
 from jaxdyn.geometry.pairs._candidates import Placed, point_on_plane, sphere_on_plane
 from jaxdyn.spatial import Vec3
 
 ORIGIN = Vec3(0.0, 0.0, 0.0)
+
+
+def as_on_surface(kind: type[AbstractShape]) -> Callable[[Placed, Placed, object], list[Witness]]:
+    """Return the function of the points at which shapes of a class meet a surface of the world, for planes that may
+    move: as many as `kind.witness_count`, on the shapes' own surfaces."""
+
+    def smooth_plane(plane: Placed, shape: Placed, margin) -> list[Witness]:
+        there = plane.pose.inverse().compose(shape.pose)
+        level = Plane(np.array([0, 0, 1], shape.sizes.dtype), np.zeros((), shape.sizes.dtype))
+        gap, _, point = places_on_surface(kind, shape.sizes, there, level)
+        return [Witness(gap, plane.axis, plane.pose.apply(point))]
+
+    return smooth_plane
 
 
 def plane_sphere(plane: Placed, sphere: Placed, margin) -> list[Witness]:

@@ -84,6 +84,10 @@ _TABLES: dict[PointChoice, dict[tuple[ShapeKind, ShapeKind], _Pair]] = {
         (Capsule, Capsule): _Pair(2, _smooth_capsules.smooth_capsules),
         (Capsule, Box): _Pair(2, _smooth_capsules.smooth_capsule_box),
         (Box, Box): _Pair(_smooth_boxes.COUNT, _smooth_boxes.smooth_boxes),
+        **{
+            (Plane, kind): _Pair(kind.witness_count(3), _plane_pairs.as_on_surface(kind))
+            for kind in (Sphere, Capsule, Ellipsoid, Cylinder, Box)
+        },
     },
     "nearest": {
         **_SPHERES,
@@ -161,6 +165,7 @@ def pair_witnesses(
 
     | pair | count | gap |
     |---|---|---|
+    | plane with sphere, capsule, ellipsoid, cylinder, box | 1, 2, 1, 6, 8 | exact |
     | sphere or points with sphere, capsule, box, cylinder | 1 for each | exact |
     | capsule with capsule | 2 | the smaller one exact within 0.5 % of the first radius |
     | capsule with box | 2 | the same, while the capsule's axis is outside the box |
@@ -175,10 +180,11 @@ def pair_witnesses(
     Lin & Manocha, OBBTree, SIGGRAPH 1996), and gaps are along it. They are exact where boxes touch or overlap little,
     and too large or small between boxes far apart. Contacts that lie at the same place are counted as often.
 
-    All of these are elementwise, and all their derivatives are finite.
+    The points of a plane are those of `surface_witnesses`, on the other shape. All of these are elementwise, and all
+    their derivatives are finite.
 
-    **Raises** `ModelError` for classes that have no pairs: of smooth ones, ellipsoids, points with points, and
-    cylinders with capsules, boxes or cylinders.
+    **Raises** `ModelError` for classes that have no pairs: of smooth ones, ellipsoids but with planes, points with
+    points or planes, and cylinders with capsules, boxes or cylinders.
     """
     pair, swapped = _pair(kind1, kind2, points)
     one = Placed(jnp.asarray(sizes1), with_candidates(pose1), structures[0])
@@ -192,12 +198,14 @@ def pair_witnesses(
     return rows._replace(normal=-rows.normal) if swapped else rows
 
 
-def candidate_count(kind1: ShapeKind, kind2: ShapeKind, structures: Structures = (None, None)) -> int:
+def candidate_count(
+    kind1: ShapeKind, kind2: ShapeKind, structures: Structures = (None, None), points: PointChoice = "mujoco"
+) -> int:
     """Return the number of candidates of a pair of shapes of two classes with such structures.
 
     **Raises** `ModelError` for classes whose contacts are not built.
     """
-    return pair_witness_count(kind1, 3, kind2, 3, "mujoco", structures)
+    return pair_witness_count(kind1, 3, kind2, 3, points, structures)
 
 
 def candidates(
@@ -209,8 +217,10 @@ def candidates(
     pose2: Pose,
     margin: Any = 0.0,
     structures: Structures = (None, None),
+    points: PointChoice = "mujoco",
 ) -> Candidates:
-    """Return the possible contacts of pairs of shapes as MuJoCo chooses them, with their frames.
+    """Return the possible contacts of pairs of shapes as MuJoCo chooses them, with their frames; with other `points`
+    those of `pair_witnesses`, at any distance.
 
     Sizes are rows `[n, k, *batch]`, of which those after a shape's own are not used, and structures are those of all
     shapes of a class: a `Grid` of a height field, whose sizes are its own, and a `Hull` of `Points`. Poses of shapes in
@@ -251,7 +261,7 @@ def candidates(
 
     **Raises** `ModelError` for classes whose contacts are not built.
     """
-    flat = once(pair_witnesses(kind1, sizes1, pose1, kind2, sizes2, pose2, "mujoco", margin, structures))
+    flat = once(pair_witnesses(kind1, sizes1, pose1, kind2, sizes2, pose2, points, margin, structures))
     return Candidates(flat.gap, flat.point, complete_frame(flat.normal, flat.tangent))
 
 
@@ -263,6 +273,12 @@ def is_built(kind1: ShapeKind | None, kind2: ShapeKind | None) -> bool:
 def _built(kind1: ShapeKind | None, kind2: ShapeKind | None) -> _Pair | None:
     table: dict[Any, _Pair] = _TABLES["mujoco"]
     return table.get((kind1, kind2)) or table.get((kind2, kind1))
+
+
+def moves_smoothly(kind1: ShapeKind, kind2: ShapeKind) -> bool:
+    """Return whether two classes have contacts whose points move smoothly."""
+    table = _TABLES["smooth"]
+    return (kind1, kind2) in table or (kind2, kind1) in table
 
 
 def may_be_deep(kind1: ShapeKind | None, kind2: ShapeKind | None) -> bool:
@@ -307,7 +323,8 @@ def _pair(kind1: ShapeKind, kind2: ShapeKind, points: PointChoice) -> tuple[_Pai
     if points == "mujoco":
         advice = "give one of the shapes another class, or keep them apart by contype and conaffinity or <exclude>"
         raise ModelError(f"contacts of {kind1.__name__} and {kind2.__name__} are not built; {advice}")
-    kinds = dict.fromkeys(kind for pair in table for kind in pair)
+    # Errors are about shapes; those without pairs of shapes touch surfaces.
+    kinds = dict.fromkeys(kind for pair in table for kind in pair if kind is not Plane)
     known = {kind: [x.__name__ for x in kinds if {(kind, x), (x, kind)} & table.keys()] for kind in (kind1, kind2)}
     one, two = sorted((kind1, kind2), key=lambda kind: len(known[kind]))
     others = f"has pairs with {', '.join(known[one])} only" if known[one] else "touches surfaces only"

@@ -34,6 +34,9 @@ class ContactNumbers(AbstractChoice):
     two geoms with the same, and changes with no regard to the other geom's. To write what was found into a file, name
     the pair there. `"solref"` and `"solimp"` of a geom are those of all its contacts.
 
+    The world of an MJCF file with a `ContactLaw` has the numbers of that law, which all contacts share, and the
+    friction of geoms.
+
     What roll-outs do not tell: forces are known relative to the mass only, so of a free body the stiffness and all
     inertias together have no scale; friction needs contacts that slide, the stiction velocity such that slide slowly,
     and the dissipation impacts.
@@ -41,16 +44,17 @@ class ContactNumbers(AbstractChoice):
 
     names: Sequence[str] | None = None
     """Names of numbers of the law, those of the reference positive. None: all of a `ContactLaw` but its `width`, the
-    friction of a world."""
+    friction with MuJoCo's law, and of geoms."""
     links: Sequence[str] | None = None
     """Links whose contacts have these laws; None: all laws."""
     geoms: Sequence[str | tuple[str, str]] | None = None
-    """With MuJoCo's law geoms, or pairs of geoms, which mean the contacts between both; None: all geoms."""
+    """Of files and with MuJoCo's law geoms, or pairs of geoms, which mean the contacts between both; None: all."""
 
     def bind(self, tree: Any) -> AbstractBlock:
         what = type(self).__name__
         as_mujoco = _moves_as_mujoco(self, tree, what)
-        names = self.names or (("friction",) if as_mujoco else LAW_NUMBERS[:-1])
+        of_geoms = as_mujoco and (tree.parts.constraints.compliance is None or self.geoms is not None)
+        names = self.names or (("friction",) if of_geoms else LAW_NUMBERS[:-1])
         if isinstance(names, str) or len(set(names)) < len(names):
             raise ModelError(f"{what}: names is {names!r}; a sequence of different names is needed")
         if as_mujoco:

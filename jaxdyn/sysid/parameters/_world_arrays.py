@@ -321,6 +321,8 @@ def entry_labels(world: World) -> dict[tuple[int, int], str]:
 LAW = {"friction": (0, 1), "torsion": (2,), "rolling": (3, 4), "solref": (0, 1), "solimp": (0, 1, 2, 3, 4)}
 """The numbers of MuJoCo's law of contact: columns of the pairs' arrays; the first three are kinds of `friction`, which
 have one number in all their columns."""
+COMPLIANCE = ("stiffness", "dissipation", "stiction_velocity", "width")
+"""The numbers that all contacts of a file share under a `ContactLaw`; friction is that of the geoms."""
 _FRICTIONS = ("friction", "torsion", "rolling")
 # How many sizes shapes have.
 _SIZES = {Sphere: 1, Capsule: 2, Ellipsoid: 3, Cylinder: 2, Box: 3}
@@ -336,7 +338,12 @@ def contact_numbers(world: World, name: str, geoms: Sequence[str | tuple[str, st
     contacts of both, whoever decides. **Raises** `ModelError`, `UnknownNameError`.
     """
     contacts, arrays = world.parts.constraints.contacts, Arrays(world)
-    look_up(name, LAW, "number of MuJoCo's law of contact")
+    if world.parts.constraints.compliance is None:
+        look_up(name, LAW, "number of MuJoCo's law of contact")
+    elif look_up(name, ("friction", *COMPLIANCE), "number of a ContactLaw") > 0:
+        if geoms is not None:
+            raise ModelError(f"{what}: all geoms of a file share the {name} of its ContactLaw; leave out geoms")
+        return [Owned("contacts", f"{name} of contacts", (arrays.entry(f"parts.constraints.compliance.{name}", 0),))]
     if isinstance(geoms, str):
         raise ModelError(f"{what}: geoms is the string {geoms!r}, but a sequence of names is needed: [{geoms!r}]")
     kind = _FRICTIONS.index(name) if name in _FRICTIONS else None
