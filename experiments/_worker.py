@@ -17,30 +17,29 @@ class Worker:
     """A function that another process computes. The process is ended where a call takes too long, because a compilation
     cannot be interrupted, and another one serves the next call."""
 
-    def __init__(self, function: Callable[[Any], Any], prepare: Callable[[], None], seconds: float):
-        """`function` and `prepare`, which a process calls first, can be pickled; `seconds`: the longest time of a
-        call."""
-        self._function, self._prepare, self._seconds = function, prepare, seconds
+    def __init__(self, function: Callable[[Any], Any], prepare: Callable[[], None]):
+        """`function` and `prepare`, which a process calls first, can be pickled."""
+        self._function, self._prepare = function, prepare
         self._process: Any = None
         self._connection: Any = None
         self._served = 0
 
-    def __call__(self, argument: Any) -> Any:
-        """Return the result of the function. **Raises** `TimeoutError` if it takes too long, and `ChildProcessError` if
-        the process ends."""
+    def __call__(self, argument: Any, seconds: float) -> Any:
+        """Return the result of the function. **Raises** `TimeoutError` if it takes longer than `seconds`, and
+        `ChildProcessError` if the process ends."""
         if self._process is None or self._served >= FEW:
             self.end()
             self._start()
         self._served += 1
         try:
             self._connection.send(argument)
-            if self._connection.poll(self._seconds):
+            if self._connection.poll(seconds):
                 return self._connection.recv()
         except (EOFError, OSError):
             self.end()
             raise ChildProcessError("the process has ended") from None
         self.end()
-        raise TimeoutError(f"not ended in {self._seconds:g} s")
+        raise TimeoutError(f"not ended in {seconds:g} s")
 
     def _start(self) -> None:
         # Threads of JAX do not survive a fork.

@@ -13,7 +13,6 @@ the reasons of refusals by frequency, and writes all of it as a page of the docu
 
 from __future__ import annotations
 
-import collections
 import concurrent.futures
 import contextlib
 import dataclasses
@@ -21,6 +20,7 @@ import functools
 import importlib.metadata
 import json
 import os
+import random
 import re
 import sys
 import threading
@@ -34,7 +34,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from experiments._main import CONFIGS, experiment, version_of
+from experiments._main import CONFIGS, experiment
+from experiments._model_zoo_page import NOT_REACHED, counts, page, reasons
 from experiments._worker import Worker
 from jaxdyn import DataError, JaxdynError, Model, aba, cli, load_world
 from jaxdyn.io import is_mjcf, load_urdf
@@ -43,8 +44,6 @@ DEFAULT_CONFIG = CONFIGS / "model_zoo.toml"
 
 BAD = "DIFFERENT", "FAILED"
 """The verdicts that are mistakes of this library."""
-SHOWN = 3
-"""The most reasons in a row of the page."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,6 +57,9 @@ class Config(cli.ProgramConfig):
     """Text in the paths of the files that are compared."""
     seconds: float = 120.0
     """Longest time of a file, s; most of it is compilation. None for 0: then all are compared in this process."""
+    limit: float = 0.0
+    """Longest time of the run, s; none for 0. Files are then compared in random order, so that those compared are a
+    sample of the others, which the page counts as not reached. A run with `resume` goes on with them."""
     resume: bool = False
     """Whether to keep the outcomes of an earlier run of this name, and to compare what it lacks or has not ended in
     time. The outcomes are those of the library and the settings of that run."""
@@ -96,7 +98,7 @@ class Case:
 class Outcome:
     """The outcome of a case: `equal`, `DIFFERENT`, `refused` (by this library), `FAILED` (with an error that is no
     refusal), `not in time`, `no scene` (a part of one that MuJoCo does not compile by itself, or in which nothing
-    moves), or `not compared` (no reference)."""
+    moves), `not compared` (no reference), or `not reached` before the run ended."""
 
     case: Case
     verdict: str
@@ -139,11 +141,15 @@ def run(config: Config) -> list[Outcome]:
     path = config.make_folder() / "outcomes.jsonl"
     known = {str(x.case): x for x in earlier(path)} if config.resume else {}
     outcomes = {name: x for name, x in known.items() if x.verdict != "not in time" or x.seconds >= config.seconds}
+    # A run that goes on has the same order.
+    order = random.Random(config.seed).sample(cases, len(cases)) if config.limit else cases
     with path.open("w", encoding="utf-8") as file:
         for outcome in known.values():
             print(json.dumps(dataclasses.asdict(outcome)), file=file)
-        for outcome in results_of([case for case in cases if str(case) not in outcomes], config):
+        for outcome in results_of([case for case in order if str(case) not in outcomes], config):
             outcomes[str(outcome.case)] = outcome
+            if outcome.verdict == NOT_REACHED:
+                continue
             print(f"{outcome.verdict:12} {outcome.case}: {outcome}", flush=True)
             # A run that is interrupted leaves all outcomes until then.
             print(json.dumps(dataclasses.asdict(outcome)), file=file, flush=True)
@@ -203,19 +209,23 @@ def locate(source: str) -> tuple[str, Path | None]:
 def results_of(cases: list[Case], config: Config) -> Iterator[Outcome]:
     """Yield the outcome of each case, in order."""
     compare = functools.partial(outcome_of, config=config)
+    end = time.monotonic() + (config.limit or float("inf"))
     if not config.seconds:
         prepare()
-        yield from map(compare, cases)
+        yield from (compare(x) if time.monotonic() < end else Outcome(x, NOT_REACHED) for x in cases)
         return
     of_thread, workers = threading.local(), []
 
     def compared(case: Case) -> Outcome:
         if not hasattr(of_thread, "worker"):
-            of_thread.worker = Worker(compare, prepare, config.seconds)
+            of_thread.worker = Worker(compare, prepare)
             workers.append(of_thread.worker)
+        left = end - time.monotonic()
         try:
-            return of_thread.worker(case)
+            return of_thread.worker(case, min(left, config.seconds)) if left > 0 else Outcome(case, NOT_REACHED)
         except TimeoutError as error:
+            if left < config.seconds:
+                return Outcome(case, NOT_REACHED)
             return Outcome(case, "not in time", [str(error)], seconds=config.seconds)
         except ChildProcessError as error:
             return Outcome(case, "FAILED", [str(error)])
@@ -354,97 +364,6 @@ def without_folder(text: str, case: Case) -> str:
     """Return a text without the folder in which the package is installed, and without the name of the file."""
     text = text.replace(case.path.removesuffix(case.name), "").replace(f"{case.name}, ", "")
     return re.sub(r"^line \d+: ", "", " ".join(text.replace(f"{case.name}: ", "").split()))
-
-
-PAGE = """# Model zoo
-
-This page compares robot files of other projects with Pinocchio (URDF) and scenes with MuJoCo (MJCF), in double
-precision.
-
-For URDF files, mass matrix, bias (Coriolis, gravity, springs) and forward dynamics at {states} random states are
-compared, without friction. A number is the largest of the three errors, each relative to the largest number of the
-answer. Answers are equal if they differ by at most {tolerance:g}. Accelerations may differ by more if the mass matrix
-is badly conditioned, up to the effect of rounding; the table then gives its condition number. {gradients}Joints that
-mimic others follow their leader. Pinocchio's joints are independent, and are projected on their leaders for the
-comparison, `G^T M G`.
-
-MJCF files are compared as whole scenes (`jaxdyn check scene.xml --against mujoco`): accelerations, sensors and a time
-step at the initial state, keyframes, {states} random states, {states} of a motion and {states} at limits (of joints,
-controls and activations, with violated equalities), and a roll-out of {steps} steps. The number is the largest error of
-accelerations, relative to the largest of a state and to at least 1; equal is at most {scene_tolerance:g}, or ten times
-what changes in MuJoCo if the state changes by 1e-12, and a roll-out that stays within 1e-5 for as long as MuJoCo's own,
-so changed, stay within 1e-7. Where bodies only just touch in most states, rounding says whether there is a contact;
-there margins of contacts and limits are made larger and smaller by 1e-6 for the comparison. Parts of scenes, which
-MuJoCo does not compile by themselves or in which nothing moves, are no scenes. Where pairs of geoms are the only reason
-to refuse a scene, it is compared once more without contacts.
-
-    python -m experiments.model_zoo
-
-Any folder is compared by `--folder PATH`; a file that takes longer than `--seconds` is named and left out.
-"""
-GRADIENTS = """For each model that counts as equal, the
-gradient of forward dynamics with respect to the state and every array of the model is finite. """
-
-
-def page(outcomes: list[Outcome], config: Config, missing: list[str]) -> list[str]:
-    """Return the lines of the page."""
-    versions = {name: version_of(name) for name in ("jax", "pin", "mujoco")}
-    lines = [
-        *PAGE.format(**vars(config) | {"gradients": GRADIENTS * config.gradients}).splitlines(),
-        "",
-        f"{', '.join(f'{name} {version}' for name, version in versions.items() if version)}; "
-        f"{sum(o.seconds for o in outcomes) / 60:.1f} min of CPU time, most of it compilation."
-        + (f" Not installed, left out: {', '.join(missing)}." if missing else ""),
-        *["", *counts(outcomes), "", "## Reasons of refusals", "", *reasons(outcomes)],
-    ]
-    for package in dict.fromkeys(o.case.package for o in outcomes):
-        of_package = [o for o in outcomes if o.case.package == package and o.verdict != "no scene"]
-        if of_package:
-            lines += ["", f"## {package}", "", "| file | nv | outcome |", "|---|---|---|"]
-            lines += [row(o, config.tolerance) for o in of_package]
-    return lines
-
-
-def counts(outcomes: list[Outcome]) -> list[str]:
-    """Return a table of the numbers of verdicts of each package."""
-    verdicts = ["equal", "refused", "DIFFERENT", "FAILED", "not in time", "not compared", "no scene"]
-    lines = ["| package | cases | " + " | ".join(verdicts) + " |", "|---" * (len(verdicts) + 2) + "|"]
-    packages = {name: [o for o in outcomes if o.case.package == name] for name in [o.case.package for o in outcomes]}
-    for name, found in (packages | {"all": outcomes}).items():
-        of_each = collections.Counter(o.verdict for o in found)
-        lines.append(f"| {name} | {len(found)} | " + " | ".join(str(of_each[x]) for x in verdicts) + " |")
-    apart = collections.Counter(o.apart_from_contacts for o in outcomes if o.apart_from_contacts)
-    if apart:
-        lines += ["", "Refused scenes without contacts: " + ", ".join(f"{n} {x}" for x, n in apart.items()) + "."]
-    return lines
-
-
-def reasons(outcomes: list[Outcome]) -> list[str]:
-    """Return a table of the reasons of refusals by frequency, without names and numbers."""
-    found = collections.Counter(
-        reason
-        for o in outcomes
-        if o.verdict == "refused"
-        for reason in {re.sub(r"^\d+ pairs? of", "pairs of", re.sub(r"'[^']*'", "...", x)) for x in o.reasons}
-    )
-    return ["| cases | reason |", "|---|---|", *(f"| {n} | {reason} |" for reason, n in found.most_common())]
-
-
-def row(outcome: Outcome, tolerance: float) -> str:
-    """Return the row of an outcome in the table of its package."""
-    name = outcome.case.name + (", free base" if outcome.case.free_base else "")
-    nv = f"{outcome.nv or ''}" + (f" ({outcome.followers} more follow)" if outcome.followers else "")
-    if outcome.bad:
-        return f"| {name} | {nv} | **{outcome.verdict}**: {outcome} |"
-    if outcome.verdict != "equal":
-        apart = f", {outcome.apart_from_contacts} without contacts" * bool(outcome.apart_from_contacts)
-        more = f" and {len(outcome.reasons) - SHOWN} more" * (len(outcome.reasons) > SHOWN)
-        return f"| {name} | {nv} | {outcome.verdict}{apart}: {'; '.join(outcome.reasons[:SHOWN])}{more} |"
-    text = f"{outcome.errors['acceleration']:.0e}" + (f" ({outcome.rollout})" if outcome.rollout else "")
-    if outcome.case.kind == "urdf":
-        conditioned = f" (condition {outcome.condition:.0e})" if outcome.worst > tolerance else ""
-        text = f"{outcome.worst:.0e}{conditioned}"
-    return f"| {name} | {nv} | {text} |"
 
 
 # The processes that compare set their precision themselves.

@@ -114,10 +114,22 @@ def test_the_page_says_what_and_why(zoo):
     assert "| 1 | pairs of geoms of the types mesh and mesh that can touch |" in page
     assert "Refused scenes without contacts: 1 equal." in page
     assert "| 1 | the flag ... in <option> |" in page
-    assert "| mjcf | 4 | 1 | 2 | 0 | 0 | 0 | 0 | 1 |" in page
-    assert "| all | 10 | 3 | 4 | 0 | 0 | 0 | 2 | 1 |" in page
+    assert "| mjcf | 4 | 1 | 2 | 0 | 0 | 0 | 0 | 1 | 0 |" in page
+    assert "| all | 10 | 3 | 4 | 0 | 0 | 0 | 2 | 1 | 0 |" in page
     assert "left out: nothing-of-this-name" in page
     assert str(folder) not in page
+
+
+@pytest.mark.experiments
+def test_a_run_that_ends_by_its_time_says_what_it_has_not_reached(files, tmp_path, monkeypatch):
+    monkeypatch.setattr(model_zoo, "outcome_of", lambda case, config: pytest.fail(f"{case} is compared"))
+    more = ["--limit", "1e-9", "--report", str(tmp_path / "page.md"), "--results", str(tmp_path)]
+    assert model_zoo.main(options(files, *more)) == 0
+    page = (tmp_path / "page.md").read_text()
+    assert "| mjcf | 4 | 0 | 0 | 0 | 0 | 0 | 0 | 0 | 4 |" in page
+    assert "swing.xml" not in page
+    assert "a sample of them" in page
+    assert outcomes_in(tmp_path) == []
 
 
 @pytest.mark.experiments
@@ -135,14 +147,14 @@ def test_a_run_goes_on_where_another_one_was_interrupted(zoo, monkeypatch):
 
 
 def test_a_process_that_takes_too_long_or_ends_is_replaced():
-    worker = Worker(time.sleep, int, 0.5)
+    worker = Worker(time.sleep, int)
     with pytest.raises(TimeoutError, match=r"0\.5 s"):
-        worker(100.0)
-    assert worker(0.0) is None
+        worker(100.0, 0.5)
+    assert worker(0.0, 30.0) is None
     worker.end()
-    worker = Worker(os._exit, int, 30.0)
+    worker = Worker(os._exit, int)
     with pytest.raises(ChildProcessError, match="has ended"):
-        worker(3)
+        worker(3, 30.0)
 
 
 @pytest.mark.experiments

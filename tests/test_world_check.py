@@ -127,6 +127,18 @@ def test_differences_that_show_at_limits_in_steps_or_in_sensors_are_found(what):
         assert found.first.where == ("sensor 'turn'" if what == "sensor" else "sensor 'sensor_1'")
 
 
+def test_the_text_says_that_a_roll_out_ends_where_mujocos_own_motion_diverges(tmp_path, capsys):
+    path = tmp_path / "stiff.xml"
+    path.write_text(
+        """<mujoco><option timestep=".01"/><worldbody><body><joint stiffness="1e9"/><geom size=".1" pos="1 0 0"/></body>
+        </worldbody></mujoco>"""
+    )
+    assert main(["check", str(path), "--against", "mujoco", "--states", "2", "--steps", "60"]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"roll-out of \d of the 60 steps asked for, after which MuJoCo's own motion diverges", out)
+    assert out.splitlines()[-1].startswith("equal")
+
+
 def test_a_world_is_equal_in_all_states():
     found = cli.compare_world(SWING, states=8, steps=20)
     assert found.equal

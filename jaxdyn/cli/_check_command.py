@@ -30,7 +30,7 @@ from jaxdyn.cli._comparison import (
 from jaxdyn.cli._config import parse_options
 from jaxdyn.cli._progress import announce
 from jaxdyn.cli._robot_file import ModelOptions
-from jaxdyn.cli._world_check import WorldComparison, compare_world
+from jaxdyn.cli._world_check import RolloutCompared, WorldComparison, compare_world
 from jaxdyn.model import Model
 
 HELP = """Compare the dynamics of a robot with Pinocchio (URDF) or MuJoCo (MJCF), which must be installed.
@@ -106,32 +106,53 @@ def _print_world(options: CheckOptions, found: WorldComparison) -> None:
     print(
         f"{options.file}: {found.nv} degrees of freedom, {found.nu} controls, float64 on {jax.devices()[0]}, against "
         f"MuJoCo {version('mujoco')}\n\n"
-        f"{'':12}{'states':>8}{'acceleration':>15}{'if MuJoCo is shifted by 1e-12':>32}{'step':>10}{'sensors':>10}"
+        f"{'':12}{'states':>8}{'acceleration':>15}{'MuJoCo, shifted by 1e-12':>27}{'step':>10}{'sensors':>10}"
     )
     for kind, x in found.accelerations.items():
         verdict = f"   DIFFERENT at {x.different}" if x.different else ""
         verdict += f"   ({x.on_switches} on the edge of a contact or limit, not compared)" if x.on_switches else ""
         none = x.on_switches == x.states
         error, step, sensors = ("-" if none else f"{e:.1e}" for e in (x.error, x.step_error, x.sensor_error))
-        print(f"{kind:12}{x.states:8}{error:>15}{x.own_change:32.1e}{step:>10}{sensors:>10}{verdict}")
+        print(f"{kind:12}{x.states:8}{error:>15}{x.own_change:27.1e}{step:>10}{sensors:>10}{verdict}")
     if found.margin_change:
         print(
             f"with margins of contacts and limits larger and smaller by {found.margin_change:g} than in the file, in "
             "which bodies only just touch"
         )
-    rollout = found.rollout
-    if rollout is not None:
-        verdict = "" if rollout.equal else "   DIFFERENT"
-        print(
-            f"\nroll-out of {rollout.steps} steps: {rollout.first_step:.1e} after one step, {rollout.error:.1e} after "
-            f"{rollout.horizon}{verdict}\n"
-            f"within 1e-5 for {rollout.agree} steps; MuJoCo, shifted by 1e-12, from itself for {rollout.own_agree}"
-        )
+    if found.rollout is not None:
+        _print_rollout(found.rollout, options.steps)
     if found.first is not None:
         first = found.first
         print(f"\nthe first quantity that differs, at the state {first.state!r}: {first.quantity}")
         print(f"from {first.where}; relative error {first.error:.1e}")
-    print("\nequal" if found.equal else "\nDIFFERENT")
+    print(f"\n{_verdict(found)}")
+
+
+def _print_rollout(rollout: RolloutCompared, steps: int) -> None:
+    """Print how a roll-out, for which so many steps were asked, agrees with MuJoCo's."""
+    early = rollout.steps < steps
+    asked = f" of the {steps} steps asked for, after which MuJoCo's own motion diverges" if early else " steps"
+    print(f"\nroll-out of {rollout.steps}{asked}")
+    if rollout.steps:
+        print(
+            f"error {rollout.first_step:.1e} after the first step, at most {rollout.error:.1e} up to the horizon of "
+            f"{rollout.horizon} steps{'' if rollout.equal else '   DIFFERENT'}\n"
+            f"within 1e-5 of MuJoCo's for {rollout.agree} steps; MuJoCo's from a start shifted by 1e-12 stays so for "
+            f"{rollout.own_agree}"
+        )
+
+
+def _verdict(found: WorldComparison) -> str:
+    """Return the last line, which says where equal has a limit."""
+    if not found.equal:
+        return "DIFFERENT"
+    kinds = found.accelerations.values()
+    limits = []
+    if any(max(x.error, x.step_error, x.sensor_error) > found.tolerance for x in kinds):
+        limits.append(f"errors above {found.tolerance:g} are within ten times the change of MuJoCo's own answers")
+    if not found.comparable:
+        limits.append("most states are on the edge of a contact or limit and are not compared")
+    return ": ".join(["equal", *["; ".join(limits)] * bool(limits)])
 
 
 def compare(options: CheckOptions) -> dict[str, Any]:
