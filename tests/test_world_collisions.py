@@ -27,7 +27,7 @@ from jaxdyn.geometry import (
     may_be_deep,
     shallow_depth,
 )
-from jaxdyn.io.mjcf import GEOM_SHAPES, GeomType, shape_of
+from jaxdyn.io.mjcf import GEOM_SHAPES, GeomType, hulls_of_geoms
 
 SIZES = {"plane": 3, "sphere": 1, "capsule": 2, "ellipsoid": 3, "cylinder": 2, "box": 3}
 _ANGLES = 2 * np.pi * np.arange(6) / 6
@@ -142,13 +142,12 @@ def at_states(m, states, dtype=float) -> np.ndarray:
     one, two = m.pair_geom1, m.pair_geom2
     if m.geom_type[one[0]] > m.geom_type[two[0]]:
         one, two = two, one
-    shapes = [[shape_of(m, g) for g in geoms] for geoms in (one, two)]
-    structures = tuple(of[0][0] for of in shapes)
-    sizes = [np.array([s for _, s in of]) for of in shapes]
+    structures, vertices = hulls_of_geoms(m, one, two)
+    sizes = [m.geom_size[g] if of is None else vertices for g, of in zip((one, two), structures, strict=True)]
     kinds = [GEOM_SHAPES[GeomType(int(m.geom_type[g[0]]))] for g in (one, two)]
     margin = m.pair_margin + m.pair_gap
     arrays = (sizes[0], states[..., one, :], sizes[1], states[..., two, :], margin)
-    return evaluate(*kinds, *(np.asarray(x, dtype) for x in arrays), structures)
+    return evaluate(*kinds, *(np.asarray(x, dtype) for x in arrays), tuple(structures))
 
 
 def is_moot(found: Comparison, i: int, j: int) -> bool:

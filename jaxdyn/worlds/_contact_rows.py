@@ -18,6 +18,7 @@ from jaxdyn._types import Array, Float, float_leaf
 from jaxdyn.algorithms.recursions import Robot
 from jaxdyn.geometry import (
     Candidates,
+    Hulls,
     PointChoice,
     ShapeKind,
     candidate_count,
@@ -25,7 +26,7 @@ from jaxdyn.geometry import (
     may_be_deep,
     shallow_depth,
 )
-from jaxdyn.io.mjcf import GeomPair, enum_name, geom_pairs, object_name, shapes_of_pair
+from jaxdyn.io.mjcf import GeomPair, enum_name, geom_pairs, hulls_of_geoms, object_name, shapes_of_pair
 from jaxdyn.laws import EllipticCone, PyramidalCone, SoftInequality
 from jaxdyn.rows import Ends, PointRows
 from jaxdyn.solve import Term
@@ -46,12 +47,11 @@ class Pairs(Part):
     deciders: tuple[tuple[tuple[int, ...], ...], ...] = eqx.field(static=True)
     """The rows of the geoms whose friction each pair has: for sliding, torsion and rolling (`GeomPair.deciders`)."""
     structures: tuple[Hashable, Hashable] = eqx.field(static=True)
-    """The grid of the first geom where it is a height field, and the convex hull of the second geoms where they are
-    meshes."""
+    """The grid of the first geom where it is a height field, and the convex hulls of geoms that are meshes."""
     heights: Float[Array, "*batch h"] | None
     """The sizes and elevations of this field, which all pairs share."""
-    vertices: Float[Array, "*batch n k"] | None
-    """The coordinates of the vertices of these."""
+    vertices: Float[Array, "*batch hulls k"] | None
+    """The coordinates of the vertices of these hulls, which both sides share."""
     margin: Float[Array, "*batch n"]
     gap: Float[Array, "*batch n"]
     solref: Float[Array, "*batch n 2"]
@@ -106,10 +106,10 @@ class Contacts(Part):
         """Return the contacts of an `mjModel`."""
         found = geom_pairs(m)
         numbers = sorted({g for pair in found for g in (pair.geom1, pair.geom2)})
-        by_shapes: dict[tuple[int, int, Hashable, Hashable], list[GeomPair]] = {}
+        by_shapes: dict[tuple[int, int, Hashable], list[GeomPair]] = {}
         for pair in found:
-            one, two = shapes_of_pair(m, pair)
-            by_shapes.setdefault((int(pair.type1), int(pair.type2), one[0], two[0]), []).append(pair)
+            grid = shapes_of_pair(m, pair)[0][0]
+            by_shapes.setdefault((int(pair.type1), int(pair.type2), grid), []).append(pair)
         pairs = tuple(_pairs(m, members, numbers) for members in by_shapes.values())
         sizes = float_leaf(np.array(m.geom_size[numbers], float).reshape(-1, 3))
         elliptic = enum_name("mjtCone", m.opt.cone) == "elliptic"
@@ -134,14 +134,15 @@ def _pairs(m, members: list[GeomPair], numbers: list[int]) -> Pairs:
     # Pairs of other types are refused before.
     assert kind1 is not None
     assert kind2 is not None
-    (grid, numbers_of_grid), (hull, _) = shapes_of_pair(m, members[0])
+    (grid, numbers_of_grid), _ = shapes_of_pair(m, members[0])
     heights = None if grid is None else float_leaf(numbers_of_grid)
-    vertices = None
-    if hull is not None:
-        vertices = float_leaf(np.array([shapes_of_pair(m, pair)[1][1] for pair in members]))
+    (hulls1, hulls2), positions = hulls_of_geoms(
+        m, *([getattr(x, side) for x in members] for side in ("geom1", "geom2"))
+    )
+    vertices = float_leaf(positions) if len(positions) else None
     numbers_of_law = {name: float_leaf(x) for name, x in arrays.items()}
     return Pairs(
-        *((kind1, kind2), first, second, dims, deciders, (grid, hull), heights, vertices),
+        *((kind1, kind2), first, second, dims, deciders, (grid or hulls1, hulls2), heights, vertices),
         **numbers_of_law,
         weight=float_leaf(weight),
     )
@@ -183,8 +184,10 @@ def touching(robot: Robot, contacts: PartRows, at: Instant) -> TouchingBodies | 
         sizes = [robot.broadcast(take_rows(contacts.sizes, np.array(rows))) for rows in (pairs.first, pairs.second)]
         if pairs.heights is not None:
             sizes[0] = pairs.heights[None]
-        if pairs.vertices is not None:
-            sizes[1] = robot.broadcast(pairs.vertices)
+        for side, structure in enumerate(pairs.structures):
+            if isinstance(structure, Hulls):
+                assert pairs.vertices is not None
+                sizes[side] = pairs.vertices
         (type1, type2), (size1, size2), (pose1, pose2) = pairs.types, sizes, [x.pose for x in places]
         reach = pairs.margin + pairs.gap
         found = candidates(type1, size1, pose1, type2, size2, pose2, reach, pairs.structures, pairs.points)

@@ -7,7 +7,7 @@ import collections
 import numpy as np
 
 from jaxdyn._errors import RobotFileError, warn
-from jaxdyn.geometry import MOST_PRISMS, Grid, has_flat_disks, has_several_contacts, is_built, may_be_deep
+from jaxdyn.geometry import MOST_PRISMS, Grid, has_flat_disks, has_several_contacts, is_built, is_searched
 from jaxdyn.io import RobotFileWarning
 from jaxdyn.io.mjcf import (
     GeomPair,
@@ -157,10 +157,10 @@ def what_is_missing(m, pair: GeomPair) -> str | None:
     names = f"{pair.type1.name.lower()} and {pair.type2.name.lower()}"
     if not is_built(*pair.kinds):
         return names
-    for flag, concerns in (("nativeccd", may_be_deep), ("multiccd", has_several_contacts)):
+    for flag, concerns in (("nativeccd", is_searched), ("multiccd", has_several_contacts)):
         if concerns(*pair.kinds) and is_disabled(m, flag):
             return f'{names}, with <flag {flag}="disable"/>,'
-    grid = shapes_of_pair(m, pair)[0][0]
+    grid = shapes_of_pair(m, pair)[0][0] if pair.type1 == GeomType.HFIELD else None
     if isinstance(grid, Grid) and grid.prisms > MOST_PRISMS:
         return f"{names}, of which the second can be over more than {MOST_PRISMS} triangles,"
     return None

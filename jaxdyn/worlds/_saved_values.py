@@ -13,14 +13,14 @@ import numpy as np
 from jax.core import Tracer
 
 from jaxdyn._errors import ModelError
-from jaxdyn.geometry import Grid, Hull
+from jaxdyn.geometry import Grid, Hull, Hulls
 from jaxdyn.io.robot_files import ArchiveFormat, enumerate_names, read_archive
 
 WORLD_FORMAT = ArchiveFormat(
     "world", 1, "save_world", "load_world reads files of save_world and MJCF files, load_model those of save_model"
 )
 _OTHER_VERSION = "it is from another version of jaxdyn; load the robot's file with load_world, and save it again"
-_HASHABLE = (Grid, Hull)
+_HASHABLE = (Grid, Hull, Hulls)
 """Classes of the structures of shapes, which the fields of worlds call hashable and no more."""
 
 

@@ -2,7 +2,7 @@
 
 from jaxdyn.geometry.pairs._candidates import Candidates
 from jaxdyn.geometry.pairs._height_fields import MOST_PRISMS, Grid
-from jaxdyn.geometry.pairs._meshes import Hull
+from jaxdyn.geometry.pairs._hulls import Hull, Hulls
 from jaxdyn.geometry.pairs._tables import (
     PointChoice,
     ShapeKind,
@@ -11,6 +11,7 @@ from jaxdyn.geometry.pairs._tables import (
     has_flat_disks,
     has_several_contacts,
     is_built,
+    is_searched,
     may_be_deep,
     moves_smoothly,
     pair_witness_count,

@@ -21,6 +21,8 @@ from jaxdyn.geometry.pairs import (
     _capsule_box,
     _convex_pairs,
     _cylinder_pairs,
+    _hull_pairs,
+    _hulls,
     _meshes,
     _overlapping_faces,
     _plane_pairs,
@@ -101,7 +103,7 @@ _TABLES: dict[PointChoice, dict[tuple[ShapeKind, ShapeKind], _Pair]] = {
         (Plane, Ellipsoid): _Pair(1, _plane_pairs.plane_ellipsoid),
         (Plane, Cylinder): _Pair(4, _plane_pairs.plane_cylinder),
         (Plane, Box): _Pair(4, _plane_pairs.plane_box),
-        (Plane, Points): _Pair(_meshes.CORNERS, _meshes.plane_mesh),
+        (Plane, Points): _Pair(_hulls.CORNERS, _meshes.plane_mesh),
         (HeightField, Sphere): _Pair(0, _prism_pairs.field_sphere),
         (HeightField, Capsule): _Pair(0, _prism_pairs.field_capsule),
         (HeightField, Ellipsoid): _Pair(0, _prism_pairs.field_ellipsoid, 0.5),
@@ -118,6 +120,10 @@ _TABLES: dict[PointChoice, dict[tuple[ShapeKind, ShapeKind], _Pair]] = {
         (Cylinder, Cylinder): _Pair(_overlapping_faces.CORNERS, _cylinder_pairs.cylinder_cylinder, 0.5, True),
         (Cylinder, Box): _Pair(_overlapping_faces.CORNERS, _cylinder_pairs.cylinder_box, 0.5, True),
         (Box, Box): _Pair(_box_box.COUNT, _box_box.box_box),
+        (Sphere, Points): _Pair(1, _hull_pairs.sphere_mesh),
+        (Capsule, Points): _Pair(2, _hull_pairs.capsule_mesh, several=True),
+        (Box, Points): _Pair(_hulls.CORNERS, _hull_pairs.box_mesh, several=True),
+        (Points, Points): _Pair(_hulls.CORNERS, _hull_pairs.mesh_mesh, several=True),
     },
 }
 _SOLID_SIZES = {Ellipsoid: 3, Cylinder: 2, Box: 3}
@@ -257,7 +263,7 @@ def candidates(
     its size is changed so that it reaches more of them, the contacts are NaN. Where a face or an edge lies flat on a
     prism, MuJoCo's one contact is at a place that depends on its search; here it is in the middle or at an end.
 
-    What is not built are meshes but with planes.
+    Meshes are their convex hulls: see `_hull_pairs`. Those with height fields are not built.
 
     **Raises** `ModelError` for classes whose contacts are not built.
     """
@@ -285,6 +291,11 @@ def may_be_deep(kind1: ShapeKind | None, kind2: ShapeKind | None) -> bool:
     """Return whether contacts of two classes are MuJoCo's only while the overlap is shallow."""
     pair = _built(kind1, kind2)
     return pair is not None and pair.shallow is not None
+
+
+def is_searched(kind1: ShapeKind | None, kind2: ShapeKind | None) -> bool:
+    """Return whether MuJoCo finds contacts of two classes by its general routine."""
+    return may_be_deep(kind1, kind2) or (Points in (kind1, kind2) and Plane not in (kind1, kind2))
 
 
 def has_several_contacts(kind1: ShapeKind | None, kind2: ShapeKind | None) -> bool:

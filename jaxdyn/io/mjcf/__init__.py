@@ -16,7 +16,7 @@ from jaxdyn.io.mjcf._compiled import (
 from jaxdyn.io.mjcf._drawn_geoms import DrawnGeom, drawn_geoms
 from jaxdyn.io.mjcf._file_actuators import FileActuators, reasons_against_actuators
 from jaxdyn.io.mjcf._geom_pairs import GEOM_SHAPES, SMALLEST_FRICTION, GeomPair, GeomType, geom_pairs, mixed_pair
-from jaxdyn.io.mjcf._geom_shapes import shape_of, shapes_of_pair
+from jaxdyn.io.mjcf._geom_shapes import hulls_of_geoms, shape_of, shapes_of_pair
 from jaxdyn.io.mjcf._joint_actuators import load_mjcf_actuators
 from jaxdyn.io.mjcf._massless import compile_massless_mjcf
 from jaxdyn.io.mjcf._mjcf_reader import left_out_of_mjcf, load_mjcf

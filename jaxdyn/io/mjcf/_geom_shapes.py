@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import numpy as np
 
-from jaxdyn.geometry import Grid, Hull
+from jaxdyn.geometry import Grid, Hull, Hulls
 from jaxdyn.io.mjcf._geom_pairs import GeomPair, GeomType
 
 
 def shape_of(m: Any, geom: int, reach: float = 0.0) -> tuple[Hashable, np.ndarray]:
-    """Return the structure of the shape of a geom of an `mjModel`, and its sizes `[k]`: None and the three numbers of
-    `geom_size`, for a mesh its convex hull and the positions of its vertices (m), for a height field its grid for geoms
-    that reach so far from their centers (m), and its sizes and elevations."""
-    kind = int(m.geom_type[geom])
-    if kind == GeomType.MESH:
-        return _hull_of(m, geom)
-    if kind == GeomType.HFIELD:
+    """Return the structure of the shape of a geom of an `mjModel` that is no mesh, and its sizes `[k]`: None and the
+    three numbers of `geom_size`, for a height field its grid for geoms that reach so far from their centers (m), and
+    its sizes and elevations."""
+    if m.geom_type[geom] == GeomType.HFIELD:
         return _grid_of(m, geom, reach)
     return None, m.geom_size[geom].copy()
 
@@ -29,8 +26,25 @@ def shapes_of_pair(m: Any, pair: GeomPair) -> tuple[tuple[Hashable, np.ndarray],
     return shape_of(m, pair.geom1, reach), shape_of(m, pair.geom2)
 
 
-def _hull_of(m: Any, geom: int) -> tuple[Hull, np.ndarray]:
-    mesh = int(m.geom_dataid[geom])
+def hulls_of_geoms(m: Any, *sides: Sequence[int]) -> tuple[list[Hulls | None], np.ndarray]:
+    """Return the convex hulls of each of several lists of geoms of an `mjModel`, None for a list of other geoms, and
+    the positions of the vertices of all hulls, `[hulls, 3 * vertices]` (m), of which short ones are filled up with
+    their first vertex."""
+    is_mesh = [all(m.geom_type[g] == GeomType.MESH for g in geoms) for geoms in sides]
+    meshes = sorted({int(m.geom_dataid[g]) for geoms, own in zip(sides, is_mesh, strict=True) if own for g in geoms})
+    found = [_hull_of(m, mesh) for mesh in meshes]
+    hulls = tuple(hull for hull, _ in found)
+    most = max((len(vertices) for _, vertices in found), default=0)
+    filled = [np.concatenate([x, np.repeat(x[:1], most - len(x), axis=0)]).ravel() for _, x in found]
+    number = {mesh: k for k, mesh in enumerate(meshes)}
+    structures: list[Hulls | None] = []
+    for geoms, own in zip(sides, is_mesh, strict=True):
+        structures.append(Hulls(hulls, tuple(number[int(m.geom_dataid[g])] for g in geoms)) if own else None)
+    return structures, np.array(filled).reshape(len(found), -1)
+
+
+def _hull_of(m: Any, mesh: int) -> tuple[Hull, np.ndarray]:
+    """The hull of a mesh, and its vertices `[n, 3]`."""
     first, count = int(m.mesh_vertadr[mesh]), int(m.mesh_vertnum[mesh])
     vertices = np.asarray(m.mesh_vert[first : first + count], float)
     start = int(m.mesh_polyadr[mesh])
@@ -38,7 +52,7 @@ def _hull_of(m: Any, geom: int) -> tuple[Hull, np.ndarray]:
     of_face = [m.mesh_polyvert[m.mesh_polyvertadr[i] :][: m.mesh_polyvertnum[i]] for i in polygons]
     used = np.unique(np.concatenate(of_face))
     faces = [np.searchsorted(used, face) for face in of_face]
-    return Hull.of(vertices[used], faces, m.mesh_polynormal[list(polygons)]), vertices[used].ravel()
+    return Hull.of(vertices[used], faces, m.mesh_polynormal[list(polygons)]), vertices[used]
 
 
 def _grid_of(m: Any, geom: int, reach: float) -> tuple[Grid, np.ndarray]:

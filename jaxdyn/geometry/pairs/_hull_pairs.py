@@ -1,0 +1,274 @@
+"""Candidates of meshes, which are their convex hulls, with spheres, capsules, boxes and each other.
+
+MuJoCo has its general routine for these. It looks for the direction in which both are farthest apart, and where both
+have faces or edges that lie on each other there, for the places that these share: up to four, with the normal of a
+face. Otherwise there is one contact, between the nearest places. A search without derivatives says which vertices these
+are. Distances, normals and places follow from the vertices, so that derivatives are those of these places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdyn.geometry._componentwise import SHORTEST
+from jaxdyn.geometry._witness import FAR, Witness
+from jaxdyn.geometry.pairs._candidates import Placed
+from jaxdyn.geometry.pairs._clipped_faces import (
+    BELOW,
+    FACES,
+    FIRST_EDGE,
+    NONE,
+    VERTEX,
+    Shared,
+    Sided,
+    shared_part,
+)
+from jaxdyn.geometry.pairs._expanding_polytope import Nearest, Solid, nearest
+from jaxdyn.geometry.pairs._hulls import CORNERS, HullTables, box_hull, hulls_of, tables_of
+from jaxdyn.geometry.pairs._lanes import Side, as_rows, common_shape, flat_number, flat_vector
+
+AT_ONCE, PART = 16, 8
+"""Pairs that are near each other are searched so many at a time, or an eighth of all where that is more: all of a group
+take as many steps as the one that takes most, and pairs that are far apart take none."""
+
+
+def sphere_mesh(sphere: Placed, mesh: Placed, margin) -> list[Witness]:
+    return _contacts(_Lanes.of(sphere, mesh, margin, _along_z(0 * sphere.size(0))[:, None], None, sphere.size(0)), 1)
+
+
+def capsule_mesh(capsule: Placed, mesh: Placed, margin) -> list[Witness]:
+    """The contact of the nearest place of the axis; but for a capsule that lies along a face two contacts with it."""
+    half = capsule.sizes[:, 1:2]
+    ends = jnp.stack([_along_z(-half), _along_z(half)], axis=1)
+    return _contacts(_Lanes.of(capsule, mesh, margin, ends, None, capsule.size(0)), 2)
+
+
+def box_mesh(box: Placed, mesh: Placed, margin) -> list[Witness]:
+    signs = np.array([[1.0 if v >> axis & 1 else -1.0 for axis in range(3)] for v in range(8)])
+    half = box.sizes[:, None, :3]
+    corners = half * jnp.asarray(signs.reshape(1, 8, 3, *(1,) * (half.ndim - 3)), half.dtype)
+    return _contacts(_Lanes.of(box, mesh, margin, corners, tables_of((box_hull(),)), 0.0), CORNERS)
+
+
+def mesh_mesh(one: Placed, two: Placed, margin) -> list[Witness]:
+    return _contacts(_Lanes.of(one, two, margin, None, hulls_of(one).tables, 0.0), CORNERS)
+
+
+def _along_z(length) -> Any:
+    """Points `[n, 3, *batch]` on the z-axis, of lengths `[n, 1, *batch]`."""
+    return jnp.concatenate([0 * length, 0 * length, length], axis=1)
+
+
+class _Lanes(NamedTuple):
+    """Pairs of shapes at all elements of a batch, one after the other."""
+
+    one: Side
+    two: Side
+    radius: Any
+    """`[lanes]`: what is added to the first shape."""
+    margin: Any
+    origin: Any
+    """`[lanes, 3]`: the position of the first shape."""
+    shape: tuple[int, ...]
+    """The pairs and the batch axes."""
+
+    @classmethod
+    def of(cls, one: Placed, mesh: Placed, margin, vertices, tables: HullTables | None, radius) -> _Lanes:
+        """Return pairs with a mesh second, and with vertices `[n, k, 3, *batch]` of the first shapes, or those of
+        meshes."""
+        shape = common_shape(one.pose, mesh.pose, margin, radius, one.sizes[:1, :1], mesh.sizes[:1, :1])
+        origin = flat_vector(one.position, shape)
+        first = Side.of(one, shape, jnp.zeros_like(origin), vertices, tables)
+        second = Side.of(mesh, shape, flat_vector(mesh.position, shape) - origin)
+        flat = [flat_number(x, shape) for x in (radius, margin)]
+        return cls(first, second, *flat, origin, shape)
+
+
+class _Found(NamedTuple):
+    at: Nearest
+    shared: Shared
+
+
+def _search(lanes: _Lanes, several: bool) -> _Found:
+    """The vertices at which all pairs touch, without derivatives."""
+    lanes = lanes._replace(**{k: jax.lax.stop_gradient(getattr(lanes, k)) for k in ("radius", "margin")})
+    sides = [side._replace(**_constants(side)) for side in (lanes.one, lanes.two)]
+    reach = [jnp.sqrt(jnp.max(jnp.sum(s.vertices**2, axis=2), axis=1))[s.row] for s in sides]
+    apart = jnp.sqrt(jnp.sum(sides[1].position ** 2, axis=1)) - reach[0] - reach[1]
+    wanted = apart <= lanes.radius + lanes.margin
+
+    def of_lane(lane, wanted) -> _Found:
+        solids = [
+            Solid(side.rotation[lane], side.position[lane], side.vertices[jnp.asarray(side.row)[lane]])
+            for side in sides
+        ]
+        one, two = (
+            Sided(solid, side.tables, jnp.asarray(side.hull)[lane]) for solid, side in zip(solids, sides, strict=True)
+        )
+        at = nearest(*solids, lanes.margin[lane] + lanes.radius[lane], wanted)
+        if not several:
+            return _Found(at, _no_part())
+        shift, margin = 0.0, lanes.margin[lane]
+        if one.tables is None:
+            shift, margin = _lifted(lanes.radius[lane], margin, solids[0].rotation[:, 2], at.normal)
+        return _Found(at, shared_part(one, two, at, shift, margin))
+
+    return _in_groups(of_lane, wanted)
+
+
+def _constants(side: Side) -> dict[str, Any]:
+    return {k: jax.lax.stop_gradient(getattr(side, k)) for k in ("rotation", "position", "vertices")}
+
+
+def _no_part() -> Shared:
+    no = jnp.asarray(0)
+    return Shared(no, no, no, jnp.full(CORNERS, -1), jnp.zeros((CORNERS, 2), int), jnp.zeros((CORNERS, 2), int))
+
+
+def _lifted(radius, margin, axis, normal) -> tuple[Any, Any]:
+    """By how much MuJoCo moves the axis of a capsule, to its surface with half the margin, and the other half."""
+    across = normal - axis * jnp.sum(axis * normal, axis=-1, keepdims=True)
+    return across * (radius + 0.5 * margin)[..., None], 0.5 * margin
+
+
+def _in_groups(function: Callable[[Any, Any], _Found], wanted) -> _Found:
+    """The results of all lanes, of those that are wanted first and in groups, and zeros for the others."""
+    count = len(wanted)
+    size = min(max(AT_ONCE, count // PART), count)
+    order = jnp.argsort(~wanted, stable=True)
+    order = jnp.concatenate([order, jnp.full(size, count, order.dtype)])
+    group = jax.vmap(function)
+    shapes = jax.eval_shape(group, order[:size], wanted[:size])
+    begin = jax.tree.map(lambda x: jnp.zeros((count, *x.shape[1:]), x.dtype), shapes)
+    total = jnp.sum(wanted)
+
+    def step(carried):
+        start, found = carried
+        lanes = jax.lax.dynamic_slice_in_dim(order, start, size)
+        new = group(lanes, wanted[lanes] & (lanes < count))
+        return start + size, jax.tree.map(lambda x, y: x.at[lanes].set(y, mode="drop"), found, new)
+
+    return jax.lax.while_loop(lambda carried: carried[0] < total, step, (jnp.asarray(0), begin))[1]
+
+
+def _contacts(lanes: _Lanes, most: int) -> list[Witness]:
+    """Up to so many contacts of each pair."""
+    found = _search(lanes, most > 1)
+    single = _single(lanes, found.at)
+    if most > 1:
+        several = _several(lanes, found, single)
+        use = (found.shared.how != NONE)[:, None]
+        alone = jnp.arange(CORNERS) < 1
+        gap = jnp.where(use, several.gap, jnp.where(alone, single.gap, FAR))
+        normal, point = (
+            jnp.where(use[..., None], a, b) for a, b in ((several.normal, single.normal), (several.point, single.point))
+        )
+    else:
+        gap, normal, point = single
+    gap = jnp.where(found.at.touches[:, None], gap, FAR)
+    point = point + lanes.origin[:, None]
+    rows = [jax.tree.map(lambda x, k=k: as_rows(x[:, k], lanes.shape), (gap, normal, point)) for k in range(most)]
+    return [Witness(*each) for each in rows]
+
+
+class _Touch(NamedTuple):
+    gap: Any
+    """`[lanes, k]`"""
+    normal: Any
+    """`[lanes, k, 3]`"""
+    point: Any
+    """`[lanes, k, 3]`, from the first shape."""
+
+
+def _dot(a, b) -> Any:
+    return jnp.sum(a * b, axis=-1, keepdims=True)
+
+
+def _part(x, whole) -> Any:
+    """A quotient, zero where there is none."""
+    exists = whole != 0
+    return jnp.where(exists, x, 0) / jnp.where(exists, whole, 1)
+
+
+def _single(lanes: _Lanes, at: Nearest) -> _Touch:
+    """The contact between the nearest places of the simplex that the search ended with."""
+    places1, places2 = lanes.one.place(at.first), lanes.two.place(at.second)
+    a, b, c = (places1[:, k] - places2[:, k] for k in range(3))
+    is_point, is_edge = (at.distinct[:, None] == k for k in (1, 2))
+    ab, ac = b - a, c - a
+    across = jnp.cross(ab, ac)
+    # The shares of the second and third corner in the place that is nearest to the origin.
+    square = _dot(across, across)
+    second = jnp.where(is_edge, _part(-_dot(a, ab), _dot(ab, ab)), _part(-_dot(jnp.cross(a, ac), across), square))
+    third = jnp.where(is_edge, 0, _part(-_dot(jnp.cross(ab, a), across), square))
+    second, third = jnp.where(is_point, 0, second), jnp.where(is_point, 0, third)
+    shares = jnp.concatenate([1 - second - third, second, third], axis=1)[..., None]
+    witness1, witness2 = jnp.sum(places1 * shares, axis=1), jnp.sum(places2 * shares, axis=1)
+    between = witness2 - witness1
+    squared = _dot(between, between)
+    apart = squared > SHORTEST**2
+    length = jnp.sqrt(jnp.where(apart, squared, 1))
+    flat = ~is_point & ~is_edge & (square > 0)
+    by_face = across * jnp.where(_dot(across, at.normal) < 0, -1, 1) / jnp.sqrt(jnp.where(flat, square, 1))
+    by_place = jnp.where(apart, between / length, at.normal)
+    normal = jnp.where(flat, by_face, by_place)
+    gap = jnp.where(flat, -_dot(normal, a), jnp.where(apart, length, 0)) - lanes.radius[:, None]
+    point = 0.5 * (witness1 + witness2 + normal * lanes.radius[:, None])
+    return _Touch(gap, normal[:, None], point[:, None])
+
+
+def _several(lanes: _Lanes, found: _Found, single: _Touch) -> _Touch:
+    """The contacts of faces and edges that lie on each other."""
+    shared, dtype = found.shared, lanes.origin.dtype
+    on_second = (shared.how == FIRST_EDGE)[:, None]
+    is_faces = (shared.how == FACES)[:, None]
+    half = 0.0 * lanes.margin
+    shift = jnp.zeros_like(lanes.origin)
+    if lanes.one.tables is None:
+        shift, half = _lifted(lanes.radius, lanes.margin, lanes.one.rotation[:, :, 2], single.normal[:, 0])
+    other = lanes.two.normal(shared.other)
+    normal = lanes.two.normal(jnp.where(on_second[:, 0], shared.face, 0))
+    if lanes.one.tables is not None:
+        normal = jnp.where(on_second, normal, lanes.one.normal(jnp.where(on_second[:, 0], 0, shared.face)))
+    places = {}
+    for name, numbers, second in (("cut", shared.cut, ~on_second), ("sides", shared.sides, on_second)):
+        first = lanes.one.place(numbers) + jnp.where(second, 0, shift)[:, None, None]
+        places[name] = jnp.where(second[..., None, None], lanes.two.place(numbers), first)
+    start, end, corner, next_corner = (places[name][:, :, k] for name in ("cut", "sides") for k in (0, 1))
+    up, level = normal[:, None], jnp.where(is_faces, other, normal)[:, None]
+    inward = jnp.cross(next_corner - corner, up)
+    share = _part(_dot(inward, corner - start), _dot(inward, end - start))
+    # A place on the face that is cut, below a vertex of the other one.
+    on_cut = lanes.two.place(_first_corners(lanes.two, shared.other))[:, None]
+    below = corner + up * _part(_dot(level, on_cut - corner), _dot(level, up))
+    kinds = shared.kinds[..., None]
+    place = jnp.where(kinds == VERTEX, start, jnp.where(kinds == BELOW, below, start + share * (end - start)))
+    height = _dot(place - _base(lanes, shared, on_second)[:, None], up)
+    # Along the normal of the face that is cut, from the place on the other one.
+    gap = jnp.where(is_faces[:, None], -height * _dot(up, level), height + half[:, None, None])
+    foot = place - up * height
+    towards = jnp.where(is_faces, -other, jnp.where(on_second, -normal, normal))[:, None]
+    point = jnp.where(is_faces[:, None], foot - 0.5 * gap * level, foot + 0.5 * gap * up)
+    gap = jnp.where(shared.kinds >= 0, gap[..., 0], FAR).astype(dtype)
+    return _Touch(gap, jnp.broadcast_to(towards, point.shape), point)
+
+
+def _first_corners(side: Side, faces) -> Any:
+    """The numbers `[lanes]` of the first corners of faces."""
+    tables = side.tables
+    assert tables is not None
+    return jnp.asarray(tables.faces)[side.hull, faces, 0]
+
+
+def _base(lanes: _Lanes, shared: Shared, on_second) -> Any:
+    """A place on the face whose sides cut."""
+    second = lanes.two.place(_first_corners(lanes.two, jnp.where(on_second[:, 0], shared.face, 0)))
+    if lanes.one.tables is None:
+        return second
+    first = lanes.one.place(_first_corners(lanes.one, jnp.where(on_second[:, 0], 0, shared.face)))
+    return jnp.where(on_second, second, first)

@@ -1,0 +1,145 @@
+"""The structure of convex hulls: their faces, and tables of those of many hulls, padded to a common size."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdyn._errors import ModelError
+from jaxdyn.geometry.pairs._candidates import Placed
+
+CORNERS = 4
+"""A face has contacts at so many of its corners at most."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Hull:
+    """The faces of a convex hull."""
+
+    faces: tuple[tuple[int, ...], ...]
+    """The corners of each face, as numbers of vertices: clockwise as they are seen from outside."""
+    around: tuple[tuple[tuple[int, int], ...], ...]
+    """For each vertex the faces that have it, and beside each the other end of an edge. Several of equal ones follow
+    MuJoCo's order."""
+    normal_offsets: tuple[tuple[float, float, float], ...]
+    """What to add to the normals of the last three corners of each face: MuJoCo has its normals of positions that are
+    not yet rounded to single precision."""
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @functools.cached_property
+    def _hash(self) -> int:
+        # Programs are looked up by the hulls of their worlds, which have up to ten thousand faces.
+        return hash((self.faces, self.normal_offsets))
+
+    @classmethod
+    def of(cls, vertices: np.ndarray, faces: Sequence[Sequence[int]], normals: np.ndarray) -> Hull:
+        """Return a hull of vertices `[n, 3]`, the numbers of those around each face, counterclockwise as they are seen
+        from outside, and the normals `[k, 3]` of the faces."""
+        clockwise = tuple(tuple(int(v) for v in reversed(face)) for face in faces)
+        around: list[list[tuple[int, int]]] = [[] for _ in vertices]
+        for number, face in enumerate(clockwise):
+            for k, v in enumerate(face):
+                around[v].append((number, face[(k + 1) % len(face)]))
+        offsets = normals - np.array([_normal(vertices[list(face[-3:])]) for face in clockwise])
+        return cls(
+            clockwise, tuple(tuple(x) for x in around), tuple((float(x), float(y), float(z)) for x, y, z in offsets)
+        )
+
+
+def _normal(corners: np.ndarray) -> np.ndarray:
+    """The normal of three corners, clockwise as they are seen from outside."""
+    normal = np.cross(corners[1] - corners[2], corners[0] - corners[2])
+    return normal / max(float(np.linalg.norm(normal)), np.finfo(float).tiny)
+
+
+@dataclasses.dataclass(frozen=True)
+class Hulls:
+    """Convex hulls, and which ones the shapes of some pairs have."""
+
+    hulls: tuple[Hull, ...]
+    members: tuple[int, ...]
+    """The number of the hull of each shape."""
+
+    @functools.cached_property
+    def tables(self) -> HullTables:
+        """The tables of all hulls."""
+        return tables_of(self.hulls)
+
+
+class HullTables(NamedTuple):
+    """Tables of hulls, padded to a common size."""
+
+    faces: np.ndarray
+    """`[hulls, faces, corners]`: the corners of each face, filled with its last one."""
+    counts: np.ndarray
+    """`[hulls, faces]`: how many corners each has."""
+    around: np.ndarray
+    """`[hulls, vertices, degree]`: the faces around each vertex, -1 for none."""
+    ends: np.ndarray
+    """`[hulls, vertices, degree]`: the other ends of its edges."""
+    offsets: np.ndarray
+    """`[hulls, faces, 3]`: see `Hull.normal_offsets`."""
+
+
+def tables_of(hulls: Sequence[Hull]) -> HullTables:
+    """Return tables of hulls, padded to a common size."""
+    most_faces = max(len(hull.faces) for hull in hulls)
+    most_corners = max(len(face) for hull in hulls for face in hull.faces)
+    most_vertices = max(len(hull.around) for hull in hulls)
+    degree = max(len(x) for hull in hulls for x in hull.around)
+    faces = np.zeros((len(hulls), most_faces, most_corners), np.int32)
+    counts = np.zeros((len(hulls), most_faces), np.int32)
+    around = np.full((len(hulls), most_vertices, degree), -1, np.int32)
+    ends = np.zeros((len(hulls), most_vertices, degree), np.int32)
+    offsets = np.zeros((len(hulls), most_faces, 3))
+    for i, hull in enumerate(hulls):
+        for k, face in enumerate(hull.faces):
+            faces[i, k] = face + (face[-1],) * (most_corners - len(face))
+            counts[i, k] = len(face)
+        for k, pairs in enumerate(hull.around):
+            around[i, k, : len(pairs)] = [face for face, _ in pairs]
+            ends[i, k, : len(pairs)] = [end for _, end in pairs]
+        offsets[i, : len(hull.faces)] = hull.normal_offsets
+    return HullTables(faces, counts, around, ends, offsets)
+
+
+def hulls_of(shape: Placed) -> Hulls:
+    """Return the hulls of meshes. **Raises** `ModelError` for shapes without."""
+    if not isinstance(shape.structure, Hulls):
+        raise ModelError("meshes need Hulls as their structure, and the positions of the hulls' vertices as sizes")
+    return shape.structure
+
+
+@functools.cache
+def box_hull() -> Hull:
+    """Return the hull of a box, whose corners are numbered with the side along x as the lowest bit, then y, then z.
+
+    The order of the corners of faces and of the edges of corners is MuJoCo's, by which it chooses of equal ones.
+    """
+    right, left = (7, 3, 1, 5), (2, 6, 4, 0)
+    top, bottom = (2, 3, 7, 6), (4, 5, 1, 0)
+    front, back = (6, 7, 5, 4), (3, 2, 0, 1)
+    faces = (right, left, top, bottom, front, back)
+    around = tuple(tuple((2 * axis + (not v >> axis & 1), v ^ (1 << axis)) for axis in range(3)) for v in range(8))
+    return Hull(faces, around, ((0.0, 0.0, 0.0),) * 6)
+
+
+def last_corners(tables: HullTables, row, faces) -> Any:
+    """The last three corners `[*n, 3]` of faces, whose normals are theirs."""
+    last = jnp.asarray(tables.counts)[row, faces][..., None] + np.arange(-3, 0)
+    return jnp.asarray(tables.faces)[row[..., None] if jnp.ndim(row) else row, faces[..., None], last]
+
+
+def normals_of(corners, offsets) -> Any:
+    """The normals `[*n, 3]` of faces by their last corners `[*n, 3, 3]`, and what to add to these."""
+    across = jnp.cross(corners[..., 1, :] - corners[..., 2, :], corners[..., 0, :] - corners[..., 2, :])
+    square = jnp.sum(across * across, axis=-1, keepdims=True)
+    exists = square > 0
+    return jnp.where(exists, across, 0) / jnp.sqrt(jnp.where(exists, square, 1)) + offsets.astype(across.dtype)

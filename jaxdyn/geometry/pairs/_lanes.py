@@ -1,0 +1,95 @@
+"""Meshes of all pairs at all elements of a batch, one after the other: arrays `[lanes, ...]`, in which what differs
+between lanes is found by numbers of vertices and faces."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdyn.geometry.pairs._candidates import Placed
+from jaxdyn.geometry.pairs._hulls import HullTables, hulls_of, last_corners, normals_of
+from jaxdyn.spatial import Vec3
+
+
+def common_shape(*arrays: Any) -> tuple[int, ...]:
+    """Return the number of pairs and the batch axes of numbers and components `[n, 1, *batch]`."""
+    n, _, *batch = jnp.broadcast_shapes(*(jnp.shape(x) for x in jax.tree.leaves(arrays) if jnp.ndim(x)))
+    return n, *batch
+
+
+def flat_number(x: Any, shape: tuple[int, ...]) -> Any:
+    """Return numbers `[n, 1, *batch]` as `[lanes]`."""
+    return jnp.broadcast_to(x, (shape[0], 1, *shape[1:])).reshape(-1)
+
+
+def flat_vector(v: Vec3, shape: tuple[int, ...]) -> Any:
+    """Return vectors `[n, 1, *batch]` as `[lanes, 3]`."""
+    return jnp.stack([flat_number(x, shape) for x in (v.x, v.y, v.z)], axis=-1)
+
+
+def as_rows(x: Any, shape: tuple[int, ...]) -> Any:
+    """Return numbers `[lanes]` as `[n, 1, *batch]`, and vectors `[lanes, 3]` by their components."""
+    if x.ndim > 1:
+        return Vec3(*(as_rows(x[:, k], shape) for k in range(3)))
+    return x.reshape(shape[0], 1, *shape[1:])
+
+
+class Side(NamedTuple):
+    """The shapes on one side of all pairs."""
+
+    rotation: Any
+    """`[lanes, 3, 3]`: of each pair at each element of the batch."""
+    position: Any
+    """`[lanes, 3]`, from the first shape."""
+    vertices: Any
+    """`[rows, n, 3]`"""
+    row: Any
+    """`[lanes]`: the row of the vertices."""
+    hull: Any
+    """`[lanes]`: the row of the tables."""
+    tables: HullTables | None
+    """None for shapes without faces."""
+
+    @classmethod
+    def of(cls, shape: Placed, lanes: tuple[int, ...], position: Any, vertices: Any = None, tables: Any = None) -> Side:
+        """Return shapes with vertices `[n, k, 3, *batch]`, all of one hull, or meshes, at positions `[lanes, 3]`."""
+        n, *batch = lanes
+        size = math.prod(batch)
+        rows, hull = np.arange(n), np.zeros(n, int)
+        if vertices is None:
+            hulls = hulls_of(shape)
+            rows = hull = np.array(hulls.members)
+            vertices, tables = shape.sizes.reshape(shape.sizes.shape[0], -1, 3, *shape.sizes.shape[2:]), hulls.tables
+        R = shape.pose.rotation
+        rotation = jnp.stack([flat_vector(v, lanes) for v in (R.x, R.y, R.z)], axis=-1)
+        table, row = _rows(vertices, rows, batch)
+        return cls(rotation, position, table, row, np.repeat(hull, size), tables)
+
+    def place(self, numbers) -> Any:
+        """The places `[lanes, *k, 3]` of vertices `[lanes, *k]`."""
+        shape = numbers.shape
+        numbers = numbers.reshape(len(numbers), -1)
+        found = jnp.einsum("lij,lkj->lki", self.rotation, self.vertices[self.row[:, None], numbers])
+        return (found + self.position[:, None]).reshape(*shape, 3)
+
+    def normal(self, faces) -> Any:
+        """The normals `[lanes, 3]` of faces `[lanes]`."""
+        tables = self.tables
+        assert tables is not None
+        corners = self.vertices[self.row[:, None], last_corners(tables, self.hull, faces)]
+        local = normals_of(corners, jnp.asarray(tables.offsets)[self.hull, faces])
+        return jnp.einsum("lij,lj->li", self.rotation, local)
+
+
+def _rows(vertices, rows: np.ndarray, batch: list[int]) -> tuple[Any, np.ndarray]:
+    """Vertices `[m, k, 3, *batch]` as `[rows, k, 3]`, and the row of each lane, of which the batch comes last."""
+    size = math.prod(batch)
+    if vertices.size == vertices.shape[0] * vertices.shape[1] * 3:
+        return vertices.reshape(*vertices.shape[:3]), np.repeat(rows, size)
+    vertices = jnp.broadcast_to(vertices, (*vertices.shape[:3], *batch)).reshape(*vertices.shape[:3], size)
+    row = rows[:, None] * size + np.arange(size)
+    return jnp.moveaxis(vertices, 3, 1).reshape(-1, *vertices.shape[1:3]), row.reshape(-1)
