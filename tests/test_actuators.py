@@ -17,6 +17,7 @@ from jaxdyn import (
     ModelBuilder,
     ModelError,
     MujocoLaw,
+    ShapeError,
     State,
     UnknownNameError,
     World,
