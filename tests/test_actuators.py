@@ -17,6 +17,7 @@ from jaxdyn import (
     ModelBuilder,
     ModelError,
     MujocoLaw,
+    ShapeError,
     State,
     UnknownNameError,
     World,
@@ -32,6 +33,7 @@ from jaxdyn.simulate import (
     SoftLimits,
     StribeckFriction,
 )
+from jaxdyn.trajopt import WorldDynamics
 
 MASS, DT = 2.0, 0.01
 
@@ -317,6 +319,18 @@ def test_stages_of_a_step_hold_what_blocks_remember():
     np.testing.assert_allclose(end.activation, first.activation, rtol=1e-9)
     with pytest.raises(ModelError, match="use step"):
         world.rate(0.0, state, [0.7])
+
+
+def test_optimal_control_has_the_derivatives_through_blocks():
+    world = driven(integrator="implicit_velocity")
+    dynamics = WorldDynamics(world)
+    x, u, h = dynamics.join(world.state([0.1], [0.5], [0.2, 0.4, 0.3, 5.0])), np.array([0.7]), 1e-6
+    step = jax.jit(lambda x, u: dynamics.step(x, u, 0))
+    by_x, by_u = jax.jit(lambda x, u: dynamics.linearize(x, u, 0, dynamics.step(x, u, 0)))(x, u)
+    for k, unit in enumerate(np.eye(len(x))):
+        expected = (step(x + h * unit, u) - step(x - h * unit, u)) / (2 * h)
+        np.testing.assert_allclose(by_x[:, k], expected, rtol=1e-6, atol=1e-8)
+    np.testing.assert_allclose(by_u[:, 0], (step(x, u + h) - step(x, u - h)) / (2 * h), rtol=1e-6, atol=1e-8)
 
 
 def test_single_precision_follows_the_world():

@@ -10,7 +10,7 @@ import pytest
 
 import jaxdyn
 from jaxdyn import Actuator, BodyInertia, ModelError, ShapeError, UnknownNameError, World
-from jaxdyn.simulate import DCMotorLimits
+from jaxdyn.simulate import DCMotorLimits, FirstOrderLag
 from jaxdyn.sysid import (
     Additive,
     FixedMass,
@@ -182,6 +182,10 @@ def test_gains_of_drives_are_free_too():
     np.testing.assert_allclose(p.free(new), x, atol=1e-12)
     with pytest.raises(ModelError, match=r"springref belongs to no actuator; .*dynprm.* stall_torque"):
         Parametrization(world, Positive("springref", actuators=first))
+    lags = {"control_path": [FirstOrderLag(0.1)], "force_path": [FirstOrderLag(0.2)]}
+    late = World(model, actuators=[Actuator(model.joint_names[0], name="late", **lags)])
+    p = Parametrization(late, Positive("time_constant"))
+    assert p.names == ("log time_constant[0] of late", "log time_constant[1] of late")
 
 
 def mirrored_pair():

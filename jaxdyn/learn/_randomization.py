@@ -68,7 +68,7 @@ def _range(name: str, given: Any) -> tuple[float, float]:
 def _groups(world: World, name: str) -> _Groups:
     """Return the entries with a name, those with one factor together. **Raises** `UnknownNameError`."""
     kind, _, attribute = name.partition(".")
-    kinds = {kind: world_arrays.attributes(kind) for kind in ("joint", "actuator", "tendon")}
+    kinds = {kind: world_arrays.attributes(world, kind) for kind in ("joint", "actuator", "tendon")}
     kinds |= {"geom": (*world_arrays.LAW, "size"), "body": ("mass",)}
     paths = world_arrays.paths(world)
     if name in paths:

@@ -231,11 +231,16 @@ def _of_blocks(name: str) -> Callable[[World, Arrays], _Entries]:
     """Return the table of an array of blocks of actuators: its numbers but for zeros and bounds that stand for none."""
 
     def table(world: World, arrays: Arrays) -> _Entries:
+        found: dict[int, list[tuple[int, int]]] = {}
         for path, numbers in _fields_of_blocks(world)[name]:
-            values, suffix = arrays.values(path), " (control)" if "control_path" in path else ""
+            values = arrays.values(path)
             for row, number in enumerate(numbers):
                 if values[row] != 0 and np.abs(values[row]) < _UNBOUNDED:
-                    yield world.actuator_names[number], suffix, arrays.entry(path, row)
+                    found.setdefault(number, []).append(arrays.entry(path, row))
+        for number, entries in sorted(found.items()):
+            for k, entry in enumerate(entries):
+                # Several blocks of an actuator may have the name: those on the way of the control come first.
+                yield world.actuator_names[number], f"[{k}]" if len(entries) > 1 else "", entry
 
     return table
 
