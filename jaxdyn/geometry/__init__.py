@@ -17,6 +17,7 @@ from jaxdyn.geometry.pairs import (
     has_several_contacts,
     is_built,
     may_be_deep,
+    may_touch,
     pair_witness_count,
     pair_witnesses,
     shallow_depth,

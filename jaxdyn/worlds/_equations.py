@@ -56,9 +56,9 @@ class Acting(NamedTuple):
     """On the degrees of freedom, without constraints, rows `[nv]`."""
 
 
-def acting(robot: Robot, world: PartRows, q, v, control, activation, applied) -> Acting:
-    """Return what acts at a state, without constraints."""
-    at = instant(robot, q, robot.broadcast(v))
+def acting(robot: Robot, world: PartRows, q, v, control, activation, applied, contacts=None) -> Acting:
+    """Return what acts at a state, without constraints; `contacts` are those that a world has searched for."""
+    at = instant(robot, q, robot.broadcast(v))._replace(found=None if contacts is None else robot.broadcast(contacts))
     tendons = tendon_rows(robot, world.tendons, at) if world.tendons.names else None
     passive = passive_forces(robot, world.passive, at, tendons)
     dt = world.timestep
@@ -80,9 +80,9 @@ class Balance(NamedTuple):
         return pushes_at(robot, self.terms, sum_down(robot.tree, self.now.equations.S * a), a)
 
 
-def balance(robot: Robot, world: PartRows, q, v, control, activation, applied) -> Balance:
+def balance(robot: Robot, world: PartRows, q, v, control, activation, applied, contacts=None) -> Balance:
     """Return what acts at a state."""
-    now = acting(robot, world, q, v, control, activation, applied)
+    now = acting(robot, world, q, v, control, activation, applied, contacts)
     return Balance(now, constraint_terms(robot, world.constraints, now.at, now.tendons, world.timestep))
 
 
