@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from typing import Self
 
 import jax
 import jax.numpy as jnp
@@ -43,6 +44,23 @@ class Written(Plain):
     native programs."""
 
     matrix_program: native.MatrixProgram | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Collected(Plain):
+    """The candidates that functions find, of many alike things: see `native.Collection`. It has no derivatives."""
+
+    collection: native.Collection | None = None
+
+    @classmethod
+    def of(cls, collection: native.Collection, operands: int) -> Self:
+        """Return the function of a collection with so many operands."""
+        return cls(collection.function, (1,) * operands, collection.result_shapes(), collection=collection)
+
+    def __call__(self, *operands):
+        batch = jnp.broadcast_shapes(*(x.shape[:-1] for x in operands))
+        rows = [jnp.moveaxis(jnp.broadcast_to(x, (*batch, x.shape[-1])), -1, 0) for x in operands]
+        return [jnp.moveaxis(x, 0, -1) for x in self.function(*rows)]
 
 
 @dataclasses.dataclass(frozen=True)

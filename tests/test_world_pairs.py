@@ -1,15 +1,23 @@
 """Which geoms can touch, and the parameters of their contacts, compared with the contacts that MuJoCo reports."""
 
+import dataclasses
+import functools
 from pathlib import Path
 
+import equinox as eqx
+import jax
+import jax.numpy as jnp
 import mujoco
 import numpy as np
 import pytest
 from world_contacts import difference, evaluate
+from world_oracle import SMALL, random_states, state_of
+from world_oracle import compiled as small_model
 
-from jaxdyn import RobotFileWarning, load_world
+from jaxdyn import RobotFileWarning, State, load_world, native
 from jaxdyn.geometry import is_built
 from jaxdyn.io.mjcf import GeomType, geom_pairs
+from jaxdyn.worlds import accelerations_step_and_sensors
 from jaxdyn.worlds._refusals import what_is_missing
 
 
@@ -177,3 +185,80 @@ def test_contacts_in_scenes_are_those_of_mujoco(name):
             for j, pair in enumerate(members):
                 assert difference(got[k, j, 0], at_state[pair.geom1, pair.geom2]) < 1e-10
     assert sum(len(x) for at_state in wanted for x in at_state.values()) > 0
+
+
+def with_contacts_searched_for(world):
+    """The world with rows for contacts that are found, as those with many pairs have, instead of all candidates."""
+    contacts = dataclasses.replace(world.parts.constraints.contacts, listed=True)
+    return eqx.tree_at(lambda w: w.parts.constraints.contacts, world, contacts)
+
+
+@functools.cache
+def both_forms():
+    """A world with contacts of several numbers of directions and sensors of them, with rows for all candidates and with
+    rows for those that are found, and states in which some touch."""
+    text = SMALL.replace('<site name="eye"/>', '<site name="eye" size=".3"/>')
+    sensors = '<sensor><touch site="eye"/><force site="eye"/><accelerometer site="eye"/></sensor></mujoco>'
+    m = small_model(text.replace("</mujoco>", sensors), "elliptic")
+    qpos, qvel, act, control, *_ = random_states(m, 6)
+    one = load_world(m)
+    return one, with_contacts_searched_for(one), state_of(one, qpos, qvel, act), jnp.asarray(control)
+
+
+def test_contacts_that_are_searched_for_have_the_rows_of_all_candidates():
+    one, two, state, control = both_forms()
+    for a, b in zip(*(accelerations_step_and_sensors(w, state, control) for w in (one, two)), strict=True):
+        for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+            np.testing.assert_allclose(y, x, rtol=1e-7, atol=1e-8 * (1 + np.abs(x).max()))
+    assert one.contact_names == two.contact_names
+    a, b = (w.contact_forces(state, control) for w in (one, two))
+    there = np.isfinite(np.asarray(a.gap))
+    assert there.any()
+    assert (np.isfinite(np.asarray(b.gap)) == there).all()
+    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+        np.testing.assert_allclose(np.asarray(y)[there], np.asarray(x)[there], atol=1e-7 * (1 + np.abs(x[there]).max()))
+    assert not np.asarray(two.report(state, control).crowded).any()
+
+
+def test_contacts_that_are_searched_for_have_the_same_derivatives():
+    one, two, state, control = both_forms()
+    state, control = jax.tree.map(lambda x: x[1:3], (state, control))
+
+    def gradient(world):
+        def weighted(q, v, friction, sizes):
+            contacts = world.parts.constraints.contacts
+            pairs = [eqx.tree_at(lambda p: p.friction, p, p.friction * friction) for p in contacts.pairs]
+            other = eqx.tree_at(
+                lambda w: (w.parts.constraints.contacts.pairs, w.parts.constraints.contacts.sizes),
+                world,
+                (tuple(pairs), contacts.sizes * sizes),
+            )
+            a = other.accelerations(State(q, v, state.activation, state.time), control)
+            return (a * jnp.cos(jnp.arange(a.size)).reshape(a.shape)).sum()
+
+        return jax.jit(jax.grad(weighted, (0, 1, 2, 3)))(state.q, state.v, 1.0, 1.0)
+
+    for x, y in zip(gradient(one), gradient(two), strict=True):
+        np.testing.assert_allclose(y, x, rtol=1e-6, atol=1e-6 * (1 + np.abs(x).max()))
+
+
+def test_contacts_beyond_the_room_of_a_list_are_named(monkeypatch):
+    text = "".join(
+        f'<body pos="{k} 0 .04"><freejoint/><geom type="sphere" size=".05" condim="1"/></body>' for k in range(4)
+    )
+    m = mujoco.MjModel.from_xml_string(
+        f'<mujoco><worldbody><geom type="plane" size="9 9 .1"/>{text}</worldbody></mujoco>'
+    )
+    world = with_contacts_searched_for(load_world(m))
+    raised = world.start.at[2].set(1.0)
+    state = world.state(jnp.stack([world.start, raised]))
+    assert world.report(state).crowded.tolist() == [0, 0]
+    monkeypatch.setattr("jaxdyn.worlds._contact_search.ROOM", (3, 3))
+    jax.clear_caches()
+    report = world.report(state)
+    assert report.crowded.tolist() == [1, 0]
+    assert report.converged.tolist() == [False, True]
+    assert np.isnan(world.accelerations(state)).any(axis=1).tolist() == [True, False]
+    with native.disabled():
+        np.testing.assert_array_equal(world.report(state).crowded, report.crowded)
+    jax.clear_caches()

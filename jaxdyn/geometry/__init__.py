@@ -19,6 +19,7 @@ from jaxdyn.geometry.pairs import (
     is_built,
     is_searched,
     may_be_deep,
+    may_touch,
     moves_smoothly,
     pair_witness_count,
     pair_witnesses,

@@ -58,7 +58,7 @@ def kernel(
 ) -> Kernel | None:
     """Return the kernel of a function of arrays, or None where there is none, as for a repetition and for a function
     that is written as loops over matrices. The arguments are those of `target`."""
-    without = any(getattr(function, name, None) is not None for name in ("repetition", "matrix_program"))
+    without = any(getattr(function, name, None) is not None for name in ("repetition", "matrix_program", "collection"))
     if not wanted() or np.dtype(dtype) != np.float32 or without:
         return None
     return _kernel(function, shapes, uniform)

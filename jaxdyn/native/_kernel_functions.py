@@ -74,9 +74,15 @@ def paired_angles(program: Program) -> set[int]:
 
 
 def part_functions(
-    program: Program, steps: Sequence[KernelPart | Rounds], places: MemoryPlaces, kind: Kind, declared: set[str]
+    program: Program,
+    steps: Sequence[KernelPart | Rounds],
+    places: MemoryPlaces,
+    kind: Kind,
+    declared: set[str],
+    prefix: str = "",
 ) -> tuple[list[str], dict[KernelPart, str]]:
-    """Return the text of the functions of all parts, and for each part the call of its function."""
+    """Return the text of the functions of all parts, and for each part the call of its function; names of several
+    programs of a module differ in the `prefix` of their numbers."""
     parts = list(each_part(steps))
     alike: dict[KernelPart, list[KernelPart]] = {part: [] for part in parts if part.like is None}
     for part in parts:
@@ -84,7 +90,8 @@ def part_functions(
     text = _PartText(program, places, kind, declared)
     texts, calls = [], {}
     arguments = ", ".join(f"ptr {name}" for name in ARGUMENTS)
-    for number, (first, members) in enumerate(alike.items()):
+    for place, (first, members) in enumerate(alike.items()):
+        number = f"{prefix}{place}"
         function, tables = text.of(number, members, first=first is parts[0], last=first is parts[-1])
         texts += [function, *tables]
         for k, member in enumerate(members):
@@ -111,7 +118,7 @@ class _PartTable:
         code = ("<i", "<f") if self.kind.bits == 32 else ("<q", "<d")
         return struct.unpack(code[0], struct.pack(code[1], self.kind.rounded(x)))[0]
 
-    def texts(self, number: int) -> list[str]:
+    def texts(self, number: str) -> list[str]:
         """Return the tables of all parts."""
         entry = f"i{self.kind.bits}"
         out = []
@@ -210,7 +217,7 @@ class _PartText:
             if type(x) is Node:
                 self.stores.setdefault(x.number, []).append((row, summed))
 
-    def of(self, number: int, members: Sequence[KernelPart], *, first: bool, last: bool) -> tuple[str, list[str]]:
+    def of(self, number: str, members: Sequence[KernelPart], *, first: bool, last: bool) -> tuple[str, list[str]]:
         """Return the text of the function of alike parts, or of one part, and their tables."""
         function = _Function(members, self.places, self.kind, self.declared, packed=self.program.one)
         crossing = self.places.crossing

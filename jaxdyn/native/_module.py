@@ -65,8 +65,8 @@ def module_of(program: Program, bits: int, lanes: int, interface: Interface) -> 
     functions, calls = part_functions(program, steps, MemoryPlaces(rows, shared, crossing, waiting), kind, declared)
     texts += functions
     waiting += 1
-    texts.append(_angles(_angle_rows(program, rows), kind, declared))
-    texts += _transposes(program, kind, declared)
+    texts.append(_angles(angle_rows(program, rows), kind, declared))
+    texts += transposes(program, kind, declared)
     piece = piece_length(program.length * sum(not n.uniform for n in program.nodes), lanes)
     texts.append(_blocks(program, rows, steps, calls, crossing, waiting, kind, piece))
     row = piece_row(rows.sum_count, lanes) if program.summed else 0
@@ -87,7 +87,7 @@ def function_attributes(kind: Kind) -> str:
     return f"attributes #0 = {{ nounwind {width} }}"
 
 
-def _angle_rows(program: Program, rows: KernelRows) -> list[int]:
+def angle_rows(program: Program, rows: KernelRows) -> list[int]:
     """Return the rows of the inputs that are, times 1 or 1/2, arguments of sine and cosine."""
     roots = (angle_of_input(n.args[0])[1] for n in program.nodes if n.op in ("sin", "cos") and not n.uniform)
     return sorted({rows.inputs[r.args[0]] + r.args[1] for r in roots if r is not None and not r.uniform})
@@ -117,7 +117,9 @@ def _angles(angle_rows: Sequence[int], kind: Kind, declared: set[str]) -> str:
     return "\n".join([header, *body.lines, "  ret ptr %in", "}"])
 
 
-def _calls(body: Body, steps: Iterable[KernelPart | Rounds], calls: dict[KernelPart, str], crossing: dict) -> None:
+def calls_of_steps(
+    body: Body, steps: Iterable[KernelPart | Rounds], calls: dict[KernelPart, str], crossing: dict
+) -> None:
     """Append the calls of parts, and the loops around them, which go on as long as any lane does."""
     for step in steps:
         if isinstance(step, KernelPart):
@@ -126,17 +128,17 @@ def _calls(body: Body, steps: Iterable[KernelPart | Rounds], calls: dict[KernelP
         kind, (top, more, after) = body.kind, [body.block() for _ in range(3)]
         body.line(f"br label %{top}")
         body.lines.append(f"{top}:")
-        _calls(body, step.condition, calls, crossing)
+        calls_of_steps(body, step.condition, calls, crossing)
         row = element(body, kind, "%waiting", crossing[step.loop])
         again = body.compare("une", body.value(f"load {kind.float}, ptr {row}, align {kind.bytes}"), kind.constant(0.0))
         body.line(f"br i1 {any_lane(body, again)}, label %{more}, label %{after}")
         body.lines.append(f"{more}:")
-        _calls(body, step.body, calls, crossing)
+        calls_of_steps(body, step.body, calls, crossing)
         body.line(f"br label %{top}")
         body.lines.append(f"{after}:")
 
 
-class _Transfers:
+class Transfers:
     """The moves of a block between users' arrays and rows."""
 
     def __init__(self, body: Body, program: Program, rows: KernelRows):
@@ -191,7 +193,7 @@ def _blocks(
     each of them over the calls of a repetition."""
     body = Body(kind, set())
     width = 1 if program.one else kind.lanes
-    transfers = _Transfers(body, program, rows)
+    transfers = Transfers(body, program, rows)
     counts = {"in": rows.input_count, "small": rows.input_count, "out": rows.output_count}
     for name, count in (counts | {"sums": rows.sum_count, "waiting": waiting}).items():
         body.line(f"%{name} = alloca {kind.float}, i64 {max(count, 1)}, align {kind.bytes}")
@@ -207,7 +209,7 @@ def _blocks(
 
     def run() -> None:
         body.line("%angles = call ptr @angles(ptr %in, ptr %small)")
-        _calls(body, steps, calls, crossing)
+        calls_of_steps(body, steps, calls, crossing)
 
     def save(number: str) -> None:
         for k, row in enumerate(rows.outputs):
@@ -229,7 +231,7 @@ def _blocks(
     return "\n".join([header, "entry:", *body.lines, "done:", "  ret void", "}"])
 
 
-def _add_up(transfers: _Transfers, piece: int) -> None:
+def _add_up(transfers: Transfers, piece: int) -> None:
     """Append the writing of sums over the batch, at the end of each piece."""
     body, program, rows = transfers.body, transfers.program, transfers.rows
     inside = body.value(f"icmp ne i64 {body.value(f'urem i64 %next, {piece}')}, 0")
@@ -254,7 +256,7 @@ def _sums_entry(program: Program) -> int:
 def _totals(program: Program, rows: KernelRows, kind: Kind, piece: int) -> str:
     """The end of a handler of a program with sums over the batch, when the rows of all pieces are there."""
     body = Body(Kind(kind.bits, 1), set())
-    transfers = _Transfers(body, program, rows)
+    transfers = Transfers(body, program, rows)
     pieces = body.value(f"udiv i64 {body.value(f'add i64 %batch, {piece - 1}')}, {piece}")
     start = transfers.entry(_sums_entry(program), "ptr")
     for k, (output, row) in enumerate(zip(program.outputs, rows.outputs, strict=True)):
@@ -265,9 +267,7 @@ def _totals(program: Program, rows: KernelRows, kind: Kind, piece: int) -> str:
     return "\n".join(body.lines)
 
 
-def _repeat(
-    transfers: _Transfers, repetition: Repetition, run: Callable[[], None], save: Callable[[str], None]
-) -> None:
+def _repeat(transfers: Transfers, repetition: Repetition, run: Callable[[], None], save: Callable[[str], None]) -> None:
     """Append the loop over the calls of a repetition. Its results become operands, and some of them are kept."""
     body, program, rows = transfers.body, transfers.program, transfers.rows
     kind, align = body.kind, f"align {body.kind.bytes}"
@@ -296,7 +296,7 @@ def _repeat(
     body.line("br i1 %more, label %steps, label %last")
 
 
-def _transposes(program: Program, kind: Kind, declared: set[str]) -> list[str]:
+def transposes(program: Program, kind: Kind, declared: set[str]) -> list[str]:
     """The functions between users' arrays, batch first, and rows: one for each number of columns."""
     widths = {math.prod(s) for s, same in zip(program.inputs, program.uniform, strict=True) if not same} - {0}
     out = [transpose_text(kind, n, declared, gather=True) for n in sorted(widths)]

@@ -12,7 +12,7 @@ import os
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import numpy as np
@@ -20,6 +20,9 @@ import numpy as np
 from jaxdyn.native._arrays import UnsupportedError
 from jaxdyn.native._interface import interface
 from jaxdyn.native._specialize import specialize
+
+if TYPE_CHECKING:
+    from jaxdyn.native._module import Module
 
 
 class Target(NamedTuple):
@@ -168,6 +171,7 @@ def cached_target(function: Callable, shapes, uniform, bits: int, short: bool, o
     """Return the program of `target`, made once in a process for each precision and length of vectors, and for `one`
     element of the batch. Functions of users are new ones each time that a program with them is traced, so the oldest
     are forgotten."""
+    from jaxdyn.native._collection import collection_module
     from jaxdyn.native._compiler import host
     from jaxdyn.native._matrix_module import matrix_module
     from jaxdyn.native._module import module_of
@@ -179,6 +183,10 @@ def cached_target(function: Callable, shapes, uniform, bits: int, short: bool, o
     else:
         try:
             with without_garbage_collection():
+                if (collection := getattr(function, "collection", None)) is not None:
+                    lanes = here.vector_bits // bits
+                    module = collection_module(collection, shapes, bits, lanes, interface())
+                    return _registered_target(module, uniform, summed)
                 program = specialize(function, inputs, uniform, bits)
                 lanes = (SHORT if short else here.vector_bits) // bits
                 if one and not program.summed:
@@ -191,6 +199,11 @@ def cached_target(function: Callable, shapes, uniform, bits: int, short: bool, o
             if getattr(function, "of_user", False) and error.operation is not None:
                 _name_slow(error.operation)
             return None
+    return _registered_target(module, uniform, summed)
+
+
+def _registered_target(module: Module, uniform: tuple[bool, ...], summed: tuple[bool, ...]) -> Target:
+    """Return a module as a target, registered with XLA. The `lock` is held."""
     name = registered_name(module.text, ["handler", "prepare_handler"] if module.common else ["handler"])
     return Target(name, uniform, module.common, summed, module.piece, module.piece_row)
 

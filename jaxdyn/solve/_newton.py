@@ -52,7 +52,8 @@ def newton_line(robot: Robot, problem: Problem, x) -> Line:
     for law, r, shift, push, G in zip(laws, residuals, shifts, pushes, curvatures, strict=True):
         change, end = times(G, shift), law.force(r + shift)
         rounding = 16 * jnp.finfo(r.dtype).eps * (jnp.abs(push) + jnp.abs(end) + jnp.abs(change))
-        curved = (jnp.abs(end - push + change) > rounding).any(axis=0, keepdims=True)
+        # What is not a number is not exact.
+        curved = (~(jnp.abs(end - push + change) <= rounding)).any(axis=0, keepdims=True)
         linear = jnp.where(curved, jnp.zeros((), linear.dtype), linear)
     square, together = form.inner(step, step), form.moved(robot, problem.free + x)
     size = jnp.maximum(form.inner(free, free), form.inner(together, together))

@@ -55,6 +55,9 @@ class SolverReport(eqx.Module):
     """In a world of an MJCF file, the number of contacts that overlap so deeply that their places and directions may
     not be those of MuJoCo, of pairs of types for which it has only its general routine: by more than the smallest half
     size of their ellipsoids, cylinders and boxes, or half of it for cylinders with ellipsoids, cylinders and boxes."""
+    crowded: Float[Array, "*batch"] | None = None
+    """In a world of many pairs of geoms, the number of contacts for which its lists had no room. Where it is not zero,
+    accelerations are not numbers, because those without these contacts would be wrong."""
 
     @property
     def converged(self) -> Any:

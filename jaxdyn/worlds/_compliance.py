@@ -21,7 +21,7 @@ from jaxdyn.io.robot_files import enumerate_items
 from jaxdyn.laws import ConstantForce, HuntCrossley, LawRows, normal_force
 from jaxdyn.solve import Term
 from jaxdyn.spatial import Vec3
-from jaxdyn.worlds._contact_rows import Contacts, Pairs, TouchingBodies, by_directions, motions_of
+from jaxdyn.worlds._contact_rows import Contacts, FoundBodies, Pairs, TouchingBodies, by_directions
 from jaxdyn.worlds._parts import Instant, Part, PartRows
 
 _DIRECTIONS = 3
@@ -57,7 +57,8 @@ class Compliance(Part):
 def compliant_contacts(contacts: Contacts) -> Contacts:
     """Return the contacts of a file in the directions that this law has, at places that move smoothly where such are
     built."""
-    return dataclasses.replace(contacts, pairs=tuple(map(_compliant, contacts.pairs)))
+    # Places that move smoothly are known at any distance, so that a search would find all of them.
+    return dataclasses.replace(contacts, pairs=tuple(map(_compliant, contacts.pairs)), listed=False)
 
 
 def _compliant(pairs: Pairs) -> Pairs:
@@ -84,9 +85,9 @@ def compliant_terms(
     return [term._replace(law=ConstantForce(_DIRECTIONS, term.law.force(term.offset)), gain=None) for term in terms]
 
 
-def _term(robot: Robot, compliance: PartRows, own: TouchingBodies, at: Instant, dt) -> Term:
+def _term(robot: Robot, compliance: PartRows, own: TouchingBodies | FoundBodies, at: Instant, dt) -> Term:
     touch = own.touching
-    rows = motions_of(own, _DIRECTIONS, at)
+    rows = own.motions(robot, _DIRECTIONS, at)
     now = rows.rates(robot, at.velocity, at.v)
     approach = now[: len(own.dims)]
     # Candidates that there are not have no stiffness: their distance is too large a number to compute with.

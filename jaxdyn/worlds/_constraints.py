@@ -11,6 +11,7 @@ from jaxdyn.io.mjcf import is_disabled
 from jaxdyn.solve import Term
 from jaxdyn.worlds._compliance import Compliance, compliant_terms
 from jaxdyn.worlds._contact_rows import Contacts, contact_terms
+from jaxdyn.worlds._contact_search import list_shapes
 from jaxdyn.worlds._equalities import Equalities, equality_terms
 from jaxdyn.worlds._limits import FrictionLosses, Limits, friction_terms, limit_terms
 from jaxdyn.worlds._parts import Instant, Part, PartRows
@@ -73,7 +74,7 @@ class Constraints(Part):
         """How many rows there are of each kind."""
         losses, limits, contacts = self.losses, self.limits, self.contacts
         sides = 2 * len(limits.joints) + len(limits.balls) + 2 * len(limits.tendons)
-        directions = contacts.directions()
+        directions = [(x.dim, x.room) for x in list_shapes(contacts)] if contacts.listed else contacts.directions()
         smooth = sum(n for dim, n in directions if dim == 1)
         cones = tuple((dim, n) for dim, n in directions if dim > 1)
         frictions = len(losses.dofs) + len(losses.tendons)

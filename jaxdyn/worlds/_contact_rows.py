@@ -5,6 +5,7 @@ Source: MuJoCo's manual, chapter Computation, Contact; `engine_core_constraint.c
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Hashable
 from typing import Any, NamedTuple, Self
@@ -28,11 +29,15 @@ from jaxdyn.geometry import (
 )
 from jaxdyn.io.mjcf import GeomPair, enum_name, geom_pairs, hulls_of_geoms, object_name, shapes_of_pair
 from jaxdyn.laws import EllipticCone, PyramidalCone, SoftInequality
-from jaxdyn.rows import Ends, PointRows
+from jaxdyn.rows import AbstractRows, Ends, MatrixRows, PointRows
 from jaxdyn.solve import Term
 from jaxdyn.tree import take_rows
+from jaxdyn.worlds._contact_search import ListedContacts, ListShape, listed_contacts
 from jaxdyn.worlds._parts import Instant, Located, Part, PartRows, Places
 from jaxdyn.worlds._rows import Timing, arm_of, coherent, regularization, soft_term, softness
+
+MOST_CANDIDATES = 100
+"""The most candidates that have rows of their own."""
 
 
 class Pairs(Part):
@@ -82,6 +87,9 @@ class Contacts(Part):
     elliptic: bool = eqx.field(static=True)
     impratio: Float[Array, "*batch"]
     """The ratio of the stiffness of friction to that of the normal direction (`impratio`)."""
+    listed: bool = eqx.field(static=True, default=False)
+    """Whether contacts are searched for, and rows are made of the lists of those that are found (`found_contacts`),
+    instead of all candidates."""
 
     def directions(self) -> list[tuple[int, int]]:
         """Return each number of directions that contacts have, and the number of such candidates."""
@@ -116,7 +124,17 @@ class Contacts(Part):
         places = Places.of(m, "geom", numbers)
         bodies = tuple(m.geom_bodyid[numbers].tolist())
         names = tuple(object_name(m, "geom", g) for g in numbers)
-        return cls(tuple(numbers), names, bodies, places, sizes, pairs, elliptic, float_leaf(float(m.opt.impratio)))
+        impratio = float_leaf(float(m.opt.impratio))
+        contacts = cls(tuple(numbers), names, bodies, places, sizes, pairs, elliptic, impratio)
+        # Sweeps against slip go over all candidates in MuJoCo's order.
+        return contacts if m.opt.noslip_iterations > 0 else contacts.listed_if_many()
+
+    def listed_if_many(self) -> Self:
+        """Return the contacts, which are searched for where there are many candidates."""
+        many = sum(count for _, count in self.directions()) > MOST_CANDIDATES
+        # All pairs of hulls are one function already, which is not called pair by pair.
+        many = many and not any(isinstance(x, Hulls) for pairs in self.pairs for x in pairs.structures)
+        return dataclasses.replace(self, listed=True) if many else self
 
 
 def _pairs(m, members: list[GeomPair], numbers: list[int]) -> Pairs:
@@ -171,6 +189,38 @@ class TouchingBodies(NamedTuple):
     second: Located
     touching: _Touching
 
+    def motions(self, robot: Robot, dim: int, at: Instant) -> AbstractRows:
+        """Return the motions that the rows measure."""
+        frame, position = self.touching.candidates.frame, self.touching.candidates.position
+        arms = [arm_of(at, side.dofs, position) for side in (self.first, self.second)]
+        ends = Ends.of(self.first.dofs, arms[0], self.second.dofs, arms[1], shared=True)
+        axes = frame.x, frame.y, frame.z
+        return PointRows(ends, axes[:dim], axes[: max(dim - 3, 0)])
+
+
+class FoundBodies(NamedTuple):
+    """The same of contacts that were searched for, of which the bodies are not known before."""
+
+    dims: np.ndarray
+    bodies: tuple[Any, Any]
+    """MuJoCo's numbers of both bodies, `[n, *batch]`."""
+    touching: _Touching
+    signs: Any
+    """As in `ListedContacts`."""
+
+    def motions(self, robot: Robot, dim: int, at: Instant) -> AbstractRows:
+        """Return the motions that the rows measure."""
+        frame, position = self.touching.candidates.frame, self.touching.candidates.position
+        # The points from the point of reference of the tree of each degree of freedom.
+        reference = np.broadcast_to(robot.topology.reference_dof, robot.nv)
+        arms = arm_of(at, reference, jax.tree.map(lambda x: x[:, None], position))
+        moved = jax.tree.map(lambda x: robot.broadcast(x)[None], at.at.S).at(arms)
+        axes = [jax.tree.map(lambda x: x[:, None], axis) for axis in (frame.x, frame.y, frame.z)]
+        J = [moved.linear.dot(axis) for axis in axes[:dim]]
+        J += [moved.angular.dot(axis) for axis in axes[: max(dim - 3, 0)]]
+        J = jnp.concatenate([x * self.signs for x in J])
+        return MatrixRows.of(J, np.ones(J.shape[:2], bool))
+
 
 def touching(robot: Robot, contacts: PartRows, at: Instant) -> TouchingBodies | None:
     """Return all candidates at a state; None without any."""
@@ -213,8 +263,10 @@ def contact_terms(robot: Robot, contacts: PartRows, at: Instant, timing: Timing)
     return out
 
 
-def by_directions(robot: Robot, contacts: PartRows, at: Instant) -> list[tuple[int, TouchingBodies]]:
+def by_directions(robot: Robot, contacts: PartRows, at: Instant) -> list[tuple[int, TouchingBodies | FoundBodies]]:
     """Return the candidates at a state by the number of directions of their contacts, in the order of the rows."""
+    if at.found is not None:
+        return [(shape.dim, _found(shape, own)) for shape, own in listed_contacts(robot, contacts.part, at.found)]
     everything = touching(robot, contacts, at)
     if everything is None:
         return []
@@ -227,10 +279,20 @@ def by_directions(robot: Robot, contacts: PartRows, at: Instant) -> list[tuple[i
     return out
 
 
+def _found(shape: ListShape, own: ListedContacts) -> FoundBodies:
+    """Return the contacts of a list."""
+    touch = _Touching(Candidates(own.distance, own.position, own.frame), **own.law)
+    return FoundBodies(np.full(shape.room, shape.dim), own.bodies, touch, own.signs)
+
+
 def deep_contacts(robot: Robot, world: PartRows, at: Instant):
     """Return how many contacts overlap so deeply that MuJoCo's may differ from them, `[1, *batch]`."""
     contacts, total = world.constraints.contacts, robot.broadcast(robot.zeros()[:1])
     if not any(may_be_deep(*pairs.types) for pairs in contacts.part.pairs):
+        return total
+    if at.found is not None:
+        for _, own in listed_contacts(robot, contacts.part, at.found):
+            total = total + jnp.where(own.distance < -own.shallow, 1.0, 0.0).sum(axis=0)
         return total
     everything = touching(robot, contacts, at)
     assert everything is not None
@@ -247,16 +309,7 @@ def deep_contacts(robot: Robot, world: PartRows, at: Instant):
     return total
 
 
-def motions_of(own: TouchingBodies, dim: int, at: Instant) -> PointRows:
-    """Return the motions that the rows measure."""
-    frame, position = own.touching.candidates.frame, own.touching.candidates.position
-    arms = [arm_of(at, side.dofs, position) for side in (own.first, own.second)]
-    ends = Ends.of(own.first.dofs, arms[0], own.second.dofs, arms[1], shared=True)
-    axes = frame.x, frame.y, frame.z
-    return PointRows(ends, axes[:dim], axes[: max(dim - 3, 0)])
-
-
-def _normal(own: TouchingBodies, timing: Timing):
+def _normal(own: TouchingBodies | FoundBodies, timing: Timing):
     """Return the distances beyond the margin, finite for candidates that do not act, which act, and the softness."""
     touch = own.touching
     beyond = touch.candidates.distance - touch.margin
@@ -265,16 +318,18 @@ def _normal(own: TouchingBodies, timing: Timing):
     return beyond, acts, softness(touch.solref, touch.solimp, beyond, timing)
 
 
-def _smooth(robot: Robot, own: TouchingBodies, at: Instant, timing: Timing) -> Term:
-    motions = motions_of(own, 1, at)
+def _smooth(robot: Robot, own: TouchingBodies | FoundBodies, at: Instant, timing: Timing) -> Term:
+    motions = own.motions(robot, 1, at)
     beyond, acts, soft = _normal(own, timing)
     aref = -soft.damping * motions.rates(robot, at.velocity, at.v) - soft.stiffness * beyond
     return soft_term(robot, SoftInequality, motions, aref, regularization(soft.share, own.touching.weight), acts)
 
 
-def _cone(robot: Robot, contacts: PartRows, own: TouchingBodies, dim: int, at: Instant, timing: Timing) -> Term:
+def _cone(
+    robot: Robot, contacts: PartRows, own: TouchingBodies | FoundBodies, dim: int, at: Instant, timing: Timing
+) -> Term:
     touch = own.touching
-    motions = motions_of(own, dim, at)
+    motions = own.motions(robot, dim, at)
     rates = jnp.split(motions.rates(robot, at.velocity, at.v), dim)
     beyond, acts, soft = _normal(own, timing)
     friction = [touch.friction[:, k] for k in range(dim - 1)]

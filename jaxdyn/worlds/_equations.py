@@ -58,9 +58,9 @@ class Acting(NamedTuple):
     """On the degrees of freedom, without constraints, rows `[nv]`."""
 
 
-def acting(robot: Robot, world: PartRows, q, v, control, activation, applied) -> Acting:
-    """Return what acts at a state, without constraints."""
-    at = instant(robot, q, robot.broadcast(v))
+def acting(robot: Robot, world: PartRows, q, v, control, activation, applied, contacts=None) -> Acting:
+    """Return what acts at a state, without constraints; `contacts` are those that a world has searched for."""
+    at = instant(robot, q, robot.broadcast(v))._replace(found=None if contacts is None else robot.broadcast(contacts))
     tendons = tendon_rows(robot, world.tendons, at) if world.tendons.names else None
     passive = passive_forces(robot, world.passive, at, tendons)
     dt = world.timestep
@@ -91,10 +91,10 @@ class Balance(NamedTuple):
         return pushes_at(robot, self.terms, sum_down(robot.tree, self.now.equations.S * a), a)
 
 
-def balance(robot: Robot, world: PartRows, q, v, control, activation, applied) -> Balance:
+def balance(robot: Robot, world: PartRows, q, v, control, activation, applied, contacts=None) -> Balance:
     """Return what acts at a state."""
-    now, constraints, dt = acting(robot, world, q, v, control, activation, applied), world.constraints, world.timestep
-    terms = constraint_terms(robot, constraints, now.at, now.tendons, dt)
+    now, constraints = acting(robot, world, q, v, control, activation, applied, contacts), world.constraints
+    terms, dt = constraint_terms(robot, constraints, now.at, now.tendons, world.timestep), world.timestep
     held = held_at(robot, now)
     if constraints.compliance is None:
         return Balance(now, terms, held)

@@ -152,6 +152,8 @@ class Instant(NamedTuple):
     """The same from the point of reference of each tree, and the motion subspaces."""
     velocity: Motion
     """The velocity behind each degree of freedom, about the point of reference."""
+    found: Any = None
+    """The contacts that there are, as rows of `found_contacts`, where a world searches for them."""
 
 
 def instant(robot: Robot, q, v) -> Instant:

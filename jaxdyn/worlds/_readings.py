@@ -15,8 +15,8 @@ from jaxdyn.worlds._tendons import TendonRows
 class ContactLoads(NamedTuple):
     """Contacts as sensors of touch see them, rows `[n, *batch]`."""
 
-    bodies: np.ndarray
-    """`[n, 2]`: MuJoCo's numbers of the bodies of both geoms."""
+    bodies: np.ndarray | tuple[Any, Any]
+    """MuJoCo's numbers of the bodies of both geoms: `[n, 2]`, or where they depend on the state, rows `[n, *batch]`."""
     point: Vec3
     normal: Vec3
     """From the first geom to the second, in world axes."""

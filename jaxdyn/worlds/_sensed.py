@@ -18,7 +18,7 @@ from jaxdyn.tree import take_rows
 from jaxdyn.worlds._actuators import actuator_tension
 from jaxdyn.worlds._bodies import loads_of, packed_vectors
 from jaxdyn.worlds._constraints import RowKinds
-from jaxdyn.worlds._contact_rows import TouchingBodies, by_directions, deep_contacts
+from jaxdyn.worlds._contact_rows import FoundBodies, TouchingBodies, by_directions, deep_contacts
 from jaxdyn.worlds._equalities import coupling
 from jaxdyn.worlds._equations import Acting, Balance, after_step, balance, constraint_torque
 from jaxdyn.worlds._parts import Instant, Loads, PartRows, Places, sums
@@ -118,15 +118,33 @@ def _contacts(
     for own, along, total in _pushing(robot, world, at, kinds, pushes):
         position, frame = own.touching.candidates.position, own.touching.candidates.frame
         moment = jax.tree.map(jnp.zeros_like, total) if len(along) <= 3 else _along(frame, along[3:])
+        contacts.append(ContactLoads(own.bodies, position, frame.x, along[0]))
+        if isinstance(own, FoundBodies):
+            loads.append(_of_bodies(world, at, own, total, moment))
+            continue
         loads.append(Loads(own.bodies[:, 0], position, -total, -moment))
         loads.append(Loads(own.bodies[:, 1], position, total, moment))
-        contacts.append(ContactLoads(own.bodies, position, frame.x, along[0]))
     return tuple(loads), tuple(contacts)
+
+
+def _of_bodies(world: PartRows, at: Instant, own: FoundBodies, force: Vec3, moment: Vec3) -> Loads:
+    """Return the sums of the forces of found contacts on each body, about its center of mass."""
+    count = len(world.bodies.names)
+    centers = Places.located(world.bodies.centers, at).pose.translation
+    numbers = world.robot.constant(np.arange(count))[:, None]
+    # Axes: the bodies, the contacts, the batch.
+    first, second = (jnp.where(x[None] == numbers, 1.0, 0.0) for x in own.bodies)
+    force, moment, position = (
+        jax.tree.map(lambda x: x[None], v) for v in (force, moment, own.touching.candidates.position)
+    )
+    arm = position - jax.tree.map(lambda x: x[:, None], centers)
+    sums_of = functools.partial(jax.tree.map, lambda x: (x * (second - first)).sum(axis=1))
+    return Loads(np.arange(count), centers, sums_of(force), sums_of(moment + arm.cross(force)))
 
 
 def _pushing(
     robot: Robot, world: PartRows, at: Instant, kinds: RowKinds, pushes
-) -> Iterator[tuple[TouchingBodies, list, Vec3]]:
+) -> Iterator[tuple[TouchingBodies | FoundBodies, list, Vec3]]:
     """Yield the candidates by the number of their directions, the pushes along these, and the forces in the world."""
     starts = iter(kinds.cone_starts)
     for dim, own in by_directions(robot, world.constraints.contacts, at):

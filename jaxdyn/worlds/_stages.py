@@ -12,6 +12,7 @@ from jaxdyn._compile import compiled
 from jaxdyn.algorithms.recursions import Robot, RobotAndParts
 from jaxdyn.simulate import State
 from jaxdyn.solve import mass_matrix
+from jaxdyn.worlds._contact_search import found_contacts
 from jaxdyn.worlds._equations import balance, bodies_of
 from jaxdyn.worlds._parts import PartRows
 from jaxdyn.worlds._slopes import bias_force
@@ -51,7 +52,10 @@ def world_stages(world: World, state: State, control: Any) -> Stages:
     """Return what the accelerations of states are made of; the arguments have the same batch axes."""
     world = as_in(world, state)
     bound, operands = RobotAndParts.of(world.model, world.parts, state.q.dtype, "world")
-    found = bound.call(_stages, operands, state.q, state.v, control, state.activation)
+    named = {}
+    if world.parts.constraints.contacts.listed:
+        named = {"contacts": found_contacts(given_of(world, state, control, None, None))}
+    found = bound.call(_stages, operands, state.q, state.v, control, state.activation, **named)
     batch, nv = state.q.shape[:-1], world.model.nv
     return found._replace(mass_matrix=found.mass_matrix.reshape(*batch, nv, nv), J=found.J.reshape(*batch, -1, nv))
 
@@ -65,8 +69,8 @@ def accelerations_step_and_sensors(world: World, state: State, control: Any) -> 
     return found.results["acceleration"], step_from(given, found), found.results["sensors"]
 
 
-def _stages(robot: Robot, world: PartRows, q, v, control, activation) -> Stages:
-    now, terms = balance(robot, world, q, v, control, activation, robot.zeros())
+def _stages(robot: Robot, world: PartRows, q, v, control, activation, contacts=None) -> Stages:
+    now, terms = balance(robot, world, q, v, control, activation, robot.zeros(), contacts)
     S, none = now.equations.S, robot.broadcast(robot.zeros()[:0])
     J = jnp.concatenate(
         [robot.broadcast(robot.constant(np.zeros((0, robot.nv)))), *(x.rows.jacobian(robot, S) for x in terms)]

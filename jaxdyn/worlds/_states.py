@@ -166,6 +166,8 @@ class Solved(NamedTuple):
     """As in `SolverReport`."""
     results: dict[str, Any]
     """The quantities that were asked for."""
+    found: Any = None
+    """The contacts that were found, where the world searches for them."""
 
 
 class Given(NamedTuple):

@@ -17,6 +17,7 @@ from jaxdyn.model import independent_forces, mimic_coordinates
 from jaxdyn.simulate import Advance, State
 from jaxdyn.simulate.integrators import closed
 from jaxdyn.solve import SolverReport, solve
+from jaxdyn.worlds._contact_search import among_candidates, found_contacts, left_out
 from jaxdyn.worlds._equations import AT_STATE, EQUATIONS, activation_rates, activations
 from jaxdyn.worlds._model_sensors import require_no_loads_of_loops
 from jaxdyn.worlds._model_steps import accelerations_as_model, contacts_at, solved_as_model
@@ -44,7 +45,13 @@ def solved(given: Given, *names: str, of_step: bool = True) -> Solved:
         require_no_loads_of_loops(given.world.model, parts.sensors)
         further = {"time": jnp.broadcast_to(given.state.time, given.arguments.q.shape[:-1])[..., None]}
         further |= {} if given.wrenches is None else {"wrenches": given.wrenches}
-    together = parts.no_slip is None
+    together, contacts, found_contact = parts.no_slip is None, parts.constraints.contacts, None
+    if contacts.listed:
+        found_contact = found_contacts(given)
+        # Without one of its contacts a state would have other accelerations.
+        crowded = (left_out(contacts, found_contact) > 0)[..., None]
+        applied = jnp.where(crowded, jnp.nan, arguments["applied"])
+        arguments |= {"applied": applied, "contacts": found_contact}
     at_state = not of_step and parts.constraints.compliance is not None
     equations = (AT_STATE if at_state else EQUATIONS)._replace(
         results=Quantities(names) if names and together else None
@@ -54,7 +61,7 @@ def solved(given: Given, *names: str, of_step: bool = True) -> Solved:
     if not together:
         a, pushes = without_slip(bound, operands, arguments, parts, found.a)
         results = bound.call(Quantities(names, alone=True), operands, a, pushes, further, **arguments)
-    return _of_own_joints(given.world, Solved(a, found.error, found.iterations, results or {}))
+    return _of_own_joints(given.world, Solved(a, found.error, found.iterations, results or {}, found_contact))
 
 
 def _of_own_joints(world: World, found: Solved) -> Solved:
@@ -139,9 +146,13 @@ def contacts_of(given: Given, of_step: bool) -> ContactForces:
     """Return the contacts of a state: see `World.contact_forces`."""
     if not (of_step or given.world.parts.as_mujoco):
         return contacts_at(given)
-    found = solved(given, "contacts", of_step=of_step).results["contacts"]
+    solution = solved(given, "contacts", of_step=of_step)
+    found = solution.results["contacts"]
     if isinstance(found, ContactForces):
         return found
+    contacts = given.world.parts.constraints.contacts
+    if contacts.listed:
+        found = among_candidates(contacts, solution.found, found)
     # Infinite numbers have no place in the programs of states.
     gap = jnp.where(found.gap < 0.5 * FAR, found.gap, jnp.inf)
     return ContactForces(gap, *(x.to_array() for x in (found.normal, found.point, found.force)))
@@ -161,7 +172,9 @@ def report_of(given: Given, found: Solved) -> SolverReport:
     """Return how well the constraints were solved; with `deep` where this was asked for."""
     tolerance, deep = given.world.options.tolerance_of(found.error.dtype), found.results.get("deep")
     deep = None if deep is None else deep[..., 0]
-    return SolverReport(found.error, found.iterations.astype(jnp.int32), tolerance, deep)
+    contacts = given.world.parts.constraints.contacts
+    crowded = None if found.found is None else left_out(contacts, found.found)
+    return SolverReport(found.error, found.iterations.astype(jnp.int32), tolerance, deep, crowded)
 
 
 def stepped(world: World, state: State, control: Any, torque: Any, wrenches: Any) -> State:

@@ -352,7 +352,8 @@ class World(AbstractWorld):
     def no_report(self, state: State) -> SolverReport:
         """See `AbstractWorld`."""
         zero = jnp.zeros(state.v.shape[:-1], state.v.dtype)
-        return SolverReport(zero, zero.astype(jnp.int32), self.options.tolerance_of(zero.dtype))
+        crowded = zero if self.parts.constraints.contacts.listed else None
+        return SolverReport(zero, zero.astype(jnp.int32), self.options.tolerance_of(zero.dtype), crowded=crowded)
 
     @compiled()
     def sensors(
