@@ -13,5 +13,5 @@ from jaxdyn.native._interpreter import expand, expansion, scan_counts
 from jaxdyn.native._kernel import Kernel, kernel
 from jaxdyn.native._matrix_loops import Matrix, MatrixLoops, Number
 from jaxdyn.native._matrix_module import MatrixProgram
-from jaxdyn.native._specialize import Repetition
+from jaxdyn.native._specialize import Repetition, leave_to_xla
 from jaxdyn.native._target import NativeStatus, Target, disabled, enabled, status, target, wanted

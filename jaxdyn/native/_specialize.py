@@ -108,6 +108,13 @@ def specializing() -> bool:
     return _specializing.get()
 
 
+def leave_to_xla(reason: str) -> None:
+    """Raise `UnsupportedError` while a function is traced for a program of scalar operations, which it cannot be, so
+    that no time is spent on it."""
+    if specializing():
+        raise UnsupportedError(reason)
+
+
 def specialize(function: Callable, inputs: Sequence, uniform: Sequence[bool], bits: int) -> Program:
     """Return the program of a function of arrays of the given shapes and dtypes, in arithmetic of so many bits; of a
     function that has a `repetition`, the program of one call.

@@ -45,6 +45,14 @@ class Sided(NamedTuple):
     tables: HullTables | None
     """None for a segment."""
     row: Any
+    line: int | None = None
+    """For a cylinder, whose numbers of vertices are those of its ends: the number of the upper vertex of the line on
+    its side that is nearest to the other shape, before that of the lower one."""
+    has_line: Any = True
+
+    def start(self, numbers) -> Any:
+        """The first vertex of edges of the first of three vertices."""
+        return numbers[0] if self.line is None else self.line + numbers[0]
 
     def normals(self, faces) -> Any:
         """The normals `[n, 3]` of faces."""
@@ -69,6 +77,8 @@ class Sided(NamedTuple):
         another of the three, or all that it has."""
         if self.tables is None:
             return 1 - numbers[:1], jnp.ones(1, bool)
+        if self.line is not None:
+            return self.line + 1 - numbers[:1], jnp.reshape(self.has_line, 1)
         _, size = _dimension(numbers)
         ends, around = (jnp.asarray(x)[self.row, numbers[0]] for x in (self.tables.ends, self.tables.around))
         single = jnp.where(numbers[1] != numbers[0], numbers[1], numbers[2])
@@ -113,7 +123,7 @@ def shared_part(one: Sided, two: Sided, at: Nearest, shift: Any, margin: Any) ->
         how = jnp.where(~tries1 & small2 & found2, SECOND_EDGE, how)
     how = jnp.where(aligned, FACES, how)
     # The face that cuts, and what is cut.
-    cut = jnp.stack([at.first[0], ends1])
+    cut = jnp.stack([one.start(at.first), ends1])
     face, other = jnp.where(how == FIRST_EDGE, on2, face1), face2
     if ends2 is not None:
         face = jnp.where(how == SECOND_EDGE, on1, face)
@@ -124,7 +134,7 @@ def shared_part(one: Sided, two: Sided, at: Nearest, shift: Any, margin: Any) ->
 def _edge_on_face(shape: Sided, numbers, faces, exists, normals) -> tuple[Any, Any, Any]:
     """The end of the first edge of a shape that lies along one of some faces, this face, and whether there is one."""
     ends, has = shape.edges(numbers)
-    along = shape.solid.place(ends) - shape.solid.place(numbers[0])
+    along = shape.solid.place(ends) - shape.solid.place(shape.start(numbers))
     length = jnp.linalg.norm(along, axis=1, keepdims=True)
     along = along / jnp.where(length > 0, length, 1)
     lies = (exists[:, None] & has[None] & (jnp.abs(normals @ along.T) < SLANT)).reshape(-1)
@@ -235,8 +245,9 @@ INSIDE = 1e-15
 
 def _compacted(polygon: _Polygon, kept) -> _Polygon:
     """The corners that are kept, one after the other."""
-    order = jnp.argsort(~kept, stable=True)
-    moved = jax.tree.map(lambda x: x[order] if x.ndim else x, polygon)
+    size = len(kept)
+    target = jnp.where(kept, jnp.cumsum(kept) - 1, size)
+    moved = jax.tree.map(lambda x: jnp.zeros_like(x).at[target].set(x, mode="drop") if x.ndim else x, polygon)
     return moved._replace(count=jnp.sum(kept).astype(polygon.count.dtype))
 
 

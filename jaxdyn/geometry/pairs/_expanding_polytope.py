@@ -21,11 +21,17 @@ MOST_CORNERS = 68
 it ends at 1e-6 m, and this search at rounding, so that it takes a few more."""
 MOST_FACES = 2 * MOST_CORNERS
 """A closed surface of triangles has fewer than twice as many of them as corners."""
-SAME = 1e3
+SAME = 30.0
 """Progress counts as none where it is less than so many roundoffs of the size of both shapes."""
+ROUND = 1e-10
+"""The same for round shapes, as a part of their size: each step makes the rest about four times smaller. Steps of
+Newton's method follow (`separation_near`)."""
 THIN = 0.1
 """A triangle whose height is less than this many square roots of the roundoff has no normal that could be used: its
 error would be of this size, too."""
+
+_PARTS_FIRST = np.array([sorted(range(3), key=lambda k: not x >> (2 - k) & 1) for x in range(8)])
+"""The numbers of three parts, those that count first, by which ones count: the first one as 4, the last one as 1."""
 
 type Support = Callable[[Any], tuple[Any, Any, Any]]
 """Returns the numbers of the corners of both shapes that are farthest along a direction `[3]`, and their difference."""
@@ -51,6 +57,30 @@ class Solid(NamedTuple):
         return self.vertices[numbers] @ self.rotation.T + self.position
 
 
+class Round(NamedTuple):
+    """An ellipsoid or a cylinder at its place."""
+
+    rotation: Any
+    """`[3, 3]`"""
+    position: Any
+    """`[3]`"""
+    sizes: Any
+    """`[3]`: the semi-axes, of a cylinder twice the radius and half the length."""
+    has_ends: bool
+    """Whether it is a cylinder."""
+
+    def farthest(self, direction) -> tuple[Any, Any]:
+        """0, or 1 at the lower end of a cylinder, and the place that is farthest along a direction."""
+        local = direction @ self.rotation
+        if not self.has_ends:
+            place = self.sizes * _unit(self.sizes * local)
+            return jnp.zeros((), int), self.rotation @ place + self.position
+        rim = self.sizes[:2] * _unit(local * np.array([1.0, 1.0, 0.0]))[:2]
+        up = local[2] >= 0
+        place = jnp.stack([rim[0], rim[1], jnp.where(up, self.sizes[2], -self.sizes[2])])
+        return jnp.where(up, 0, 1), self.rotation @ place + self.position
+
+
 class Nearest(NamedTuple):
     """The corners of both shapes at which they are nearest, as numbers `[3]`, and the first one again in the place of
     what is not needed."""
@@ -61,6 +91,10 @@ class Nearest(NamedTuple):
     """How many of the three pairs there are."""
     normal: Any
     """From the first shape to the second."""
+    place1: Any
+    """`[3]`: the nearest place of the first shape."""
+    place2: Any
+    """`[3]`: the nearest place of the second shape."""
     touches: Any
     """Whether both are within the margin."""
 
@@ -80,8 +114,8 @@ class _Polytope(NamedTuple):
     """Whether a direction separates both by more than the margin."""
 
 
-def nearest(one: Solid, two: Solid, margin: Any, wanted: Any) -> Nearest:
-    """Return where two polytopes are nearest; anything where that is not `wanted`, and without steps."""
+def nearest(one: Solid | Round, two: Solid, margin: Any, wanted: Any) -> Nearest:
+    """Return where two shapes are nearest; anything where that is not `wanted`, and without steps."""
 
     def support(direction):
         (i, a), (j, b) = one.farthest(direction), two.farthest(-direction)
@@ -90,6 +124,8 @@ def nearest(one: Solid, two: Solid, margin: Any, wanted: Any) -> Nearest:
     first, size = _tetrahedron(support, two.position - one.position, ~wanted)
     eps = jnp.finfo(size.dtype).eps
     thin, same = THIN * jnp.sqrt(eps) * size, SAME * eps * size
+    if isinstance(one, Round):
+        same = jnp.maximum(same, ROUND * size)
 
     def step(polytope: _Polytope) -> _Polytope:
         _, _, direction, gap = _nearest_face(polytope, thin)
@@ -103,23 +139,31 @@ def nearest(one: Solid, two: Solid, margin: Any, wanted: Any) -> Nearest:
 
     polytope = jax.lax.while_loop(lambda polytope: ~polytope.ended, step, first)
     face, weights, normal, gap = _nearest_face(polytope, thin)
-    pairs = polytope.numbers[polytope.faces[face]][jnp.argsort(weights <= 0, stable=True)]
-    distinct = jnp.sum(weights > 0)
+    corners, inside = polytope.faces[face], gap < 0
+    places2 = two.place(polytope.numbers[corners, 1])
+    place2 = weights @ places2
+    place1 = place2 + weights @ polytope.corners[corners]
+    # Next to the nearest place of a face that has the origin inside, all three corners say which face it is.
+    counts = (weights > 0) | inside
+    pairs = polytope.numbers[corners][jnp.asarray(_PARTS_FIRST)[counts @ np.array([4, 2, 1])]]
+    distinct = jnp.sum(counts)
     pairs = jnp.where((jnp.arange(3) < distinct)[:, None], pairs, pairs[:1])
-    return Nearest(pairs[:, 0], pairs[:, 1], distinct, normal, wanted & ~polytope.apart & (gap <= margin))
+    touches = wanted & ~polytope.apart & (gap <= margin)
+    return Nearest(pairs[:, 0], pairs[:, 1], distinct, normal, place1, place2, touches)
 
 
 def _tetrahedron(support: Support, offset, ended) -> tuple[_Polytope, Any]:
     """Four corners that are not in a plane, as a polytope, and the size of both shapes."""
     along = _unit(offset)
-    found = [support(along), support(-along)]
+    ends = jax.vmap(support)(jnp.stack([along, -along]))
+    found = [tuple(x[k] for x in ends) for k in (0, 1)]
     edge = found[1][2] - found[0][2]
     axis = jnp.eye(3, dtype=edge.dtype)[jnp.argmin(jnp.abs(edge))]
     for across in (lambda: jnp.cross(edge, axis), lambda: jnp.cross(edge, found[2][2] - found[0][2])):
         direction = _unit(across())
-        both = [support(direction), support(-direction)]
-        further = [jnp.abs(direction @ (x[2] - found[0][2])) for x in both]
-        found.append(jax.tree.map(lambda a, b, f=further: jnp.where(f[0] >= f[1], a, b), *both))
+        both = jax.vmap(support)(jnp.stack([direction, -direction]))
+        further = jnp.argmax(jnp.abs((both[2] - found[0][2]) @ direction))
+        found.append(tuple(x[further] for x in both))
     corners = jnp.stack([x[2] for x in found])
     numbers = jnp.stack([jnp.stack(x[:2]) for x in found])
     size = jnp.sum(jnp.linalg.norm(corners, axis=1)) + jnp.sum(jnp.linalg.norm(corners - corners[0], axis=1))
@@ -176,8 +220,7 @@ def _nearest_face(polytope: _Polytope, thin) -> tuple[Any, Any, Any, Any]:
     tiny = jnp.finfo(offsets.dtype).eps * jnp.max(jnp.abs(polytope.corners))
     by_face = inside | (length <= tiny)
     direction = jnp.where(by_face, normals[face], -places[face] / jnp.where(by_face, 1, length))
-    share = jnp.where(inside, jnp.ones(3, weights.dtype), weights[face])
-    return face, share, direction, jnp.where(by_face, -offsets[face], length)
+    return face, weights[face], direction, jnp.where(by_face, -offsets[face], length)
 
 
 def _weights(corners) -> Any:

@@ -28,9 +28,11 @@ from jaxdyn.geometry.pairs._clipped_faces import (
     Sided,
     shared_part,
 )
-from jaxdyn.geometry.pairs._expanding_polytope import Nearest, Solid, nearest
-from jaxdyn.geometry.pairs._hulls import CORNERS, HullTables, box_hull, hulls_of, tables_of
+from jaxdyn.geometry.pairs._expanding_polytope import Nearest, Round, Solid, nearest
+from jaxdyn.geometry.pairs._faces import DISK_EDGES
+from jaxdyn.geometry.pairs._hulls import CORNERS, HullTables, box_hull, cylinder_hull, hulls_of, tables_of
 from jaxdyn.geometry.pairs._lanes import Side, as_rows, common_shape, flat_number, flat_vector
+from jaxdyn.geometry.pairs._round_hulls import SIDEWAYS, line_of_side, single_of_round
 
 AT_ONCE, PART = 16, 8
 """Pairs that are near each other are searched so many at a time, or an eighth of all where that is more: all of a group
@@ -46,6 +48,26 @@ def capsule_mesh(capsule: Placed, mesh: Placed, margin) -> list[Witness]:
     half = capsule.sizes[:, 1:2]
     ends = jnp.stack([_along_z(-half), _along_z(half)], axis=1)
     return _contacts(_Lanes.of(capsule, mesh, margin, ends, None, capsule.size(0)), 2)
+
+
+def ellipsoid_mesh(ellipsoid: Placed, mesh: Placed, margin) -> list[Witness]:
+    ends = jnp.eye(3, dtype=ellipsoid.sizes.dtype).reshape(1, 3, 3, *(1,) * (ellipsoid.sizes.ndim - 2))
+    lanes = _Lanes.of(ellipsoid, mesh, margin, ellipsoid.sizes[:, None, :3] * ends, None, 0.0)
+    sizes = [flat_number(ellipsoid.size(k), lanes.shape) for k in range(3)]
+    return _contacts(lanes._replace(sizes=jnp.stack(sizes, axis=-1)), 1)
+
+
+def cylinder_mesh(cylinder: Placed, mesh: Placed, margin) -> list[Witness]:
+    """The contacts of the disk that lies on a face, of which MuJoCo has a polygon with 16 corners, or of the line on
+    the side that does."""
+    angles = 2 * np.pi * np.arange(DISK_EDGES) / DISK_EDGES
+    rim = np.stack([np.cos(angles), np.sin(angles), np.ones(DISK_EDGES)], axis=-1)
+    corners = np.concatenate([rim, rim * [1.0, 1.0, -1.0]])
+    half = jnp.stack([cylinder.sizes[:, k] for k in (0, 0, 1)], axis=1)[:, None]
+    corners = half * jnp.asarray(corners.reshape(1, -1, 3, *(1,) * (half.ndim - 3)), half.dtype)
+    lanes = _Lanes.of(cylinder, mesh, margin, corners, tables_of((cylinder_hull(DISK_EDGES),)), 0.0)
+    sizes = [flat_number(cylinder.size(k), lanes.shape) for k in (0, 0, 1)]
+    return _contacts(lanes._replace(sizes=jnp.stack(sizes, axis=-1), has_ends=True), CORNERS)
 
 
 def box_mesh(box: Placed, mesh: Placed, margin) -> list[Witness]:
@@ -76,6 +98,10 @@ class _Lanes(NamedTuple):
     """`[lanes, 3]`: the position of the first shape."""
     shape: tuple[int, ...]
     """The pairs and the batch axes."""
+    sizes: Any = None
+    """`[lanes, 3]`: those of first shapes that are round, see `Round`."""
+    has_ends: bool = False
+    """Whether these are cylinders."""
 
     @classmethod
     def of(cls, one: Placed, mesh: Placed, margin, vertices, tables: HullTables | None, radius) -> _Lanes:
@@ -96,7 +122,7 @@ class _Found(NamedTuple):
 
 def _search(lanes: _Lanes, several: bool) -> _Found:
     """The vertices at which all pairs touch, without derivatives."""
-    lanes = lanes._replace(**{k: jax.lax.stop_gradient(getattr(lanes, k)) for k in ("radius", "margin")})
+    lanes = lanes._replace(**{k: jax.lax.stop_gradient(getattr(lanes, k)) for k in ("radius", "margin", "sizes")})
     sides = [side._replace(**_constants(side)) for side in (lanes.one, lanes.two)]
     reach = [jnp.sqrt(jnp.max(jnp.sum(s.vertices**2, axis=2), axis=1))[s.row] for s in sides]
     apart = jnp.sqrt(jnp.sum(sides[1].position ** 2, axis=1)) - reach[0] - reach[1]
@@ -110,9 +136,17 @@ def _search(lanes: _Lanes, several: bool) -> _Found:
         one, two = (
             Sided(solid, side.tables, jnp.asarray(side.hull)[lane]) for solid, side in zip(solids, sides, strict=True)
         )
-        at = nearest(*solids, lanes.margin[lane] + lanes.radius[lane], wanted)
+        first: Solid | Round = solids[0]
+        if lanes.sizes is not None:
+            first = Round(first.rotation, first.position, lanes.sizes[lane], lanes.has_ends)
+        at = nearest(first, solids[1], lanes.margin[lane] + lanes.radius[lane], wanted)
         if not several:
             return _Found(at, _no_part())
+        if isinstance(first, Round):
+            along = first.rotation[:, 2]
+            line = line_of_side(first.sizes[None], (at.normal @ first.rotation)[None])[0]
+            solid = one.solid._replace(vertices=jnp.concatenate([one.solid.vertices, line]))
+            one = Sided(solid, one.tables, one.row, 2 * DISK_EDGES, 1 - (at.normal @ along) ** 2 > SIDEWAYS**2)
         shift, margin = 0.0, lanes.margin[lane]
         if one.tables is None:
             shift, margin = _lifted(lanes.radius[lane], margin, solids[0].rotation[:, 2], at.normal)
@@ -159,7 +193,15 @@ def _in_groups(function: Callable[[Any, Any], _Found], wanted) -> _Found:
 def _contacts(lanes: _Lanes, most: int) -> list[Witness]:
     """Up to so many contacts of each pair."""
     found = _search(lanes, most > 1)
-    single = _single(lanes, found.at)
+    if lanes.sizes is None:
+        single = _single(lanes, found.at)
+    else:
+        single = Touch(*single_of_round(lanes.one.rotation, lanes.sizes, lanes.has_ends, lanes.two, found.at))
+    if most > 1 and lanes.sizes is not None:
+        side = lanes.one
+        line = line_of_side(lanes.sizes, jnp.einsum("li,lij->lj", single.normal[:, 0], side.rotation))
+        vertices = jnp.concatenate([side.vertices[side.row], line], axis=1)
+        lanes = lanes._replace(one=side._replace(vertices=vertices, row=np.arange(len(line))))
     if most > 1:
         several = _several(lanes, found, single)
         use = (found.shared.how != NONE)[:, None]
@@ -176,7 +218,7 @@ def _contacts(lanes: _Lanes, most: int) -> list[Witness]:
     return [Witness(*each) for each in rows]
 
 
-class _Touch(NamedTuple):
+class Touch(NamedTuple):
     gap: Any
     """`[lanes, k]`"""
     normal: Any
@@ -195,7 +237,7 @@ def _part(x, whole) -> Any:
     return jnp.where(exists, x, 0) / jnp.where(exists, whole, 1)
 
 
-def _single(lanes: _Lanes, at: Nearest) -> _Touch:
+def _single(lanes: _Lanes, at: Nearest) -> Touch:
     """The contact between the nearest places of the simplex that the search ended with."""
     places1, places2 = lanes.one.place(at.first), lanes.two.place(at.second)
     a, b, c = (places1[:, k] - places2[:, k] for k in range(3))
@@ -219,10 +261,10 @@ def _single(lanes: _Lanes, at: Nearest) -> _Touch:
     normal = jnp.where(flat, by_face, by_place)
     gap = jnp.where(flat, -_dot(normal, a), jnp.where(apart, length, 0)) - lanes.radius[:, None]
     point = 0.5 * (witness1 + witness2 + normal * lanes.radius[:, None])
-    return _Touch(gap, normal[:, None], point[:, None])
+    return Touch(gap, normal[:, None], point[:, None])
 
 
-def _several(lanes: _Lanes, found: _Found, single: _Touch) -> _Touch:
+def _several(lanes: _Lanes, found: _Found, single: Touch) -> Touch:
     """The contacts of faces and edges that lie on each other."""
     shared, dtype = found.shared, lanes.origin.dtype
     on_second = (shared.how == FIRST_EDGE)[:, None]
@@ -255,7 +297,7 @@ def _several(lanes: _Lanes, found: _Found, single: _Touch) -> _Touch:
     towards = jnp.where(is_faces, -other, jnp.where(on_second, -normal, normal))[:, None]
     point = jnp.where(is_faces[:, None], foot - 0.5 * gap * level, foot + 0.5 * gap * up)
     gap = jnp.where(shared.kinds >= 0, gap[..., 0], FAR).astype(dtype)
-    return _Touch(gap, jnp.broadcast_to(towards, point.shape), point)
+    return Touch(gap, jnp.broadcast_to(towards, point.shape), point)
 
 
 def _first_corners(side: Side, faces) -> Any:

@@ -131,6 +131,15 @@ def box_hull() -> Hull:
     return Hull(faces, around, ((0.0, 0.0, 0.0),) * 6)
 
 
+@functools.cache
+def cylinder_hull(edges: int) -> Hull:
+    """Return the ends of a cylinder as polygons, the upper one with the first vertices. Numbers of its vertices are
+    otherwise those of its ends: 0 and 1."""
+    upper = (0, *range(edges - 1, 0, -1))
+    lower = tuple(range(edges, 2 * edges))
+    return Hull((upper, lower), (((0, 1),), ((1, 0),)), ((0.0, 0.0, 0.0),) * 2)
+
+
 def last_corners(tables: HullTables, row, faces) -> Any:
     """The last three corners `[*n, 3]` of faces, whose normals are theirs."""
     last = jnp.asarray(tables.counts)[row, faces][..., None] + np.arange(-3, 0)

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxdyn import native
 from jaxdyn.geometry.pairs._candidates import Placed
 from jaxdyn.geometry.pairs._hulls import HullTables, hulls_of, last_corners, normals_of
 from jaxdyn.spatial import Vec3
@@ -57,6 +58,7 @@ class Side(NamedTuple):
     @classmethod
     def of(cls, shape: Placed, lanes: tuple[int, ...], position: Any, vertices: Any = None, tables: Any = None) -> Side:
         """Return shapes with vertices `[n, k, 3, *batch]`, all of one hull, or meshes, at positions `[lanes, 3]`."""
+        native.leave_to_xla("meshes are looked up by numbers that depend on data")
         n, *batch = lanes
         size = math.prod(batch)
         rows, hull = np.arange(n), np.zeros(n, int)

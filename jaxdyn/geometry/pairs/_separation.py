@@ -12,6 +12,7 @@ with `|c| <= 1` as unknowns beside `n`.
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -47,6 +48,8 @@ BETTER = 1e-4
 """The gap, as a part of the shapes' size, by which such an axis must be better."""
 AGAIN = 1e-2
 """The first rounding from there."""
+NEAR, STEPS_NEAR = 1e-3, 24
+"""The first rounding near a solution, and the number of steps: 19 until the last rounding, and some with it."""
 SURE = 1e-6
 """The least curvature, as a part of the shapes' size, with which the last steps are taken."""
 
@@ -93,17 +96,37 @@ def separation(offset: Vec3, one: Shape, two: Shape) -> Separation:
     fixed = jax.lax.stop_gradient((offset, one + two))
     problem = _SumOfNorms(*fixed, _size(fixed[1]))
     state = jax.lax.stop_gradient(_searched(problem))
-    # Two more steps, which have the derivatives of the solution.
-    whole = _SumOfNorms(offset, one + two, problem.size)
+    return _finished(_SumOfNorms(offset, one + two, problem.size), state, len(one))
+
+
+def separation_near(offset: Vec3, one: Shape, two: Shape, normal: Vec3, inner: Sequence[Sequence[Any]]) -> Separation:
+    """Return the same next to a direction, with the coordinates of the nearest points in each summand that belong to
+    it, those of the second shape with the other sign."""
+    fixed = jax.lax.stop_gradient((offset, one + two))
+    problem = _SumOfNorms(*fixed, _size(fixed[1]))
+    zero = jnp.zeros_like(problem.size + normal.x)
+    begin = jax.tree.map(lambda x: x + zero, _Direction(normal, tuple(tuple(x) for x in inner), zero))
+
+    def step(k, state):
+        rounding = jnp.maximum(problem.last, NEAR * problem.size * SHRINKS**k)
+        return _stepped(problem, state, rounding, True)
+
+    state = jax.lax.fori_loop(0, STEPS_NEAR, step, jax.lax.stop_gradient(begin))
+    return _finished(_SumOfNorms(offset, one + two, problem.size), state, len(one))
+
+
+def _finished(whole: _SumOfNorms, state: _Direction, count: int) -> Separation:
+    """The result of two more steps, which have the derivatives of the solution, with the number of summands of the
+    first shape."""
+    state = jax.lax.stop_gradient(state)
     for _ in range(2):
         state = _stepped(whole, state, whole.last, False)
     places = [
         _sum(axis * x for axis, x in zip(*pair, strict=True)) for pair in zip(whole.summands, state.inner, strict=True)
     ]
-    place1, place2 = _sum(places[: len(one)]), -_sum(places[len(one) :])
-    distance = state.normal.dot(offset - place1 + place2)
-    inner = state.inner[: len(one)], state.inner[len(one) :]
-    return Separation(distance, state.normal, place1, place2, inner)
+    place1, place2 = _sum(places[:count]), -_sum(places[count:])
+    distance = state.normal.dot(whole.offset - place1 + place2)
+    return Separation(distance, state.normal, place1, place2, (state.inner[:count], state.inner[count:]))
 
 
 class _SumOfNorms(NamedTuple):

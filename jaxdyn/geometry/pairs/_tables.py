@@ -122,6 +122,8 @@ _TABLES: dict[PointChoice, dict[tuple[ShapeKind, ShapeKind], _Pair]] = {
         (Box, Box): _Pair(_box_box.COUNT, _box_box.box_box),
         (Sphere, Points): _Pair(1, _hull_pairs.sphere_mesh),
         (Capsule, Points): _Pair(2, _hull_pairs.capsule_mesh, several=True),
+        (Ellipsoid, Points): _Pair(1, _hull_pairs.ellipsoid_mesh),
+        (Cylinder, Points): _Pair(_hulls.CORNERS, _hull_pairs.cylinder_mesh, several=True),
         (Box, Points): _Pair(_hulls.CORNERS, _hull_pairs.box_mesh, several=True),
         (Points, Points): _Pair(_hulls.CORNERS, _hull_pairs.mesh_mesh, several=True),
     },

@@ -40,7 +40,7 @@ def hulls_of_geoms(m: Any, *sides: Sequence[int]) -> tuple[list[Hulls | None], n
     structures: list[Hulls | None] = []
     for geoms, own in zip(sides, is_mesh, strict=True):
         structures.append(Hulls(hulls, tuple(number[int(m.geom_dataid[g])] for g in geoms)) if own else None)
-    return structures, np.array(filled).reshape(len(found), -1)
+    return structures, np.array(filled).reshape(len(found), 3 * most)
 
 
 def _hull_of(m: Any, mesh: int) -> tuple[Hull, np.ndarray]:
