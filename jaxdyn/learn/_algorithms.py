@@ -29,6 +29,10 @@ class AbstractAlgorithm(eqx.Module):
     """The lambda of the TD(lambda) returns to which critics are fitted."""
     policy_rate: float = 2e-3
     """The learning rate of the policy at the start. It falls linearly to almost nothing."""
+    average: float = 0.97
+    """TODO"""
+    fade: float = 1.0
+    """TODO"""
     critic_rate: float = 2e-3
     """The same of the critics."""
     critics: int = eqx.field(static=True, default=1)

@@ -166,7 +166,7 @@ class _Run:
         restored = None if store is None else store.restore(state)
         if restored is not None:
             state, log = jax.device_put(restored[0], _placed(self.devices)), TrainingLog(**restored[1])
-        policy = _local(state.policy)
+        policy = _local(state.averaged)
         best = store.best() if store is not None and log.records else policy
         step, samples, done = self.step(), self.algorithm.samples, int(state.updates)
         every = max(1, self.updates // self.evaluations)
@@ -183,8 +183,9 @@ class _Run:
                 bar.update(samples)
                 judged = done % every == 0 or done == self.updates
                 if judged:
-                    policy = _local(state.policy)
+                    policy = _local(state.averaged)
                     self._evaluate(policy, keys[1], log, done * samples, first)
+                    if os.environ.get("RAW"): log.records[-1]["raw"]=float(evaluate(self.episodes.env, _local(state.policy), keys[1], length=self.episodes.length).returned.mean())
                     if log.improved:
                         best = policy
                         if store is not None and jax.process_index() == 0:

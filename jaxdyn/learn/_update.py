@@ -24,6 +24,8 @@ class TrainingState(eqx.Module):
     """All that a training continues from. All leaves are arrays."""
 
     policy: Policy
+    averaged: Policy
+    """The mean of the policies of the last updates, which is evaluated and which a training returns."""
     critics: tuple[Critic, ...]
     targets: tuple[Critic, ...]
     policy_moments: Any
@@ -61,6 +63,7 @@ def initial_state(episodes: Episodes, algorithm: AbstractAlgorithm, key: Array) 
     zero = jnp.zeros((), dtype)
     return TrainingState(
         policy=policy,
+        averaged=policy,
         critics=critics,
         targets=critics,
         policy_moments=of_policy.init(policy),
@@ -85,8 +88,11 @@ def update(
     key, order = jax.random.split(jax.random.fold_in(state.key, state.updates))
     keys = jax.vmap(lambda i: jax.random.split(jax.random.fold_in(key, i), algorithm.rollout))(state.actor)
     limit = algorithm.gradient_limit * state.usual_norm
+    # TODO
+    fading = jnp.log(jnp.maximum(1 - state.updates / updates, 0.1)).astype(state.horizon.dtype)
+    explorer = eqx.tree_at(lambda p: p.log_std, state.policy, state.policy.log_std + algorithm.fade * fading)
     found = policy_gradient(
-        episodes, algorithm, state.policy, state.critics, state.environments, keys, state.horizon, limit
+        episodes, algorithm, explorer, state.critics, state.environments, keys, state.horizon, limit
     )
     of_policy, of_critics = _optimizers(algorithm, updates)
     gradient = means.mean(found.gradient)
@@ -101,7 +107,8 @@ def update(
     policy = eqx.tree_at(lambda p: p.normalization, policy, normalization)
     horizon, about_norms = _horizon(algorithm, state, found, limit, means)
     episodes_now, returned = _episodes(steps, state.returned, means)
-    new = {"policy": policy, "policy_moments": moments, "environments": found.environments, "returned": returned}
+    averaged = _averaged(algorithm, state, policy)
+    new = {"policy": policy, "averaged": averaged, "policy_moments": moments, "environments": found.environments, "returned": returned}
     new |= {"updates": state.updates + 1, **horizon}
     numbers = {
         "reward": means.mean_of(steps.reward),
@@ -130,6 +137,13 @@ def _optimizers(algorithm: AbstractAlgorithm, updates: Any) -> tuple[Any, Any]:
 
     fits = max(1, algorithm.critic_passes * algorithm.minibatches)
     return adam(algorithm.policy_rate, updates), adam(algorithm.critic_rate, updates * fits)
+
+
+def _averaged(algorithm: AbstractAlgorithm, state: TrainingState, policy: Policy) -> Policy:
+    """Return the mean of the policies so far, in which older ones count less and less. At first it is the mean of all,
+    so that the first policy, which has learned nothing, does not count more than others."""
+    share = jnp.maximum(1 - algorithm.average, 1 / (state.updates + 1)).astype(state.horizon.dtype)
+    return jax.tree.map(lambda mean, x: mean + share * (x - mean), state.averaged, policy)
 
 
 def _horizon(

@@ -19,6 +19,7 @@ import numpy as np
 
 from jaxdyn._errors import RobotFileError, require_arguments, require_choice, require_positive
 from jaxdyn._types import Array, Float
+from jaxdyn.algorithms import forward_kinematics
 from jaxdyn.io.mjcf import mujoco
 from jaxdyn.learn._environment import AbstractTask, Environment, Transition
 from jaxdyn.simulate import State
@@ -26,6 +27,8 @@ from jaxdyn.worlds import World, load_world
 
 _URDF = "cmeel.prefix/share/example-robot-data/robots/go1_description/urdf/go1.urdf"
 _LEGS = "FR", "FL", "RR", "RL"
+_SWINGS = (0.0, np.pi, np.pi, 0.0)
+"""The phase of each leg in a trot: the legs of a diagonal swing together."""
 _STANDING = (0.0, 0.9, -1.8) * 4
 """The angles of hip, thigh and calf of each leg, rad."""
 _HEIGHT = 0.285
@@ -44,8 +47,13 @@ class Quadruped(AbstractTask):
 
     Actions are offsets of the servos' targets from the standing pose. The observation is what the robot measures: the
     angular velocity of the trunk, the direction of gravity in its axes, the positions (from the standing pose) and
-    velocities of the joints, the last action, and the command; and by `base_velocity` the linear velocity. All rewards
-    are smooth. An episode ends when the trunk tilts by more than 60 degrees or sinks.
+    velocities of the joints, the last action, the command, and the clock of the gait; and by `base_velocity` the linear
+    velocity. All rewards are smooth. An episode ends when the trunk tilts by more than 60 degrees or sinks.
+
+    The clock says when each foot is to swing, two on a diagonal at once, and feet are rewarded for the height that they
+    should have (as in MuJoCo Playground's joystick tasks of bipeds, `feet_phase`). Without it standing still is a local
+    optimum: a gradient says how a foot on the ground pushes, but nothing of a step that no foot has taken yet.
+    For a command of rest the clock stands still, and all feet belong on the ground.
     """
 
     forward_range: tuple[float, float] = (-1.0, 1.0)
@@ -54,6 +62,15 @@ class Quadruped(AbstractTask):
     """The range of commands along y, m/s."""
     yaw_range: tuple[float, float] = (-1.0, 1.0)
     """The range of commanded yaw rates, rad/s."""
+    resting_share: float = 0.1
+    """The part of the episodes whose command is rest, all zeros; it is that of MuJoCo Playground's Go1."""
+    gait_frequency: float = 2.5
+    """The steps of each foot in a second, 1/s."""
+    swing_height: float = 0.08
+    """The height of a foot over the ground in the middle of its swing, m."""
+    gait_width: float = 0.006
+    """The sum over the feet of squared errors of their heights at which the reward for the gait falls to 1/e, m^2."""
+    gait_weight: float = 1.0
     action_scale: float = 0.5
     """The offset of a target for the action 1, rad."""
     tracking_width: float = 0.25
@@ -100,10 +117,12 @@ class Quadruped(AbstractTask):
 
     def remember(self, world: World, key: Array) -> dict[str, Any]:
         """Draw the command, and return the memory of the start."""
-        key, push = jax.random.split(key)
+        key, push, of_rest, of_phase = jax.random.split(key, 4)
         lower, upper = jnp.array([self.forward_range, self.sideways_range, self.yaw_range], world.start.dtype).T
         command = jax.random.uniform(key, (3,), lower.dtype, lower, upper)
-        memory = {"command": command, "last_action": jnp.zeros(12, lower.dtype)}
+        command = jnp.where(jax.random.bernoulli(of_rest, self.resting_share), 0, command)
+        phase = jax.random.uniform(of_phase, (), lower.dtype, 0, 2 * np.pi)
+        memory = {"command": command, "last_action": jnp.zeros(12, lower.dtype), "phase": phase}
         return memory | ({"push_key": push, "push_step": jnp.zeros((), jnp.int32)} if self.pushed else {})
 
     def disturb(self, world: World, state: State, memory: dict[str, Any]) -> State:
@@ -120,7 +139,8 @@ class Quadruped(AbstractTask):
     def after_step(self, world: World, step: Transition, memory: dict[str, Any]) -> dict[str, Any]:
         """Return the memory after a step."""
         pushed = {"push_step": memory["push_step"] + 1} if self.pushed else {}
-        return {"last_action": step.action, **pushed}
+        phase = jnp.mod(memory["phase"] + 2 * np.pi * self.gait_frequency * step.dt, 2 * np.pi)
+        return {"last_action": step.action, "phase": phase.astype(step.dt.dtype), **pushed}
 
     def reads(self) -> tuple[str, ...]:
         """Return what is read in a step."""
@@ -134,7 +154,9 @@ class Quadruped(AbstractTask):
         """Return what the robot measures."""
         angles = state.q[7:] - jnp.asarray(_STANDING, state.q.dtype)
         parts = [state.v[3:6], gravity_direction(state.q[3:7]), angles, state.v[6:], memory["last_action"]]
-        measured = jnp.concatenate([*parts, memory["command"]])
+        phase = memory["phase"]
+        clock = _walks(memory["command"]) * jnp.stack([jnp.cos(phase), jnp.sin(phase)])
+        measured = jnp.concatenate([*parts, memory["command"], clock])
         if self.base_velocity == "none":
             return measured
         whole = jnp.concatenate([state.v[:3], measured])
@@ -144,12 +166,16 @@ class Quadruped(AbstractTask):
         """Return the reward for following the command less costs, and these parts."""
         q, v = step.after.q, step.after.v
         tilt = gravity_direction(q[3:7])
-        error = jnp.sum((v[:2] - memory["command"][:2]) ** 2)
-        yaw_error = (v[5] - memory["command"][2]) ** 2
+        excess = jnp.stack([v[0], v[1], v[5]]) - memory["command"]
+        error, yaw_error = jnp.sum(excess[:2] ** 2), excess[2] ** 2
+        swing = jnp.maximum(0, jnp.sin(memory["phase"] + jnp.asarray(_SWINGS, q.dtype)))
+        heights = self.swing_height * _walks(memory["command"]) * swing
+        gait_error = jnp.sum((foot_heights(world, q) - heights) ** 2)
         angles = q[7:] - jnp.asarray(_STANDING, q.dtype)
         parts = {
             "reward_tracking": self.tracking_weight * jnp.exp(-error / self.tracking_width),
             "reward_yaw": self.yaw_weight * jnp.exp(-yaw_error / self.tracking_width),
+            "reward_gait": self.gait_weight * jnp.exp(-gait_error / self.gait_width),
             "reward_vertical": -self.vertical_weight * v[2] ** 2,
             "reward_tilting": -self.tilting_weight * jnp.sum(v[3:5] ** 2),
             "reward_orientation": -self.orientation_weight * jnp.sum(tilt[:2] ** 2),
@@ -158,11 +184,27 @@ class Quadruped(AbstractTask):
             "reward_torque": -self.torque_weight * jnp.sum(step.readings["actuator_torque"] ** 2),
             "reward_action_rate": -self.action_rate_weight * jnp.sum((step.action - memory["last_action"]) ** 2),
         }
-        return sum(parts.values()), parts | {"velocity_error": _length(error), "yaw_error": _length(yaw_error)}
+        said = {"velocity_error": _length(error), "yaw_error": _length(yaw_error)}
+        said |= dict(zip(("forward_excess", "sideways_excess", "yaw_excess"), excess, strict=True))
+        said["commanded_speed"] = _length(jnp.sum(memory["command"][:2] ** 2))
+        return sum(parts.values()), parts | said
 
     def ended(self, world: World, state: State, memory: dict[str, Any]) -> Array:
         """Return whether the trunk tilts by more than 60 degrees, or is too low."""
         return (gravity_direction(state.q[3:7])[2] > -0.5) | (state.q[2] < self.least_height)
+
+
+def _walks(command: Float[Array, "3"]) -> Array:
+    """Return whether a command is another one than rest."""
+    return (command != 0).any()
+
+
+def foot_heights(world: World, q: Float[Array, "nq"]) -> Float[Array, "4"]:
+    """Return the heights of the feet over the plane `z = 0`, in the order of the legs, m."""
+    names = world.model.body_names
+    calves = np.array([names.index(f"{leg}_calf") for leg in _LEGS])
+    poses = forward_kinematics(world.model, q)
+    return poses.translation[calves, 2] - _LINK * poses.rotation[calves, 2, 2] - _FOOT
 
 
 def gravity_direction(quaternion: Float[Array, "4"]) -> Float[Array, "3"]:
