@@ -32,7 +32,7 @@ from jaxdyn.learn._update import TrainingState, initial_state, update
 
 ALGORITHMS: dict[str, type[AbstractAlgorithm]] = {"apg": APG, "shac": SHAC, "ahac": AHAC}
 _AXIS = "actors"
-_SPLIT = ("environments", "actor", "returned")
+_SPLIT = ("environments", "memory", "actor", "returned")
 """The fields of the state whose arrays begin with an axis of environments."""
 
 
@@ -41,7 +41,8 @@ class Training:
     """The result of `train`."""
 
     policy: Policy
-    """The policy after the last update, with its normalization of observations."""
+    """The mean of the policies of the last updates (`average` of the algorithm), with its normalization of
+    observations."""
     best: Policy
     """The policy with the largest mean return of all evaluations. That return is a little too large, because it was
     chosen by it; `judge` and `evaluate` with another key have no part in the choice."""
@@ -185,7 +186,6 @@ class _Run:
                 if judged:
                     policy = _local(state.averaged)
                     self._evaluate(policy, keys[1], log, done * samples, first)
-                    if os.environ.get("RAW"): log.records[-1]["raw"]=float(evaluate(self.episodes.env, _local(state.policy), keys[1], length=self.episodes.length).returned.mean())
                     if log.improved:
                         best = policy
                         if store is not None and jax.process_index() == 0:

@@ -19,7 +19,6 @@ import numpy as np
 
 from jaxdyn._errors import RobotFileError, require_arguments, require_choice, require_positive
 from jaxdyn._types import Array, Float
-from jaxdyn.algorithms import forward_kinematics
 from jaxdyn.io.mjcf import mujoco
 from jaxdyn.learn._environment import AbstractTask, Environment, Transition
 from jaxdyn.simulate import State
@@ -45,15 +44,15 @@ number along each side."""
 class Quadruped(AbstractTask):
     """A quadruped follows a command: velocities along x and y and a yaw rate in axes of its trunk, drawn at the start.
 
-    Actions are offsets of the servos' targets from the standing pose. The observation is what the robot measures: the
-    angular velocity of the trunk, the direction of gravity in its axes, the positions (from the standing pose) and
-    velocities of the joints, the last action, the command, and the clock of the gait; and by `base_velocity` the linear
-    velocity. All rewards are smooth. An episode ends when the trunk tilts by more than 60 degrees or sinks.
+    Actions are offsets of the servos' targets from those of a trot in place, whose clock is the time of the state. So
+    does the controller of Lee et al., Learning quadrupedal locomotion over challenging terrain, Science Robotics 2020.
+    About a standing pose a policy that follows gradients learned to stand: a gradient says how a foot on the ground
+    pushes, but nothing of a step that no foot has taken yet.
 
-    The clock says when each foot is to swing, two on a diagonal at once, and feet are rewarded for the height that they
-    should have (as in MuJoCo Playground's joystick tasks of bipeds, `feet_phase`). Without it standing still is a local
-    optimum: a gradient says how a foot on the ground pushes, but nothing of a step that no foot has taken yet.
-    For a command of rest the clock stands still, and all feet belong on the ground.
+    The observation is what the robot measures: the angular velocity of the trunk, the direction of gravity in its axes,
+    the positions (from the standing pose) and velocities of the joints, the last action, the command, and the cosine
+    and the sine of the clock's phase; and by `base_velocity` the linear velocity. All rewards are smooth. An episode
+    ends when the trunk tilts by more than 60 degrees or sinks.
     """
 
     forward_range: tuple[float, float] = (-1.0, 1.0)
@@ -62,15 +61,10 @@ class Quadruped(AbstractTask):
     """The range of commands along y, m/s."""
     yaw_range: tuple[float, float] = (-1.0, 1.0)
     """The range of commanded yaw rates, rad/s."""
-    resting_share: float = 0.1
-    """The part of the episodes whose command is rest, all zeros; it is that of MuJoCo Playground's Go1."""
     gait_frequency: float = 2.5
     """The steps of each foot in a second, 1/s."""
     swing_height: float = 0.08
-    """The height of a foot over the ground in the middle of its swing, m."""
-    gait_width: float = 0.006
-    """The sum over the feet of squared errors of their heights at which the reward for the gait falls to 1/e, m^2."""
-    gait_weight: float = 1.0
+    """How far the targets of a trot in place lift a foot, m."""
     action_scale: float = 0.5
     """The offset of a target for the action 1, rad."""
     tracking_width: float = 0.25
@@ -104,25 +98,25 @@ class Quadruped(AbstractTask):
 
     def start(self, world: World, key: Array) -> State:
         """Draw a state near standing at rest."""
-        of_q, of_v = jax.random.split(key)
+        of_q, of_v, of_time = jax.random.split(key, 3)
         dtype = world.start.dtype
         angles = jnp.asarray(_STANDING, dtype) + jax.random.uniform(of_q, (12,), dtype, -0.1, 0.1)
         # Feet start free of the ground, also where a noisy pose or the terrain lifts it.
         above = 0.02 + self._terrain_height(world)
         base = jnp.stack([0.0, 0.0, _HEIGHT + above, 1.0, 0.0, 0.0, 0.0]).astype(dtype)
-        return world.state(jnp.concatenate([base, angles]), jax.random.uniform(of_v, (18,), dtype, -0.1, 0.1))
+        state = world.state(jnp.concatenate([base, angles]), jax.random.uniform(of_v, (18,), dtype, -0.1, 0.1))
+        time = jax.random.uniform(of_time, (), state.time.dtype) / self.gait_frequency
+        return eqx.tree_at(lambda x: x.time, state, time)
 
     def _terrain_height(self, world: World) -> float:
         return _ROUGHNESS if "terrain" in world.parts.constraints.contacts.names else 0.0
 
     def remember(self, world: World, key: Array) -> dict[str, Any]:
         """Draw the command, and return the memory of the start."""
-        key, push, of_rest, of_phase = jax.random.split(key, 4)
+        key, push = jax.random.split(key)
         lower, upper = jnp.array([self.forward_range, self.sideways_range, self.yaw_range], world.start.dtype).T
         command = jax.random.uniform(key, (3,), lower.dtype, lower, upper)
-        command = jnp.where(jax.random.bernoulli(of_rest, self.resting_share), 0, command)
-        phase = jax.random.uniform(of_phase, (), lower.dtype, 0, 2 * np.pi)
-        memory = {"command": command, "last_action": jnp.zeros(12, lower.dtype), "phase": phase}
+        memory = {"command": command, "last_action": jnp.zeros(12, lower.dtype)}
         return memory | ({"push_key": push, "push_step": jnp.zeros((), jnp.int32)} if self.pushed else {})
 
     def disturb(self, world: World, state: State, memory: dict[str, Any]) -> State:
@@ -139,8 +133,7 @@ class Quadruped(AbstractTask):
     def after_step(self, world: World, step: Transition, memory: dict[str, Any]) -> dict[str, Any]:
         """Return the memory after a step."""
         pushed = {"push_step": memory["push_step"] + 1} if self.pushed else {}
-        phase = jnp.mod(memory["phase"] + 2 * np.pi * self.gait_frequency * step.dt, 2 * np.pi)
-        return {"last_action": step.action, "phase": phase.astype(step.dt.dtype), **pushed}
+        return {"last_action": step.action, **pushed}
 
     def reads(self) -> tuple[str, ...]:
         """Return what is read in a step."""
@@ -148,15 +141,18 @@ class Quadruped(AbstractTask):
 
     def control(self, world: World, state: State, action: Float[Array, "nu"]) -> Float[Array, "nu"]:
         """Return the targets of the servos."""
-        return jnp.asarray(_STANDING, action.dtype) + self.action_scale * action
+        swing = jnp.maximum(0, jnp.sin(self._phase(state) + jnp.asarray(_SWINGS, state.q.dtype)))
+        return trotting(self.swing_height * swing).astype(action.dtype) + self.action_scale * action
+
+    def _phase(self, state: State) -> Array:
+        return 2 * np.pi * self.gait_frequency * state.time.astype(state.q.dtype)
 
     def observe(self, world: World, state: State, memory: dict[str, Any]) -> Any:
         """Return what the robot measures."""
         angles = state.q[7:] - jnp.asarray(_STANDING, state.q.dtype)
         parts = [state.v[3:6], gravity_direction(state.q[3:7]), angles, state.v[6:], memory["last_action"]]
-        phase = memory["phase"]
-        clock = _walks(memory["command"]) * jnp.stack([jnp.cos(phase), jnp.sin(phase)])
-        measured = jnp.concatenate([*parts, memory["command"], clock])
+        phase = self._phase(state)
+        measured = jnp.concatenate([*parts, memory["command"], jnp.cos(phase)[None], jnp.sin(phase)[None]])
         if self.base_velocity == "none":
             return measured
         whole = jnp.concatenate([state.v[:3], measured])
@@ -168,14 +164,10 @@ class Quadruped(AbstractTask):
         tilt = gravity_direction(q[3:7])
         excess = jnp.stack([v[0], v[1], v[5]]) - memory["command"]
         error, yaw_error = jnp.sum(excess[:2] ** 2), excess[2] ** 2
-        swing = jnp.maximum(0, jnp.sin(memory["phase"] + jnp.asarray(_SWINGS, q.dtype)))
-        heights = self.swing_height * _walks(memory["command"]) * swing
-        gait_error = jnp.sum((foot_heights(world, q) - heights) ** 2)
         angles = q[7:] - jnp.asarray(_STANDING, q.dtype)
         parts = {
             "reward_tracking": self.tracking_weight * jnp.exp(-error / self.tracking_width),
             "reward_yaw": self.yaw_weight * jnp.exp(-yaw_error / self.tracking_width),
-            "reward_gait": self.gait_weight * jnp.exp(-gait_error / self.gait_width),
             "reward_vertical": -self.vertical_weight * v[2] ** 2,
             "reward_tilting": -self.tilting_weight * jnp.sum(v[3:5] ** 2),
             "reward_orientation": -self.orientation_weight * jnp.sum(tilt[:2] ** 2),
@@ -194,17 +186,12 @@ class Quadruped(AbstractTask):
         return (gravity_direction(state.q[3:7])[2] > -0.5) | (state.q[2] < self.least_height)
 
 
-def _walks(command: Float[Array, "3"]) -> Array:
-    """Return whether a command is another one than rest."""
-    return (command != 0).any()
-
-
-def foot_heights(world: World, q: Float[Array, "nq"]) -> Float[Array, "4"]:
-    """Return the heights of the feet over the plane `z = 0`, in the order of the legs, m."""
-    names = world.model.body_names
-    calves = np.array([names.index(f"{leg}_calf") for leg in _LEGS])
-    poses = forward_kinematics(world.model, q)
-    return poses.translation[calves, 2] - _LINK * poses.rotation[calves, 2, 2] - _FOOT
+def trotting(heights: Float[Array, "4"]) -> Float[Array, "12"]:
+    """Return the angles of all joints that lift each foot straight up from the standing pose by a height, m."""
+    # Thigh and calf have equal lengths, so the foot is below the hip where the calf's angle is -2 times the thigh's.
+    stretched = 2 * _LINK * np.cos(_STANDING[1])
+    thigh = jnp.arccos((stretched - heights) / (2 * _LINK))
+    return jnp.stack([jnp.zeros_like(thigh), thigh, -2 * thigh], axis=1).ravel()
 
 
 def gravity_direction(quaternion: Float[Array, "4"]) -> Float[Array, "3"]:
