@@ -44,10 +44,9 @@ number along each side."""
 class Quadruped(AbstractTask):
     """A quadruped follows a command: velocities along x and y and a yaw rate in axes of its trunk, drawn at the start.
 
-    Actions are offsets of the servos' targets from those of a trot in place, whose clock is the time of the state. So
-    does the controller of Lee et al., Learning quadrupedal locomotion over challenging terrain, Science Robotics 2020.
-    About a standing pose a policy that follows gradients learned to stand: a gradient says how a foot on the ground
-    pushes, but nothing of a step that no foot has taken yet.
+    Actions are offsets of the servos' targets from those of a trot in place, whose clock is the time of the state, much
+    as in Lee et al., Learning quadrupedal locomotion over challenging terrain, Science Robotics 2020. So feet take
+    steps from the start: a gradient says how to change a step, but nothing of one that no foot has taken yet.
 
     The observation is what the robot measures: the angular velocity of the trunk, the direction of gravity in its axes,
     the positions (from the standing pose) and velocities of the joints, the last action, the command, and the cosine
