@@ -143,10 +143,10 @@ def test_lambda_returns_are_those_of_the_sums():
 
 
 def test_the_gradient_of_the_policy_is_that_of_the_rewards():
-    """Without critics and with a discount of 1 it is the plain derivative of the mean reward, here by differences."""
+    """Without critics and without a discount it is the plain derivative of the mean reward, here by differences."""
     env = reach(jnp.float64)
     episodes = Episodes(env, 100)
-    algorithm = APG(actors=3, rollout=6, horizon=6, discount=1.0, policy_widths=(4,), minibatches=1)
+    algorithm = APG(actors=3, rollout=6, horizon=6, discount_time=np.inf, policy_widths=(4,), minibatches=1)
     policy = Policy(2, 1, widths=(4,), dtype=jnp.float64, key=jax.random.key(0))
     start = jax.vmap(episodes.reset)(jax.random.split(jax.random.key(1), 3))
     keys = jax.vmap(lambda k: jax.random.split(k, 6))(jax.random.split(jax.random.key(2), 3))

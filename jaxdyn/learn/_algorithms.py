@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import equinox as eqx
+import jax.numpy as jnp
 
 from jaxdyn._errors import ModelError, require_positive_integer
+from jaxdyn._types import Array
+from jaxdyn.learn._environment import AbstractEnvironment
 
 
 class AbstractAlgorithm(eqx.Module):
@@ -20,8 +23,9 @@ class AbstractAlgorithm(eqx.Module):
     """The steps of each environment in an update."""
     horizon: float = 32
     """The steps over which gradients are carried back. Beyond them the value of the critics counts."""
-    discount: float = 0.99
-    """The factor by which a reward counts less a step later."""
+    discount_time: float = 2.5
+    """The time after which a reward counts less by a factor e, s; it may be infinite. A time and not a number of steps,
+    because a robot needs as long to fall, whatever the steps of its environment."""
     policy_lambda: float = 1.0
     """The largest lambda of the returns whose gradient the policy follows, with which a training begins: the value
     after each step counts with `1 - lambda`, what the simulation says about later steps with `lambda`. 1 uses the
@@ -80,6 +84,10 @@ class AbstractAlgorithm(eqx.Module):
                 f"{type(self).__name__}: {self.minibatches} minibatches cannot share a rollout of {self.rollout} steps "
                 "evenly; take a divisor"
             )
+
+    def discount(self, episodes: AbstractEnvironment) -> Array:
+        """Return the factor by which a reward counts less a step later."""
+        return jnp.exp(-jnp.asarray(episodes.dt) / self.discount_time)
 
     @property
     def samples(self) -> int:

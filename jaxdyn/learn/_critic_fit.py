@@ -79,6 +79,7 @@ def fit_critics(
     optimizer: optax.GradientTransformation,
     before: tuple[tuple[Critic, ...], tuple[Critic, ...], Any],
     memory: Memory,
+    discount: Array,
     first: Array,
     key: Array,
     means: DeviceMeans,
@@ -89,8 +90,8 @@ def fit_critics(
     # The axis of actors comes last but for that of observations, and that of time first.
     memory = jax.tree.map(lambda x: jnp.moveaxis(x, 0, 2), memory)
     values = jnp.where(memory.ended, 0, least_value(targets, memory.last_seen))
-    settings = algorithm.discount, algorithm.critic_lambda
-    returns = jax.vmap(lambda_returns, (0, 0, 0, None, None))(memory.reward, values, memory.done, *settings)
+    of_roll_outs = jax.vmap(lambda_returns, (0, 0, 0, None, None))
+    returns = of_roll_outs(memory.reward, values, memory.done, discount, algorithm.critic_lambda)
     # Where the task ended, critics learn that nothing follows: such a step is seen from its end, with the value zero.
     seen = jnp.where(memory.ended[..., None], memory.last_seen, memory.seen)
     returns = jnp.where(memory.ended, 0, returns)

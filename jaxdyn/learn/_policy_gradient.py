@@ -69,7 +69,8 @@ def policy_gradient(
     number = jnp.arange(1, length + 1)
     closes = (number % jnp.floor(horizon).astype(jnp.int32) == 0) | (number == length)
     begins = jnp.concatenate([jnp.ones(1, bool), closes[:-1]])
-    decay = jnp.asarray(algorithm.discount * trace, dtype)
+    discount = algorithm.discount(episodes).astype(dtype)
+    decay = jnp.asarray(discount * trace, dtype)
     factor = jnp.where(begins, 0, decay)
 
     # The start has a gradient, too, which nobody needs: a loop whose state gets one only on the way is traced, with the
@@ -88,7 +89,7 @@ def policy_gradient(
         if algorithm.critics:
             weight = jnp.where(closes[:, None] | steps.done, 1, 1 - trace)
             # The value counts after an end, too: critics learn that it is zero there, and its slope leads away from it.
-            value = value + algorithm.discount * jnp.mean(weight * least_value(critics, critic_sees(steps.last_obs)))
+            value = value + discount * jnp.mean(weight * least_value(critics, critic_sees(steps.last_obs)))
         return -value, (after, steps)
 
     probes = jnp.zeros((length, keys.shape[0]), dtype)

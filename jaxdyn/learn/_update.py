@@ -136,7 +136,8 @@ def update(
     if algorithm.critics:
         before, first = (state.critics, state.targets, state.critic_moments), state.updates == 0
         memory = state.memory.with_steps(steps, first)
-        fit = fit_critics(algorithm, of_critics, before, memory, first, order, means)
+        discount = algorithm.discount(episodes).astype(steps.reward.dtype)
+        fit = fit_critics(algorithm, of_critics, before, memory, discount, first, order, means)
         new |= {"memory": memory, "critics": fit.critics, "targets": fit.targets, "critic_moments": fit.moments}
         numbers |= {"critic_loss": fit.loss, "critic_passes": fit.passes, "value": fit.critics[0].center}
     return eqx.tree_at(lambda s: [getattr(s, name) for name in new], state, list(new.values())), numbers
