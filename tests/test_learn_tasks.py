@@ -2,6 +2,7 @@
 
 import functools
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import mujoco
@@ -152,6 +153,7 @@ def test_the_quadruped_moves_as_in_mujoco_and_falls():
     m = mujoco.MjModel.from_xml_string(env.scene)
     m.opt.tolerance, m.opt.ls_tolerance, m.opt.iterations, m.opt.ls_iterations = 0.0, 1e-14, 100, 100
     d = mujoco.MjData(m)
+    d.time = float(state.data.time)
     rng, kicks = np.random.default_rng(0), 0
     for _ in range(12):
         action = rng.uniform(-1, 1, 12)
@@ -171,17 +173,40 @@ def test_the_quadruped_moves_as_in_mujoco_and_falls():
     np.testing.assert_allclose(state.obs[:3], R.T @ d.qvel[:3], atol=1e-7)
     np.testing.assert_allclose(state.obs[3:6], d.qvel[3:6], atol=1e-7)
     np.testing.assert_allclose(state.obs[6:9], -R[2], atol=1e-8)
-    np.testing.assert_array_equal(state.obs[-15:-3], action)
-    np.testing.assert_array_equal(state.obs[-3:], state.info["command"])
+    np.testing.assert_array_equal(state.obs[-17:-5], action)
+    np.testing.assert_array_equal(state.obs[-5:-2], state.info["command"])
+    # The clock, which goes on with the time.
+    phase = 2 * np.pi * 2.5 * d.time
+    np.testing.assert_allclose(state.obs[-2:], [np.cos(phase), np.sin(phase)], atol=1e-6)
+    excess = [state.metrics[f"{name}_excess"] for name in ("forward", "sideways", "yaw")]
+    np.testing.assert_allclose(state.obs[np.array([0, 1, 5])] - state.info["command"], excess, atol=1e-12)
+    assert float(state.metrics["velocity_error"]) == pytest.approx(np.hypot(*excess[:2]))
+    assert float(state.metrics["commanded_speed"]) == pytest.approx(np.hypot(*state.info["command"][:2]))
     tilted = np.array(state.data.q)
     tilted[3:7] = np.cos(0.6), np.sin(0.6), 0, 0
     ended = [bool(env.task.ended(env.world, jaxdyn.State(jnp.asarray(q)), {})) for q in (state.data.q, tilted)]
     assert ended == [False, True]
 
 
+def test_the_servos_of_the_quadruped_trot_in_place():
+    env, reset, _ = quadruped()
+    m = mujoco.MjModel.from_xml_string(env.scene)
+    d = mujoco.MjData(m)
+    feet = [m.geom(f"{leg}_foot").id for leg in ("FR", "FL", "RR", "RL")]
+    state = reset(jax.random.key(0)).data
+    for phase, want in ((0.0, [0, 0, 0, 0]), (0.25, [0.08, 0, 0, 0.08]), (0.75, [0, 0.08, 0.08, 0])):
+        now = eqx.tree_at(lambda x: x.time, state, jnp.asarray(phase / 2.5))
+        d.qpos[7:] = env.task.control(env.world, now, jnp.zeros(12))
+        mujoco.mj_kinematics(m, d)
+        hips = d.xanchor[[m.joint(f"{leg}_thigh_joint").id for leg in ("FR", "FL", "RR", "RL")]]
+        reach = d.geom_xpos[feet] - hips
+        np.testing.assert_allclose(reach[:, 0], 0, atol=1e-9)
+        np.testing.assert_allclose(reach[:, 2] + 2 * 0.213 * np.cos(0.9), want, atol=1e-6)
+
+
 def test_the_quadruped_has_privileged_observations():
     env = learn.environment("quadruped", base_velocity="privileged")
-    assert env.observation_size == {"state": 45, "privileged_state": 48}
+    assert env.observation_size == {"state": 47, "privileged_state": 50}
     state = jax.jit(env.reset)(jax.random.key(0))
     assert state.obs["state"].dtype == jnp.float32
     np.testing.assert_array_equal(state.obs["privileged_state"][3:], state.obs["state"])

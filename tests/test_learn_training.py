@@ -1,5 +1,6 @@
 """Policies are trained, continue after kills to the last bit, and are the same on several devices."""
 
+import functools
 import json
 import os
 import random
@@ -20,17 +21,17 @@ import jaxdyn
 from jaxdyn import DataError, ModelError, ShapeError
 from jaxdyn.cli import main
 from jaxdyn.learn import AHAC, APG, SHAC, AbstractTask, Environment, Policy, evaluate, load_policy, save_policy, train
-from jaxdyn.learn._critic_fit import lambda_returns
+from jaxdyn.learn._critic_fit import Memory, lambda_returns
 from jaxdyn.learn._episodes import Episodes
 from jaxdyn.learn._gradient_gate import gradient_gate
 from jaxdyn.learn._networks import Critic, RunningNormalization
-from jaxdyn.learn._policy_gradient import policy_gradient
+from jaxdyn.learn._policy_gradient import Steps, policy_gradient
 
 ROOT = Path(__file__).parents[1]
 SCENE = """<mujoco><option timestep="0.05"/><worldbody><body><joint name="x" type="slide" axis="1 0 0" damping="0.1"/>
 <geom size="0.1" mass="1"/></body></worldbody>
 <actuator><motor joint="x" ctrllimited="true" ctrlrange="-1 1"/></actuator></mujoco>"""
-SMALL = {"actors": 16, "rollout": 8, "horizon": 4, "critic_passes": 4, "policy_widths": (8,), "critic_widths": (8,)}
+SMALL = {"actors": 16, "rollout": 8, "horizon": 4, "kept": 4, "policy_widths": (8,), "critic_widths": (8,)}
 STEPS = 12800
 
 
@@ -53,6 +54,8 @@ class Reach(AbstractTask):
         return jnp.abs(state.q[0]) > self.edge
 
 
+# Programs belong to an environment, so one of them serves all tests.
+@functools.cache
 def reach(dtype=jnp.float32) -> Environment:
     return Environment(jaxdyn.load_world(SCENE).astype(dtype), Reach())
 
@@ -140,10 +143,10 @@ def test_lambda_returns_are_those_of_the_sums():
 
 
 def test_the_gradient_of_the_policy_is_that_of_the_rewards():
-    """Without critics and with a discount of 1 it is the plain derivative of the mean reward, here by differences."""
+    """Without critics and without a discount it is the plain derivative of the mean reward, here by differences."""
     env = reach(jnp.float64)
     episodes = Episodes(env, 100)
-    algorithm = APG(actors=3, rollout=6, horizon=6, discount=1.0, policy_widths=(4,), minibatches=1)
+    algorithm = APG(actors=3, rollout=6, horizon=6, discount_time=np.inf, policy_widths=(4,), minibatches=1)
     policy = Policy(2, 1, widths=(4,), dtype=jnp.float64, key=jax.random.key(0))
     start = jax.vmap(episodes.reset)(jax.random.split(jax.random.key(1), 3))
     keys = jax.vmap(lambda k: jax.random.split(k, 6))(jax.random.split(jax.random.key(2), 3))
@@ -151,7 +154,8 @@ def test_the_gradient_of_the_policy_is_that_of_the_rewards():
     @jax.jit
     def found(policy):
         free = jnp.asarray(np.inf)
-        out = policy_gradient(episodes, algorithm, policy, (), start, keys, jnp.asarray(6.0), free)
+        horizon, trace = jnp.asarray(6.0), jnp.asarray(1.0)
+        out = policy_gradient(episodes, algorithm, policy, (), start, keys, horizon, trace, free)
         return out.gradient, jnp.mean(out.steps.reward), out.norms
 
     gradient, _, norms = found(policy)
@@ -171,7 +175,8 @@ def shifted(policy, place, step):
 def whole(tmp_path_factory):
     """Return a training of SHAC, and its folder."""
     folder = tmp_path_factory.mktemp("training") / "whole"
-    algorithm = SHAC(**SMALL, policy_rate=1e-2, critic_rate=1e-2)
+    # The mean of the last ten policies or so: there are a hundred in all.
+    algorithm = SHAC(**SMALL, policy_rate=1e-2, critic_rate=1e-2, average=0.9)
     done = train(reach(), algorithm, steps=STEPS, folder=folder, episode_length=50, evaluations=4, progress=False)
     return done, folder, algorithm
 
@@ -226,6 +231,43 @@ def test_an_interrupted_training_ends_with_the_same_bits(whole, tmp_path, monkey
     assert timeless[0] == timeless[1]
 
 
+def test_exploration_fades_and_the_mean_policy_is_returned(whole):
+    _, _, algorithm = whole
+    options = {"steps": STEPS // 10, "episode_length": 50, "evaluations": 10, "progress": False}
+    last = train(reach(), eqx.tree_at(lambda x: x.average, algorithm, 0.0), **options)
+    same(last.policy, last.state.policy)
+    mean = train(reach(), eqx.tree_at(lambda x: x.average, algorithm, 0.99), **options)
+    # The mean has no part in the training.
+    same(mean.state.policy, last.state.policy)
+    weights = [np.asarray(x.policy.network.layers[0].weight) for x in (last, mean)]
+    assert 1e-4 < np.abs(weights[0] - weights[1]).max() < 0.1
+    deviations = [record["deviation"] for record in last.records]
+    assert deviations[-1] < 0.3 * deviations[0]
+
+
+def test_lambda_falls_where_gradients_grow(whole):
+    _, _, algorithm = whole
+    options = {"steps": 512, "episode_length": 50, "evaluations": 1, "progress": False}
+    for limit, rate, want in ((1e3, 1.0, 1.0), (1e-3, 1.0, 0.5), (1e-3, 0.0, 1.0)):
+        settings = eqx.tree_at(lambda x: (x.growth_limit, x.lambda_rate), algorithm, (limit, rate))
+        assert float(train(reach(), settings, **options).state.trace) == want
+
+
+def test_the_memory_has_the_last_roll_outs():
+    def steps(x):
+        obs = jnp.full((3, 2, 4), x)
+        return Steps(obs, obs + 1, obs[..., 0], obs[..., 0] > 1, obs[..., 0] > 2, obs[..., 0] > 3)
+
+    none = jnp.zeros((2, 2, 3))
+    memory = Memory(jnp.zeros((2, 2, 3, 4)), jnp.zeros((2, 2, 3, 4)), none, none > 0, none > 0)
+    for x, first, want in ((1.0, True, [1, 1]), (2.0, False, [1, 2]), (3.0, False, [2, 3])):
+        memory = memory.with_steps(steps(x), jnp.asarray(first))
+        np.testing.assert_array_equal(memory.reward[1, :, 2], want)
+        np.testing.assert_array_equal(memory.seen[0, :, 1, 3] + 1, memory.last_seen[0, :, 1, 3])
+        np.testing.assert_array_equal(memory.ended[0, :, 0], np.array(want) > 1)
+        np.testing.assert_array_equal(memory.done[0, :, 0], np.array(want) > 2)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", [AHAC(**SMALL), APG(**SMALL)], ids=["ahac", "apg"])
 def test_variations_of_the_loop_train(algorithm):
@@ -253,7 +295,7 @@ def test_mistakes_are_named(tmp_path):
 
 def test_the_command_line_trains_continues_and_films(tmp_path, capsys):
     out, film = tmp_path / "out", tmp_path / "film.gif"
-    small = ("actors=4", "rollout=4", "critic_passes=1", "policy_widths=(4,)", "critic_widths=(4,)")
+    small = ("actors=4", "rollout=4", "kept=2", "policy_widths=(4,)", "critic_widths=(4,)")
     command = [
         "train",
         "cartpole_swingup",

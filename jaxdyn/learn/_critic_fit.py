@@ -27,9 +27,8 @@ class CriticFit(NamedTuple):
     passes: Array
 
 
-def least_value(critics: tuple[Critic, ...], obs: Any) -> Array:
-    """Return the least of the critics' values for observations with any batch axes."""
-    seen = critic_sees(obs)
+def least_value(critics: tuple[Critic, ...], seen: Array) -> Array:
+    """Return the least of the critics' values for what they see of observations, with any batch axes."""
     flat = seen.reshape(-1, seen.shape[-1])
     return jnp.stack([jax.vmap(critic)(flat) for critic in critics]).min(0).reshape(seen.shape[:-1])
 
@@ -53,24 +52,51 @@ def with_seen(normalization: RunningNormalization, obs: Array, means: DeviceMean
     return normalization.seen(center, means.total((obs - center) ** 2, (0, 1)) / n, n)
 
 
+class Memory(NamedTuple):
+    """The last roll-outs, to which critics are fitted: arrays `[actors, kept, rollout, ...]`. See
+    `_policy_gradient.Steps`."""
+
+    seen: Float[Array, "actors kept rollout n"]
+    last_seen: Float[Array, "actors kept rollout n"]
+    """The observations before and after the steps, as critics see them."""
+    reward: Float[Array, "actors kept rollout"]
+    ended: Array
+    done: Array
+
+    def with_steps(self, steps: Any, first: Array) -> Memory:
+        """Return the memory in which a roll-out has replaced the oldest one; the `first` one replaces all."""
+        new = Memory(critic_sees(steps.obs), critic_sees(steps.last_obs), steps.reward, steps.ended, steps.done)
+
+        def renewed(old: Array, x: Array) -> Array:
+            x = jnp.swapaxes(x, 0, 1)[:, None]
+            return jnp.where(first, x, jnp.concatenate([old[:, 1:], x], axis=1))
+
+        return jax.tree.map(renewed, self, new)
+
+
 def fit_critics(
     algorithm: AbstractAlgorithm,
     optimizer: optax.GradientTransformation,
     before: tuple[tuple[Critic, ...], tuple[Critic, ...], Any],
-    steps: Any,
+    memory: Memory,
+    discount: Array,
     first: Array,
     key: Array,
     means: DeviceMeans,
 ) -> CriticFit:
-    """Return the critics, their targets and the optimizer's moments after a fit to a roll-out; `before` has those
-    before it. In the `first` update the values get their scale at once."""
+    """Return the critics, their targets and the optimizer's moments after a fit to the last roll-outs; `before` has
+    those before it. In the `first` update the values get their scale at once."""
     critics, targets, moments = before
-    values = jnp.where(steps.ended, 0, least_value(targets, steps.last_obs))
-    returns = lambda_returns(steps.reward, values, steps.done, algorithm.discount, algorithm.critic_lambda)
+    # The axis of actors comes last but for that of observations, and that of time first.
+    memory = jax.tree.map(lambda x: jnp.moveaxis(x, 0, 2), memory)
+    values = jnp.where(memory.ended, 0, least_value(targets, memory.last_seen))
+    of_roll_outs = jax.vmap(lambda_returns, (0, 0, 0, None, None))
+    returns = of_roll_outs(memory.reward, values, memory.done, discount, algorithm.critic_lambda)
     # Where the task ended, critics learn that nothing follows: such a step is seen from its end, with the value zero.
-    seen = jnp.where(steps.ended[..., None], critic_sees(steps.last_obs), critic_sees(steps.obs))
-    returns = jnp.where(steps.ended, 0, returns)
-    critics, targets = (_prepared(x, seen, returns, first, means) for x in (critics, targets))
+    seen = jnp.where(memory.ended[..., None], memory.last_seen, memory.seen)
+    returns = jnp.where(memory.ended, 0, returns)
+    critics, targets = (_prepared(x, seen[-1], returns, first, means) for x in (critics, targets))
+    seen, returns = (x.reshape(-1, *x.shape[2:]) for x in (seen, returns))
     wanted = (returns - critics[0].center) / critics[0].scale
 
     def loss(networks, seen, wanted):
@@ -86,8 +112,9 @@ def fit_critics(
     def fit_pass(carry):
         i, fitted, _, now = carry
         # A batch has all environments at some of the times, so devices need no samples of each other.
-        order = jax.random.permutation(jax.random.fold_in(key, i), algorithm.rollout)
-        batches = [x[order].reshape(algorithm.minibatches, -1, *x.shape[2:]) for x in (seen, wanted)]
+        order = jax.random.permutation(jax.random.fold_in(key, i), len(wanted))
+        count = algorithm.kept * algorithm.minibatches
+        batches = [x[order].reshape(count, -1, *x.shape[2:]) for x in (seen, wanted)]
         fitted, losses = lax.scan(fit_batch, fitted, batches)
         return i + 1, fitted, now, jnp.mean(losses)
 

@@ -21,7 +21,7 @@ from jaxdyn.learn._critic_fit import least_value
 from jaxdyn.learn._environment import EnvironmentState
 from jaxdyn.learn._episodes import Episodes
 from jaxdyn.learn._gradient_gate import gradient_gate
-from jaxdyn.learn._networks import Critic, Policy
+from jaxdyn.learn._networks import Critic, Policy, critic_sees
 
 
 class Steps(NamedTuple):
@@ -59,16 +59,18 @@ def policy_gradient(
     environments: EnvironmentState,
     keys: Array,
     horizon: Array,
+    trace: Array,
     limit: Array,
 ) -> PolicyGradient:
     """Roll out from `environments` with the random numbers of `keys` `[actors, rollout]`, and return the gradient of
-    minus the objective with respect to the policy. `horizon` is the length of a window, and `limit` the largest norm of
-    a gradient that a state hands back."""
+    minus the objective with respect to the policy. `horizon` is the length of a window, `trace` the lambda, and
+    `limit` the largest norm of a gradient that a state hands back."""
     length, dtype = algorithm.rollout, environments.reward.dtype
     number = jnp.arange(1, length + 1)
     closes = (number % jnp.floor(horizon).astype(jnp.int32) == 0) | (number == length)
     begins = jnp.concatenate([jnp.ones(1, bool), closes[:-1]])
-    decay = jnp.asarray(algorithm.discount * algorithm.policy_lambda, dtype)
+    discount = algorithm.discount(episodes).astype(dtype)
+    decay = jnp.asarray(discount * trace, dtype)
     factor = jnp.where(begins, 0, decay)
 
     # The start has a gradient, too, which nobody needs: a loop whose state gets one only on the way is traced, with the
@@ -85,9 +87,9 @@ def policy_gradient(
         after, steps = jax.vmap(run, in_axes=(0, 0, 1), out_axes=(0, 1))(environments, keys, probes)
         value = jnp.mean(steps.reward)
         if algorithm.critics:
-            weight = jnp.where(closes[:, None] | steps.done, 1, 1 - algorithm.policy_lambda)
+            weight = jnp.where(closes[:, None] | steps.done, 1, 1 - trace)
             # The value counts after an end, too: critics learn that it is zero there, and its slope leads away from it.
-            value = value + algorithm.discount * jnp.mean(weight * least_value(critics, steps.last_obs))
+            value = value + discount * jnp.mean(weight * least_value(critics, critic_sees(steps.last_obs)))
         return -value, (after, steps)
 
     probes = jnp.zeros((length, keys.shape[0]), dtype)

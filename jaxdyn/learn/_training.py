@@ -32,7 +32,7 @@ from jaxdyn.learn._update import TrainingState, initial_state, update
 
 ALGORITHMS: dict[str, type[AbstractAlgorithm]] = {"apg": APG, "shac": SHAC, "ahac": AHAC}
 _AXIS = "actors"
-_SPLIT = ("environments", "actor", "returned")
+_SPLIT = ("environments", "memory", "actor", "returned")
 """The fields of the state whose arrays begin with an axis of environments."""
 
 
@@ -41,7 +41,8 @@ class Training:
     """The result of `train`."""
 
     policy: Policy
-    """The policy after the last update, with its normalization of observations."""
+    """The mean of the policies of the last updates (`average` of the algorithm), with its normalization of
+    observations."""
     best: Policy
     """The policy with the largest mean return of all evaluations. That return is a little too large, because it was
     chosen by it; `judge` and `evaluate` with another key have no part in the choice."""
@@ -166,7 +167,7 @@ class _Run:
         restored = None if store is None else store.restore(state)
         if restored is not None:
             state, log = jax.device_put(restored[0], _placed(self.devices)), TrainingLog(**restored[1])
-        policy = _local(state.policy)
+        policy = _local(state.averaged)
         best = store.best() if store is not None and log.records else policy
         step, samples, done = self.step(), self.algorithm.samples, int(state.updates)
         every = max(1, self.updates // self.evaluations)
@@ -183,7 +184,7 @@ class _Run:
                 bar.update(samples)
                 judged = done % every == 0 or done == self.updates
                 if judged:
-                    policy = _local(state.policy)
+                    policy = _local(state.averaged)
                     self._evaluate(policy, keys[1], log, done * samples, first)
                     if log.improved:
                         best = policy

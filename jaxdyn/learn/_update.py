@@ -12,7 +12,7 @@ from jax import lax
 
 from jaxdyn._types import Array, Float
 from jaxdyn.learn._algorithms import AbstractAlgorithm
-from jaxdyn.learn._critic_fit import fit_critics, networks_of, with_seen
+from jaxdyn.learn._critic_fit import Memory, fit_critics, networks_of, with_seen
 from jaxdyn.learn._device_means import DeviceMeans
 from jaxdyn.learn._environment import EnvironmentState
 from jaxdyn.learn._episodes import Episodes
@@ -24,11 +24,15 @@ class TrainingState(eqx.Module):
     """All that a training continues from. All leaves are arrays."""
 
     policy: Policy
+    averaged: Policy
+    """The mean of the policies of the last updates, which is evaluated and which a training returns."""
     critics: tuple[Critic, ...]
     targets: tuple[Critic, ...]
     policy_moments: Any
     critic_moments: Any
     environments: EnvironmentState
+    memory: Memory
+    """The last roll-outs, to which critics are fitted."""
     actor: Array
     """The numbers `[actors]` of the environments, from which their random numbers are drawn."""
     returned: Float[Array, "actors"]
@@ -38,6 +42,8 @@ class TrainingState(eqx.Module):
     usual_norm: Float[Array, ""]
     """The usual norm of the gradient with respect to a state; infinite before it is known."""
     horizon: Float[Array, ""]
+    trace: Float[Array, ""]
+    """The lambda of the policy's returns."""
     multiplier: Float[Array, ""]
     """The multiplier of the bound on the growth of gradients."""
 
@@ -59,19 +65,25 @@ def initial_state(episodes: Episodes, algorithm: AbstractAlgorithm, key: Array) 
     )
     of_policy, of_critics = _optimizers(algorithm, 1)
     zero = jnp.zeros((), dtype)
+    shape = n, algorithm.kept if critics else 0, algorithm.rollout
+    seen, flags = jnp.zeros((*shape, judged), dtype), jnp.zeros(shape, bool)
+    memory = Memory(seen, seen, jnp.zeros(shape, dtype), flags, flags)
     return TrainingState(
         policy=policy,
+        averaged=policy,
         critics=critics,
         targets=critics,
         policy_moments=of_policy.init(policy),
         critic_moments=of_critics.init(networks_of(critics)),
         environments=environments,
+        memory=memory,
         actor=jnp.arange(n),
         returned=jnp.zeros(n, dtype),
         key=key,
         updates=jnp.zeros((), jnp.int32),
         usual_norm=zero + jnp.inf,
         horizon=zero + algorithm.horizon,
+        trace=zero + algorithm.policy_lambda,
         multiplier=zero,
     )
 
@@ -85,8 +97,9 @@ def update(
     key, order = jax.random.split(jax.random.fold_in(state.key, state.updates))
     keys = jax.vmap(lambda i: jax.random.split(jax.random.fold_in(key, i), algorithm.rollout))(state.actor)
     limit = algorithm.gradient_limit * state.usual_norm
+    explorer = _explorer(algorithm, state, updates)
     found = policy_gradient(
-        episodes, algorithm, state.policy, state.critics, state.environments, keys, state.horizon, limit
+        episodes, algorithm, explorer, state.critics, state.environments, keys, state.horizon, state.trace, limit
     )
     of_policy, of_critics = _optimizers(algorithm, updates)
     gradient = means.mean(found.gradient)
@@ -101,21 +114,31 @@ def update(
     policy = eqx.tree_at(lambda p: p.normalization, policy, normalization)
     horizon, about_norms = _horizon(algorithm, state, found, limit, means)
     episodes_now, returned = _episodes(steps, state.returned, means)
-    new = {"policy": policy, "policy_moments": moments, "environments": found.environments, "returned": returned}
+    averaged = _averaged(algorithm, state, policy)
+    new = {
+        "policy": policy,
+        "averaged": averaged,
+        "policy_moments": moments,
+        "environments": found.environments,
+        "returned": returned,
+    }
     new |= {"updates": state.updates + 1, **horizon}
     numbers = {
         "reward": means.mean_of(steps.reward),
         "gradient_norm": norm,
         "skipped": jnp.where(fine, 0, 1),
-        "deviation": jnp.mean(jnp.exp(policy.log_std)),
+        "deviation": jnp.mean(jnp.exp(explorer.log_std)),
         "horizon": state.horizon,
+        "lambda": state.trace,
         **about_norms,
         **episodes_now,
     }
     if algorithm.critics:
-        before = state.critics, state.targets, state.critic_moments
-        fit = fit_critics(algorithm, of_critics, before, steps, state.updates == 0, order, means)
-        new |= {"critics": fit.critics, "targets": fit.targets, "critic_moments": fit.moments}
+        before, first = (state.critics, state.targets, state.critic_moments), state.updates == 0
+        memory = state.memory.with_steps(steps, first)
+        discount = algorithm.discount(episodes).astype(steps.reward.dtype)
+        fit = fit_critics(algorithm, of_critics, before, memory, discount, first, order, means)
+        new |= {"memory": memory, "critics": fit.critics, "targets": fit.targets, "critic_moments": fit.moments}
         numbers |= {"critic_loss": fit.loss, "critic_passes": fit.passes, "value": fit.critics[0].center}
     return eqx.tree_at(lambda s: [getattr(s, name) for name in new], state, list(new.values())), numbers
 
@@ -128,8 +151,22 @@ def _optimizers(algorithm: AbstractAlgorithm, updates: Any) -> tuple[Any, Any]:
         falling = optax.scale_by_schedule(lambda k: -rate * jnp.maximum(1 - k / count, 5e-3))
         return optax.chain(optax.clip_by_global_norm(algorithm.clip), optax.scale_by_adam(b1=0.7, b2=0.95), falling)
 
-    fits = max(1, algorithm.critic_passes * algorithm.minibatches)
+    fits = max(1, algorithm.critic_passes * algorithm.kept * algorithm.minibatches)
     return adam(algorithm.policy_rate, updates), adam(algorithm.critic_rate, updates * fits)
+
+
+def _explorer(algorithm: AbstractAlgorithm, state: TrainingState, updates: Any) -> Policy:
+    """Return the policy with less exploration the later it is."""
+    part = 1 - (1 - algorithm.last_exploration) * state.updates / updates
+    log_std = state.policy.log_std + jnp.log(part).astype(state.policy.log_std.dtype)
+    return eqx.tree_at(lambda p: p.log_std, state.policy, log_std)
+
+
+def _averaged(algorithm: AbstractAlgorithm, state: TrainingState, policy: Policy) -> Policy:
+    """Return the mean of the policies so far, in which older ones count less and less. At first it is the mean of all,
+    so that the first policy, which has learned nothing, does not count more than others."""
+    share = jnp.maximum(1 - algorithm.average, 1 / (state.updates + 1)).astype(state.horizon.dtype)
+    return jax.tree.map(lambda mean, x: mean + share * (x - mean), state.averaged, policy)
 
 
 def _horizon(
@@ -155,7 +192,9 @@ def _horizon(
     off = growth - jnp.log(algorithm.growth_limit)
     multiplier = jnp.clip(state.multiplier + algorithm.horizon_rate * off, -1, 1)
     horizon = jnp.clip(state.horizon - multiplier * jnp.sign(algorithm.horizon_rate), 1, algorithm.rollout)
-    after = {"usual_norm": usual, "multiplier": multiplier, "horizon": horizon}
+    least = jnp.minimum(algorithm.least_lambda, algorithm.policy_lambda)
+    trace = jnp.clip(state.trace - algorithm.lambda_rate * off, least, algorithm.policy_lambda)
+    after = {"trace": trace, "usual_norm": usual, "multiplier": multiplier, "horizon": horizon}
     numbers = {
         "growth": jnp.exp(growth),
         "limited": means.mean_of(norms > limit),

@@ -26,6 +26,8 @@ from jaxdyn.worlds import World, load_world
 
 _URDF = "cmeel.prefix/share/example-robot-data/robots/go1_description/urdf/go1.urdf"
 _LEGS = "FR", "FL", "RR", "RL"
+_SWINGS = (0.0, np.pi, np.pi, 0.0)
+"""The phase of each leg in a trot: the legs of a diagonal swing together."""
 _STANDING = (0.0, 0.9, -1.8) * 4
 """The angles of hip, thigh and calf of each leg, rad."""
 _HEIGHT = 0.285
@@ -42,10 +44,14 @@ number along each side."""
 class Quadruped(AbstractTask):
     """A quadruped follows a command: velocities along x and y and a yaw rate in axes of its trunk, drawn at the start.
 
-    Actions are offsets of the servos' targets from the standing pose. The observation is what the robot measures: the
-    angular velocity of the trunk, the direction of gravity in its axes, the positions (from the standing pose) and
-    velocities of the joints, the last action, and the command; and by `base_velocity` the linear velocity. All rewards
-    are smooth. An episode ends when the trunk tilts by more than 60 degrees or sinks.
+    Actions are offsets of the servos' targets from those of a trot in place, whose clock is the time of the state, much
+    as in Lee et al., Learning quadrupedal locomotion over challenging terrain, Science Robotics 2020. So feet take
+    steps from the start: a gradient says how to change a step, but nothing of one that no foot has taken yet.
+
+    The observation is what the robot measures: the angular velocity of the trunk, the direction of gravity in its axes,
+    the positions (from the standing pose) and velocities of the joints, the last action, the command, and the cosine
+    and the sine of the clock's phase; and by `base_velocity` the linear velocity. All rewards are smooth. An episode
+    ends when the trunk tilts by more than 60 degrees or sinks.
     """
 
     forward_range: tuple[float, float] = (-1.0, 1.0)
@@ -54,6 +60,10 @@ class Quadruped(AbstractTask):
     """The range of commands along y, m/s."""
     yaw_range: tuple[float, float] = (-1.0, 1.0)
     """The range of commanded yaw rates, rad/s."""
+    gait_frequency: float = 2.5
+    """The steps of each foot in a second, 1/s."""
+    swing_height: float = 0.08
+    """How far the targets of a trot in place lift a foot, m."""
     action_scale: float = 0.5
     """The offset of a target for the action 1, rad."""
     tracking_width: float = 0.25
@@ -87,13 +97,15 @@ class Quadruped(AbstractTask):
 
     def start(self, world: World, key: Array) -> State:
         """Draw a state near standing at rest."""
-        of_q, of_v = jax.random.split(key)
+        of_q, of_v, of_time = jax.random.split(key, 3)
         dtype = world.start.dtype
         angles = jnp.asarray(_STANDING, dtype) + jax.random.uniform(of_q, (12,), dtype, -0.1, 0.1)
         # Feet start free of the ground, also where a noisy pose or the terrain lifts it.
         above = 0.02 + self._terrain_height(world)
         base = jnp.stack([0.0, 0.0, _HEIGHT + above, 1.0, 0.0, 0.0, 0.0]).astype(dtype)
-        return world.state(jnp.concatenate([base, angles]), jax.random.uniform(of_v, (18,), dtype, -0.1, 0.1))
+        state = world.state(jnp.concatenate([base, angles]), jax.random.uniform(of_v, (18,), dtype, -0.1, 0.1))
+        time = jax.random.uniform(of_time, (), state.time.dtype) / self.gait_frequency
+        return eqx.tree_at(lambda x: x.time, state, time)
 
     def _terrain_height(self, world: World) -> float:
         return _ROUGHNESS if "terrain" in world.parts.constraints.contacts.names else 0.0
@@ -128,13 +140,18 @@ class Quadruped(AbstractTask):
 
     def control(self, world: World, state: State, action: Float[Array, "nu"]) -> Float[Array, "nu"]:
         """Return the targets of the servos."""
-        return jnp.asarray(_STANDING, action.dtype) + self.action_scale * action
+        swing = jnp.maximum(0, jnp.sin(self._phase(state) + jnp.asarray(_SWINGS, state.q.dtype)))
+        return trotting(self.swing_height * swing).astype(action.dtype) + self.action_scale * action
+
+    def _phase(self, state: State) -> Array:
+        return 2 * np.pi * self.gait_frequency * state.time.astype(state.q.dtype)
 
     def observe(self, world: World, state: State, memory: dict[str, Any]) -> Any:
         """Return what the robot measures."""
         angles = state.q[7:] - jnp.asarray(_STANDING, state.q.dtype)
         parts = [state.v[3:6], gravity_direction(state.q[3:7]), angles, state.v[6:], memory["last_action"]]
-        measured = jnp.concatenate([*parts, memory["command"]])
+        phase = self._phase(state)
+        measured = jnp.concatenate([*parts, memory["command"], jnp.cos(phase)[None], jnp.sin(phase)[None]])
         if self.base_velocity == "none":
             return measured
         whole = jnp.concatenate([state.v[:3], measured])
@@ -144,8 +161,8 @@ class Quadruped(AbstractTask):
         """Return the reward for following the command less costs, and these parts."""
         q, v = step.after.q, step.after.v
         tilt = gravity_direction(q[3:7])
-        error = jnp.sum((v[:2] - memory["command"][:2]) ** 2)
-        yaw_error = (v[5] - memory["command"][2]) ** 2
+        excess = jnp.stack([v[0], v[1], v[5]]) - memory["command"]
+        error, yaw_error = jnp.sum(excess[:2] ** 2), excess[2] ** 2
         angles = q[7:] - jnp.asarray(_STANDING, q.dtype)
         parts = {
             "reward_tracking": self.tracking_weight * jnp.exp(-error / self.tracking_width),
@@ -158,11 +175,22 @@ class Quadruped(AbstractTask):
             "reward_torque": -self.torque_weight * jnp.sum(step.readings["actuator_torque"] ** 2),
             "reward_action_rate": -self.action_rate_weight * jnp.sum((step.action - memory["last_action"]) ** 2),
         }
-        return sum(parts.values()), parts | {"velocity_error": _length(error), "yaw_error": _length(yaw_error)}
+        said = {"velocity_error": _length(error), "yaw_error": _length(yaw_error)}
+        said |= dict(zip(("forward_excess", "sideways_excess", "yaw_excess"), excess, strict=True))
+        said["commanded_speed"] = _length(jnp.sum(memory["command"][:2] ** 2))
+        return sum(parts.values()), parts | said
 
     def ended(self, world: World, state: State, memory: dict[str, Any]) -> Array:
         """Return whether the trunk tilts by more than 60 degrees, or is too low."""
         return (gravity_direction(state.q[3:7])[2] > -0.5) | (state.q[2] < self.least_height)
+
+
+def trotting(heights: Float[Array, "4"]) -> Float[Array, "12"]:
+    """Return the angles of all joints that lift each foot straight up from the standing pose by a height, m."""
+    # Thigh and calf have equal lengths, so the foot is below the hip where the calf's angle is -2 times the thigh's.
+    stretched = 2 * _LINK * np.cos(_STANDING[1])
+    thigh = jnp.arccos((stretched - heights) / (2 * _LINK))
+    return jnp.stack([jnp.zeros_like(thigh), thigh, -2 * thigh], axis=1).ravel()
 
 
 def gravity_direction(quaternion: Float[Array, "4"]) -> Float[Array, "3"]:
