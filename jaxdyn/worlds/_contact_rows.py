@@ -32,12 +32,16 @@ from jaxdyn.laws import EllipticCone, PyramidalCone, SoftInequality
 from jaxdyn.rows import AbstractRows, Ends, MatrixRows, PointRows
 from jaxdyn.solve import Term
 from jaxdyn.tree import take_rows
-from jaxdyn.worlds._contact_search import ListedContacts, ListShape, listed_contacts
+from jaxdyn.worlds._contact_search import ListedContacts, ListShape, list_shapes, listed_contacts
 from jaxdyn.worlds._parts import Instant, Located, Part, PartRows, Places
 from jaxdyn.worlds._rows import Timing, arm_of, coherent, regularization, soft_term, softness
 
-MOST_CANDIDATES = 100
-"""The most candidates that have rows of their own."""
+MOST_CANDIDATES = 200
+"""The most candidates that have rows of their own: Gymnasium's humanoid has 190 and a native program of a step, the
+quadruped Aliengo has 422 and had none, so that XLA compiled its step in 94 s."""
+
+RESTING = 8
+"""The contacts for which each tree should find room: those of a box that lies in a corner of floor and wall."""
 
 
 class Pairs(Part):
@@ -127,14 +131,16 @@ class Contacts(Part):
         impratio = float_leaf(float(m.opt.impratio))
         contacts = cls(tuple(numbers), names, bodies, places, sizes, pairs, elliptic, impratio)
         # Sweeps against slip go over all candidates in MuJoCo's order.
-        return contacts if m.opt.noslip_iterations > 0 else contacts.listed_if_many()
+        return contacts if m.opt.noslip_iterations > 0 else contacts.listed_if_many(int(m.ntree))
 
-    def listed_if_many(self) -> Self:
-        """Return the contacts, which are searched for where there are many candidates."""
+    def listed_if_many(self, trees: int) -> Self:
+        """Return the contacts in a world with so many trees. They are searched for where there are many candidates and
+        the lists have room for each tree to rest on `RESTING` of them, unless there are meshes or height fields."""
         many = sum(count for _, count in self.directions()) > MOST_CANDIDATES
-        # All pairs of hulls are one function already, which is not called pair by pair.
-        many = many and not any(isinstance(x, Hulls) for pairs in self.pairs for x in pairs.structures)
-        return dataclasses.replace(self, listed=True) if many else self
+        plain = all(pairs.heights is None and pairs.vertices is None for pairs in self.pairs)
+        if not many or not plain or trees * RESTING > min(shape.room for shape in list_shapes(self)):
+            return self
+        return dataclasses.replace(self, listed=True)
 
 
 def _pairs(m, members: list[GeomPair], numbers: list[int]) -> Pairs:

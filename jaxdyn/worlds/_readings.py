@@ -15,13 +15,19 @@ from jaxdyn.worlds._tendons import TendonRows
 class ContactLoads(NamedTuple):
     """Contacts as sensors of touch see them, rows `[n, *batch]`."""
 
-    bodies: np.ndarray | tuple[Any, Any]
-    """MuJoCo's numbers of the bodies of both geoms: `[n, 2]`, or where they depend on the state, rows `[n, *batch]`."""
+    bodies: tuple[Any, Any]
+    """MuJoCo's numbers of the bodies of both geoms: NumPy arrays, or where they depend on the state, rows."""
     point: Vec3
     normal: Vec3
     """From the first geom to the second, in world axes."""
     pressure: Any
     """The normal force, zero for contacts that do not act."""
+
+    def of_bodies(self, carriers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return pairs of a body, by its place among the given ones, and a contact that may be one of its."""
+        ends = [x[None] == carriers[:, None] for x in self.bodies if isinstance(x, np.ndarray)]
+        every = np.ones((len(carriers), len(self.pressure)), bool)
+        return np.nonzero(np.logical_or(*ends) if ends else every)
 
 
 class Readings(NamedTuple):

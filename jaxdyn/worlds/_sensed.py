@@ -118,7 +118,8 @@ def _contacts(
     for own, along, total in _pushing(robot, world, at, kinds, pushes):
         position, frame = own.touching.candidates.position, own.touching.candidates.frame
         moment = jax.tree.map(jnp.zeros_like, total) if len(along) <= 3 else _along(frame, along[3:])
-        contacts.append(ContactLoads(own.bodies, position, frame.x, along[0]))
+        ends = own.bodies if isinstance(own, FoundBodies) else (own.bodies[:, 0], own.bodies[:, 1])
+        contacts.append(ContactLoads(ends, position, frame.x, along[0]))
         if isinstance(own, FoundBodies):
             loads.append(_of_bodies(world, at, own, total, moment))
             continue

@@ -363,23 +363,17 @@ def _touch(robot, sensors, at, readings, which):
     carriers, zones = np.array(sensors.carriers)[rows], np.array(sensors.zones)[rows]
     out: Any = jnp.zeros((len(which), *robot.batch), robot.dtype)
     for contacts in readings.contacts:
-        found = contacts.bodies if isinstance(contacts.bodies, tuple) else None
-        ends = np.asarray(contacts.bodies) if found is None else np.zeros((len(contacts.pressure), 2))
-        near = (ends[None] == carriers[:, None, None]).any(axis=-1) | (found is not None)
-        owners, numbers = np.nonzero(near)
+        owners, numbers = contacts.of_bodies(carriers)
         for kind in dict.fromkeys(zones[owners]):
             mine = zones[owners] == kind
             k, n = owners[mine], numbers[mine]
             point, normal, pressure = take_rows((contacts.point, contacts.normal, contacts.pressure), n)
             place, size = take_rows(own.pose, k), take_rows(sensors.zone_sizes, rows[k])
+            ends = [robot.constant(x) if isinstance(x, np.ndarray) else x for x in contacts.bodies]
+            ends, body = take_rows(ends, n), robot.constant(carriers[k])
+            pressure = jnp.where((ends[0] == body) | (ends[1] == body), pressure, 0.0)
             # A sensor of the second body looks against the normal.
-            if found is None:
-                sign = robot.constant(np.where(ends[n, 1] == carriers[k], -1.0, 1.0))
-            else:
-                own_body = robot.constant(carriers[k])
-                is_first, is_second = (take_rows(x, n) == own_body for x in found)
-                pressure = jnp.where(is_first | is_second, pressure, 0.0)
-                sign = jnp.where(is_second, -1.0, 1.0)
+            sign = jnp.where(ends[1] == body, -1.0, 1.0)
             local = place.rotation.apply_transpose(point - place.translation)
             ray = place.rotation.apply_transpose(normal) * sign
             met = is_met(str(kind), Vec3(*columns_of(size)), local, ray) & (pressure > 0)
