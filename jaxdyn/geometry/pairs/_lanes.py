@@ -71,6 +71,11 @@ class Side(NamedTuple):
         table, row = _rows(vertices, rows, batch)
         return cls(rotation, position, table, row, np.repeat(hull, size), tables)
 
+    def constant(self) -> Side:
+        """The same without derivatives."""
+        held = jax.lax.stop_gradient((self.rotation, self.position, self.vertices))
+        return Side(*held, self.row, self.hull, self.tables)
+
     def place(self, numbers) -> Any:
         """The places `[lanes, *k, 3]` of vertices `[lanes, *k]`."""
         shape = numbers.shape
