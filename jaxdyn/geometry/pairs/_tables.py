@@ -221,10 +221,11 @@ def candidates(
     """Return the possible contacts of pairs of shapes as MuJoCo chooses them, with their frames.
 
     Sizes are rows `[n, k, *batch]`, of which those after a shape's own are not used, and structures are those of all
-    shapes of a class: a `Grid` of a height field, whose sizes are its own, and `Hulls` of `Points`, whose sizes are rows of hulls. Poses of shapes in
-    the world, and the distance `margin + gap` within which MuJoCo reports contacts, are rows `[n, *batch]`. The
-    candidates are rows `[n * count, *batch]`, ordered pair by pair, with `candidate_count` of them a pair. The ones
-    that MuJoCo reports are those of its `mjData.contact`; the others have the distance `FAR`.
+    shapes of a class: a `Grid` of a height field, whose sizes are its own, and `Hulls` of `Points`, whose sizes are the
+    vertices of each hull. Poses of shapes in the world, and the distance `margin + gap` within which MuJoCo reports
+    contacts, are rows `[n, *batch]`. The candidates are rows `[n * count, *batch]`, ordered pair by pair, with
+    `candidate_count` of them a pair. The ones that MuJoCo reports are those of its `mjData.contact`; the others have
+    the distance `FAR`.
 
     | pair | count | equal to MuJoCo's |
     |---|---|---|
@@ -240,7 +241,7 @@ def candidates(
     | height field with ellipsoid, cylinder, box | prisms | the same as for the other pairs of that routine |
     | cylinder with cylinder, box | 4 | the same, but where the answer is not unique, see below |
     | mesh with sphere, ellipsoid | 1 | the same |
-    | mesh with capsule, cylinder, box, mesh | 2, 4, 4, 4 | to rounding without a margin for boxes and meshes, see below |
+    | mesh with capsule, cylinder, box, mesh | 2, 4, 4, 4 | to rounding for boxes and meshes without a margin |
 
     The rows of that routine hold for overlaps up to `shallow_depth`: the smallest half size of the ellipsoids,
     cylinders and boxes of a pair, or half of it for cylinders with ellipsoids, cylinders and boxes. Most deeper ones
@@ -257,8 +258,8 @@ def candidates(
     its size is changed so that it reaches more of them, the contacts are NaN. Where a face or an edge lies flat on a
     prism, MuJoCo's one contact is at a place that depends on its search; here it is in the middle or at an end.
 
-    Meshes are their convex hulls. With a margin MuJoCo searches among rounded shapes; where these overlap, it may end at
-    other faces and edges, and report other contacts. Meshes with height fields are not built.
+    Meshes are their convex hulls. With a margin MuJoCo searches among rounded shapes; where these overlap, it may end
+    at other faces and edges, and report other contacts. Meshes with height fields are not built.
 
     **Raises** `ModelError` for classes whose contacts are not built.
     """
