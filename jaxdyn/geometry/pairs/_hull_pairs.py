@@ -31,7 +31,7 @@ from jaxdyn.geometry.pairs._clipped_faces import (
 )
 from jaxdyn.geometry.pairs._expanding_polytope import Nearest, Round, Solid, nearest
 from jaxdyn.geometry.pairs._faces import DISK_EDGES
-from jaxdyn.geometry.pairs._hulls import CORNERS, HullTables, box_hull, cylinder_hull, hulls_of, tables_of
+from jaxdyn.geometry.pairs._hull_tables import CORNERS, HullTables, box_hull, cylinder_hull, hulls_of, tables_of
 from jaxdyn.geometry.pairs._lanes import Side, as_rows, common_shape, flat_number, flat_vector
 from jaxdyn.geometry.pairs._round_hulls import SIDEWAYS, line_of_side, single_of_round
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxdyn import native
 from jaxdyn.geometry.pairs._candidates import Placed
-from jaxdyn.geometry.pairs._hulls import HullTables, hulls_of, last_corners, normals_of
+from jaxdyn.geometry.pairs._hull_tables import HullTables, hulls_of, last_corners, normals_of
 from jaxdyn.spatial import Vec3
 
 

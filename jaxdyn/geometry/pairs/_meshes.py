@@ -12,7 +12,7 @@ from jaxdyn.geometry._witness import Witness, inactive_unless
 from jaxdyn.geometry.pairs._candidates import Placed, point_on_plane
 from jaxdyn.geometry.pairs._clipped_faces import LOWEST, Sided, quadrilateral
 from jaxdyn.geometry.pairs._expanding_polytope import Solid
-from jaxdyn.geometry.pairs._hulls import CORNERS
+from jaxdyn.geometry.pairs._hull_tables import CORNERS
 from jaxdyn.geometry.pairs._lanes import Side, as_rows, common_shape, flat_vector
 
 
