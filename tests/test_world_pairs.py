@@ -122,7 +122,9 @@ def test_pairs_and_their_parameters_are_those_of_mujoco_in_many_scenes():
     [
         ("", "capsule", None),
         ("", "cylinder", None),
-        ("", "mesh", "capsule and mesh"),
+        ("", "mesh", None),
+        ('multiccd="disable"', "mesh", 'capsule and mesh, with <flag multiccd="disable"/>,'),
+        ('nativeccd="disable"', "mesh", 'capsule and mesh, with <flag nativeccd="disable"/>,'),
         ('multiccd="disable"', "capsule", None),
         ('multiccd="disable"', "ellipsoid", None),
         ('nativeccd="disable"', "ellipsoid", 'capsule and ellipsoid, with <flag nativeccd="disable"/>,'),

@@ -349,8 +349,9 @@ REFUSED = {
     "multiccd": '<option><flag multiccd="disable"/></option><worldbody><geom type="cylinder" size=".1 .1"/>'
     '<body><joint/><geom type="capsule" size=".1 .1"/></body></worldbody>',
     "frictionloss": BODY.format('type="free" frictionloss="1"'),
-    "ellipsoid": '<asset><mesh name="m" vertex="0 0 0 1 0 0 0 1 0 0 0 1"/></asset><worldbody>'
-    '<geom type="ellipsoid" size=".1 .1 .2"/><body><joint/><geom type="mesh" mesh="m"/></body></worldbody>',
+    "hfield and mesh": '<asset><mesh name="m" vertex="0 0 0 1 0 0 0 1 0 0 0 1"/>'
+    '<hfield name="h" nrow="2" ncol="2" size="1 1 1 1" elevation="0 0 0 0"/></asset><worldbody>'
+    '<geom type="hfield" hfield="h"/><body><joint/><geom type="mesh" mesh="m"/></body></worldbody>',
     "acts on a body": '<worldbody><geom type="plane" size="1 1 1"/><body name="b"><joint/><geom size=".1"/></body>'
     '</worldbody><actuator><adhesion name="glue" body="b" ctrlrange="0 1"/></actuator>',
 }

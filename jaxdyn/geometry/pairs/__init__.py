@@ -3,7 +3,7 @@
 from jaxdyn.geometry.pairs._bounds import may_touch
 from jaxdyn.geometry.pairs._candidates import Candidates
 from jaxdyn.geometry.pairs._height_fields import MOST_PRISMS, Grid
-from jaxdyn.geometry.pairs._hulls import Hull, Hulls
+from jaxdyn.geometry.pairs._hull_tables import Hull, Hulls
 from jaxdyn.geometry.pairs._tables import (
     PointChoice,
     ShapeKind,

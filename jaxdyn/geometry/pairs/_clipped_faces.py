@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxdyn.geometry.pairs._expanding_polytope import Nearest, Solid
 from jaxdyn.geometry.pairs._faces import OPPOSITE, SLANT
-from jaxdyn.geometry.pairs._hulls import CORNERS, HullTables, last_corners, normals_of
+from jaxdyn.geometry.pairs._hull_tables import CORNERS, HullTables, last_corners, normals_of
 
 NONE, FACES, FIRST_EDGE, SECOND_EDGE = 0, 1, 2, 3
 """What lies on each other: nothing, two faces, an edge of the first shape on a face of the second, or the reverse."""
@@ -271,7 +271,7 @@ def _chosen(polygon: _Polygon, is_edge) -> Any:
     return jnp.where(many, quadrilateral(polygon.places, polygon.count, 0, last, CLIPPED), found)
 
 
-class Search(NamedTuple):
+class Moves(NamedTuple):
     """How four corners of a polygon are moved on: what follows after a move by which their area grows, and after one by
     which it does not, of the fourth, the third and the second corner; -1 for the end."""
 
@@ -279,13 +279,13 @@ class Search(NamedTuple):
     failure: tuple[int, int, int]
 
 
-CLIPPED = Search((1, 1, 2), (-1, 2, 0))
+CLIPPED = Moves((1, 1, 2), (-1, 2, 0))
 """Of a part that two faces share."""
-LOWEST = Search((1, 2, 2), (-1, 0, 1))
+LOWEST = Moves((1, 2, 2), (-1, 0, 1))
 """Of a face on a plane."""
 
 
-def quadrilateral(places, count, first, last, search: Search) -> Any:
+def quadrilateral(places, count, first, last, by: Moves) -> Any:
     """Return the numbers of four corners of polygons `[k, 3]`, which span much of its area: each is moved on while the
     area of all four grows, from the `first` one, and from each following one up to the `last` one."""
     count = jnp.maximum(count, 1)
@@ -294,7 +294,7 @@ def quadrilateral(places, count, first, last, search: Search) -> Any:
         a, b, c, d = (places[q[k] % count] for k in range(CORNERS))
         return jnp.linalg.norm(jnp.cross(a - c, b - d))
 
-    moves, success, failure = (jnp.asarray(x) for x in ([3, 2, 1], search.success, search.failure))
+    moves, success, failure = (jnp.asarray(x) for x in ([3, 2, 1], by.success, by.failure))
 
     def step(carried):
         now, stage, largest, best = carried

@@ -8,6 +8,7 @@ are. Distances, normals and places follow from the vertices, so that derivatives
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -30,7 +31,7 @@ from jaxdyn.geometry.pairs._clipped_faces import (
 )
 from jaxdyn.geometry.pairs._expanding_polytope import Nearest, Round, Solid, nearest
 from jaxdyn.geometry.pairs._faces import DISK_EDGES
-from jaxdyn.geometry.pairs._hulls import CORNERS, HullTables, box_hull, cylinder_hull, hulls_of, tables_of
+from jaxdyn.geometry.pairs._hull_tables import CORNERS, HullTables, box_hull, cylinder_hull, hulls_of, tables_of
 from jaxdyn.geometry.pairs._lanes import Side, as_rows, common_shape, flat_number, flat_vector
 from jaxdyn.geometry.pairs._round_hulls import SIDEWAYS, line_of_side, single_of_round
 
@@ -122,11 +123,17 @@ class _Found(NamedTuple):
 
 def _search(lanes: _Lanes, several: bool) -> _Found:
     """The vertices at which all pairs touch, without derivatives."""
-    lanes = lanes._replace(**{k: jax.lax.stop_gradient(getattr(lanes, k)) for k in ("radius", "margin", "sizes")})
-    sides = [side._replace(**_constants(side)) for side in (lanes.one, lanes.two)]
+    arrays = jax.lax.stop_gradient((lanes.radius, lanes.margin, lanes.sizes))
+    return _searched(*(side.constant() for side in (lanes.one, lanes.two)), *arrays, lanes.has_ends, several)
+
+
+# It is traced once for shapes of equal sizes, which takes seconds, and not again for each part of a program with it.
+@functools.partial(jax.jit, static_argnums=(5, 6))
+def _searched(side1: Side, side2: Side, radius, margin, sizes, has_ends: bool, several: bool) -> _Found:
+    sides = side1, side2
     reach = [jnp.sqrt(jnp.max(jnp.sum(s.vertices**2, axis=2), axis=1))[s.row] for s in sides]
-    apart = jnp.sqrt(jnp.sum(sides[1].position ** 2, axis=1)) - reach[0] - reach[1]
-    wanted = apart <= lanes.radius + lanes.margin
+    apart = jnp.sqrt(jnp.sum(side2.position**2, axis=1)) - reach[0] - reach[1]
+    wanted = apart <= radius + margin
 
     def of_lane(lane, wanted) -> _Found:
         solids = [
@@ -137,9 +144,9 @@ def _search(lanes: _Lanes, several: bool) -> _Found:
             Sided(solid, side.tables, jnp.asarray(side.hull)[lane]) for solid, side in zip(solids, sides, strict=True)
         )
         first: Solid | Round = solids[0]
-        if lanes.sizes is not None:
-            first = Round(first.rotation, first.position, lanes.sizes[lane], lanes.has_ends)
-        at = nearest(first, solids[1], lanes.margin[lane] + lanes.radius[lane], wanted)
+        if sizes is not None:
+            first = Round(first.rotation, first.position, sizes[lane], has_ends)
+        at = nearest(first, solids[1], margin[lane] + radius[lane], wanted)
         if not several:
             return _Found(at, _no_part())
         if isinstance(first, Round):
@@ -147,16 +154,12 @@ def _search(lanes: _Lanes, several: bool) -> _Found:
             line = line_of_side(first.sizes[None], (at.normal @ first.rotation)[None])[0]
             solid = one.solid._replace(vertices=jnp.concatenate([one.solid.vertices, line]))
             one = Sided(solid, one.tables, one.row, 2 * DISK_EDGES, 1 - (at.normal @ along) ** 2 > SIDEWAYS**2)
-        shift, margin = 0.0, lanes.margin[lane]
+        shift, within = 0.0, margin[lane]
         if one.tables is None:
-            shift, margin = _lifted(lanes.radius[lane], margin, solids[0].rotation[:, 2], at.normal)
-        return _Found(at, shared_part(one, two, at, shift, margin))
+            shift, within = _lifted(radius[lane], within, solids[0].rotation[:, 2], at.normal)
+        return _Found(at, shared_part(one, two, at, shift, within))
 
     return _in_groups(of_lane, wanted)
-
-
-def _constants(side: Side) -> dict[str, Any]:
-    return {k: jax.lax.stop_gradient(getattr(side, k)) for k in ("rotation", "position", "vertices")}
 
 
 def _no_part() -> Shared:

@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxdyn import native
 from jaxdyn.geometry.pairs._candidates import Placed
-from jaxdyn.geometry.pairs._hulls import HullTables, hulls_of, last_corners, normals_of
+from jaxdyn.geometry.pairs._hull_tables import HullTables, hulls_of, last_corners, normals_of
 from jaxdyn.spatial import Vec3
 
 
@@ -70,6 +70,11 @@ class Side(NamedTuple):
         rotation = jnp.stack([flat_vector(v, lanes) for v in (R.x, R.y, R.z)], axis=-1)
         table, row = _rows(vertices, rows, batch)
         return cls(rotation, position, table, row, np.repeat(hull, size), tables)
+
+    def constant(self) -> Side:
+        """The same without derivatives."""
+        held = jax.lax.stop_gradient((self.rotation, self.position, self.vertices))
+        return Side(*held, self.row, self.hull, self.tables)
 
     def place(self, numbers) -> Any:
         """The places `[lanes, *k, 3]` of vertices `[lanes, *k]`."""

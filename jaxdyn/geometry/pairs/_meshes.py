@@ -12,7 +12,7 @@ from jaxdyn.geometry._witness import Witness, inactive_unless
 from jaxdyn.geometry.pairs._candidates import Placed, point_on_plane
 from jaxdyn.geometry.pairs._clipped_faces import LOWEST, Sided, quadrilateral
 from jaxdyn.geometry.pairs._expanding_polytope import Solid
-from jaxdyn.geometry.pairs._hulls import CORNERS
+from jaxdyn.geometry.pairs._hull_tables import CORNERS
 from jaxdyn.geometry.pairs._lanes import Side, as_rows, common_shape, flat_vector
 
 
@@ -26,8 +26,7 @@ def plane_mesh(plane: Placed, mesh: Placed, margin) -> list[Witness]:
     position = flat_vector(mesh.position, shape)
     side = Side.of(mesh, shape, jnp.zeros_like(position))
     down = flat_vector(-plane.axis, shape)
-    rotation, vertices, downward = jax.lax.stop_gradient((side.rotation, side.vertices, down))
-    numbers, exists = _lowest(side._replace(rotation=rotation, vertices=vertices), downward)
+    numbers, exists = _lowest(side.constant(), jax.lax.stop_gradient(down))
     places = side.place(numbers)
     found = []
     for k in range(CORNERS):
@@ -36,6 +35,7 @@ def plane_mesh(plane: Placed, mesh: Placed, margin) -> list[Witness]:
     return found
 
 
+@jax.jit
 def _lowest(side: Side, down) -> tuple[Any, Any]:
     """The numbers `[lanes, 4]` of the corners of the lowest face, and which of them there are."""
     size = jnp.max(jnp.abs(side.vertices))

@@ -22,7 +22,7 @@ from jaxdyn.geometry.pairs import (
     _convex_pairs,
     _cylinder_pairs,
     _hull_pairs,
-    _hulls,
+    _hull_tables,
     _meshes,
     _overlapping_faces,
     _plane_pairs,
@@ -103,7 +103,7 @@ _TABLES: dict[PointChoice, dict[tuple[ShapeKind, ShapeKind], _Pair]] = {
         (Plane, Ellipsoid): _Pair(1, _plane_pairs.plane_ellipsoid),
         (Plane, Cylinder): _Pair(4, _plane_pairs.plane_cylinder),
         (Plane, Box): _Pair(4, _plane_pairs.plane_box),
-        (Plane, Points): _Pair(_hulls.CORNERS, _meshes.plane_mesh),
+        (Plane, Points): _Pair(_hull_tables.CORNERS, _meshes.plane_mesh),
         (HeightField, Sphere): _Pair(0, _prism_pairs.field_sphere),
         (HeightField, Capsule): _Pair(0, _prism_pairs.field_capsule),
         (HeightField, Ellipsoid): _Pair(0, _prism_pairs.field_ellipsoid, 0.5),
@@ -123,9 +123,9 @@ _TABLES: dict[PointChoice, dict[tuple[ShapeKind, ShapeKind], _Pair]] = {
         (Sphere, Points): _Pair(1, _hull_pairs.sphere_mesh),
         (Capsule, Points): _Pair(2, _hull_pairs.capsule_mesh, several=True),
         (Ellipsoid, Points): _Pair(1, _hull_pairs.ellipsoid_mesh),
-        (Cylinder, Points): _Pair(_hulls.CORNERS, _hull_pairs.cylinder_mesh, several=True),
-        (Box, Points): _Pair(_hulls.CORNERS, _hull_pairs.box_mesh, several=True),
-        (Points, Points): _Pair(_hulls.CORNERS, _hull_pairs.mesh_mesh, several=True),
+        (Cylinder, Points): _Pair(_hull_tables.CORNERS, _hull_pairs.cylinder_mesh, several=True),
+        (Box, Points): _Pair(_hull_tables.CORNERS, _hull_pairs.box_mesh, several=True),
+        (Points, Points): _Pair(_hull_tables.CORNERS, _hull_pairs.mesh_mesh, several=True),
     },
 }
 _SOLID_SIZES = {Ellipsoid: 3, Cylinder: 2, Box: 3}
@@ -231,10 +231,11 @@ def candidates(
     those of `pair_witnesses`, at any distance.
 
     Sizes are rows `[n, k, *batch]`, of which those after a shape's own are not used, and structures are those of all
-    shapes of a class: a `Grid` of a height field, whose sizes are its own, and a `Hull` of `Points`. Poses of shapes in
-    the world, and the distance `margin + gap` within which MuJoCo reports contacts, are rows `[n, *batch]`. The
-    candidates are rows `[n * count, *batch]`, ordered pair by pair, with `candidate_count` of them a pair. The ones
-    that MuJoCo reports are those of its `mjData.contact`; the others have the distance `FAR`.
+    shapes of a class: a `Grid` of a height field, whose sizes are its own, and `Hulls` of `Points`, whose sizes are the
+    vertices of each hull. Poses of shapes in the world, and the distance `margin + gap` within which MuJoCo reports
+    contacts, are rows `[n, *batch]`. The candidates are rows `[n * count, *batch]`, ordered pair by pair, with
+    `candidate_count` of them a pair. The ones that MuJoCo reports are those of its `mjData.contact`; the others have
+    the distance `FAR`.
 
     | pair | count | equal to MuJoCo's |
     |---|---|---|
@@ -249,6 +250,8 @@ def candidates(
     | height field with sphere, capsule | prisms | to rounding; overlaps deeper than the radius as the next ones |
     | height field with ellipsoid, cylinder, box | prisms | the same as for the other pairs of that routine |
     | cylinder with cylinder, box | 4 | the same, but where the answer is not unique, see below |
+    | mesh with sphere, ellipsoid | 1 | the same |
+    | mesh with capsule, cylinder, box, mesh | 2, 4, 4, 4 | to rounding for boxes and meshes without a margin |
 
     The rows of that routine hold for overlaps up to `shallow_depth`: the smallest half size of the ellipsoids,
     cylinders and boxes of a pair, or half of it for cylinders with ellipsoids, cylinders and boxes. Most deeper ones
@@ -265,7 +268,8 @@ def candidates(
     its size is changed so that it reaches more of them, the contacts are NaN. Where a face or an edge lies flat on a
     prism, MuJoCo's one contact is at a place that depends on its search; here it is in the middle or at an end.
 
-    Meshes are their convex hulls: see `_hull_pairs`. Those with height fields are not built.
+    Meshes are their convex hulls. With a margin MuJoCo searches among rounded shapes; where these overlap, it may end
+    at other faces and edges, and report other contacts. Meshes with height fields are not built.
 
     **Raises** `ModelError` for classes whose contacts are not built.
     """
