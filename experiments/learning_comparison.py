@@ -140,14 +140,16 @@ def _clocks() -> tuple[float, float]:
 
 
 def _numbers(judged: learn.PolicyJudgment) -> dict[str, Any]:
-    return {"returns": judged.returns.tolist(), "falls": judged.ends.count("task")}
+    metrics = {name: float(x.mean()) for name, x in judged.metrics.items()}
+    return {"returns": judged.returns.tolist(), "falls": judged.ends.count("task"), "metrics": metrics}
 
 
 def run(config: Config) -> dict[str, Any]:
     """Train, judge, print, and write `<results>/<name>/`; returns the content of `summary.json`."""
     cli.require_positive_keys(config, "seeds", "minutes", "points", "curve_starts", "starts", "episode_length")
-    if unknown := set(config.tasks) - set(PPO_LARGE):
-        raise DataError(f"there are no settings for the tasks {sorted(unknown)}; known are {', '.join(PPO_LARGE)}")
+    known = PPO_LARGE if "ppo_large" in config.methods else learn.environments()
+    if unknown := set(config.tasks) - set(known):
+        raise DataError(f"there are no settings for the tasks {sorted(unknown)}; known are {', '.join(known)}")
     folder = config.make_folder()
     with cli.alone_in(folder):
         records = [recorded(folder, config, *job) for job in jobs(config)]
@@ -171,7 +173,7 @@ def recorded(folder: Path, config: Config, task: str, method: Method, seed: int)
     settings = {"task": task, "method": method, "seed": seed} | {
         name: getattr(config, name) for name in ("minutes", "points", "curve_starts", "starts", "episode_length")
     }
-    of_ppo = {"ppo": PPO, "ppo_large": PPO_LARGE[task]}.get(method)
+    of_ppo = {"ppo": PPO, "ppo_large": PPO_LARGE.get(task)}.get(method)
     settings |= {"budget": config.steps} if of_ppo is None else {"settings": of_ppo}
     path = folder / f"{task}-{method}-{seed}.json"
     if path.exists():

@@ -253,6 +253,13 @@ def test_lambda_falls_where_gradients_grow(whole):
         assert float(train(reach(), settings, **options).state.trace) == want
 
 
+def test_rewards_are_discounted_by_time():
+    # The steps of this environment last 0.05 s.
+    episodes = Episodes(reach(), 50)
+    np.testing.assert_allclose(SHAC(discount_time=2.5).discount(episodes), np.exp(-0.02), rtol=1e-6)
+    assert float(SHAC(discount_time=np.inf).discount(episodes)) == 1
+
+
 def test_the_memory_has_the_last_roll_outs():
     def steps(x):
         obs = jnp.full((3, 2, 4), x)
