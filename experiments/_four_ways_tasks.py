@@ -44,7 +44,8 @@ class Task(NamedTuple):
     """The coordinates of MuJoCo's that the world has; empty for all."""
 
 
-_FIRM = ContactLaw(stiffness=3e4, dissipation=1.0, stiction_velocity=1e-2)
+def _firm() -> ContactLaw:
+    return ContactLaw(stiffness=3e4, dissipation=1.0, stiction_velocity=1e-2)
 
 
 def half_cheetah() -> Task:
@@ -62,7 +63,7 @@ def half_cheetah() -> Task:
 
     return Task(
         mujoco.MjModel.from_xml_path(path),
-        {"MujocoLaw": world, "ContactLaw": jaxdyn.load_world(path, law=_FIRM)},
+        {"MujocoLaw": world, "ContactLaw": jaxdyn.load_world(path, law=_firm())},
         free,
         np.zeros(9),
         np.zeros(6),
@@ -83,7 +84,7 @@ def quadruped() -> Task:
     servos = [Actuator(joint, "position", kp=5.0, kv=0.1, control_range=(-3, 3)) for joint in legs]
     imu = [Sensor("accelerometer", link="base"), Sensor("gyro", link="base")]
     parts = {"actuators": servos, "sensors": imu, "timestep": 0.002}
-    laws = {"MujocoLaw": MujocoLaw(), "ContactLaw": _FIRM}
+    laws = {"MujocoLaw": MujocoLaw(), "ContactLaw": _firm()}
     bent = np.array([{"HAA": 0.0, "HFE": 0.7, "KFE": -1.4}[joint[3:]] for joint in legs])
 
     def goal(q: Any, v: Any, distance: float) -> Any:
@@ -129,7 +130,7 @@ def gripper() -> Task:
         native,
         {
             "MujocoLaw": World(model, shapes, law=MujocoLaw(), **parts),
-            "ContactLaw": World(model, shapes, law=_FIRM, **parts),
+            "ContactLaw": World(model, shapes, law=_firm(), **parts),
         },
         (Positive("kp"), Positive("kv"), Positive("damping", ["shoulder", "elbow", "grip"])),
         np.array([0.3, -0.6, 0.0]),

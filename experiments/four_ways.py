@@ -14,6 +14,7 @@ Prints, and writes `summary.json`, and with the extra `viz` `motion.gif` and `mo
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import sys
 import time
@@ -22,8 +23,9 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
+from experiments._benchmark_options import names_in
 from experiments._four_ways_tasks import TASKS, Task
 from experiments._main import CONFIGS, experiment
 from jaxdyn import World, cli, trajopt
@@ -40,6 +42,8 @@ class Config(cli.ProgramConfig):
     """Keys of the configuration file."""
 
     task: Literal["half_cheetah", "quadruped", "gripper"]
+    ways: str = "simulate,identify,move"
+    """Those that are gone, between commas."""
     devices: int = 8
     """The number of devices into which the CPU is split."""
     batch: int = 16
@@ -60,22 +64,28 @@ class Config(cli.ProgramConfig):
 
 def run(config: Config) -> dict[str, Any]:
     """Do all four; returns what was measured."""
-    jax.config.update("jax_num_cpu_devices", config.devices)
+    with contextlib.suppress(RuntimeError):
+        # A process that has computed something before keeps its devices.
+        jax.config.update("jax_num_cpu_devices", config.devices)
+    ways = names_in(config.ways, ("simulate", "identify", "move"), "ways")
     task, folder = TASKS[config.task](), config.make_folder()
     out: dict[str, Any] = {"config": dataclasses.asdict(config)}
-    out["simulated"] = {name: simulated(config, task, world) for name, world in task.worlds.items()}
-    if config.seeds:
+    if "simulate" in ways:
+        out["simulated"] = {name: simulated(config, task, world) for name, world in task.worlds.items()}
+    if "identify" in ways:
         out["identified"] = identified(config, task)
-    out["moved"], xs = moved(config, task)
+    if "move" in ways:
+        out["moved"], xs = moved(config, task)
+        if config.pictures:
+            _draw(folder, task, xs)
     cli.write_json(folder / "summary.json", out)
-    if config.pictures:
-        _draw(folder, task, xs)
     return out
 
 
 def simulated(config: Config, task: Task, world: World) -> dict[str, float]:
     """Return how far robots get under a random policy, and the error of a derivative of this."""
-    mesh = jax.make_mesh((jax.device_count(),), ("batch",))
+    # Inside `jit`, an axis of the default type would need `jax.set_mesh`.
+    mesh = jax.make_mesh((jax.device_count(),), ("batch",), axis_types=(AxisType.Auto,))
     options = RolloutOptions(checkpoint="sqrt", sharding=NamedSharding(mesh, PartitionSpec("batch")))
     rng, shape = np.random.default_rng(0), (config.batch, world.model.nv)
     state = world.state(np.tile(task.start, (config.batch, 1)), 0.1 * rng.normal(size=shape))

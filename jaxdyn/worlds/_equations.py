@@ -79,7 +79,7 @@ class Balance(NamedTuple):
     held: Held | None
     """The equations of loops, couplings and joints that mimic others, which hold exactly."""
     resistances: tuple[Term, ...] = ()
-    """What dampers resist more at the end of a step, for laws of what acts there."""
+    """The rows of what dampers resist more at the end of a step, for laws of what acts there."""
 
     @property
     def all_terms(self) -> tuple[Term, ...]:

@@ -108,16 +108,15 @@ class World(AbstractWorld):
           `"implicitfast"`, the default, `"euler"`, `"implicit"` or `"rk4"`, as MuJoCo has them.
         - `options`: how contacts and constraints are solved.
 
-        Loops, couplings and joints that mimic others hold exactly with either law, as in `jaxdyn.aba`, and are closed
-        after each step; MuJoCo has soft constraints in their place, as the world of `to_mjcf(model)` does.
-        With MuJoCo's law, Coulomb friction of joints is MuJoCo's friction loss, without `friction_velocity`, and points
-        of `Points` are spheres without size.
+        Loops, couplings and joints that mimic others hold exactly with either law, as in `jaxdyn.aba`; MuJoCo's soft
+        constraints are in the world of `to_mjcf(model)`. With MuJoCo's law, Coulomb friction of joints is MuJoCo's
+        friction loss, without `friction_velocity`, and points of `Points` are spheres without size.
 
         **Raises** `ModelError` for what does not fit together, by name: a shape that touches nothing, pairs of one
         body, of two fixed links, or of shapes that have no pairs, links of `pairs` and `apart` without shapes, and as
-        in `Actuator` and `Sensor`;
-        with MuJoCo's law for springs of ball joints and what else differs by axis of free ones, for loops with the
-        integrator `"implicit"`, for other surfaces than planes, and for pairs of shapes that are not built;
+        in `Actuator` and `Sensor`; with MuJoCo's law for springs of ball joints that differ by axis and what else does
+        of free ones, for loops with the integrator `"implicit"`, for other surfaces than planes, and for pairs of
+        shapes that are not built;
         `UnknownNameError`; `ShapeError`.
         """
         self.model, self.options = model, SolverOptions() if options is None else options

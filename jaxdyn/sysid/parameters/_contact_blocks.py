@@ -48,7 +48,7 @@ class ContactNumbers(AbstractChoice):
     links: Sequence[str] | None = None
     """Links whose contacts have these laws; None: all laws."""
     geoms: Sequence[str | tuple[str, str]] | None = None
-    """Of files and with MuJoCo's law geoms, or pairs of geoms, which mean the contacts between both; None: all."""
+    """Geoms of files and with MuJoCo's law, or pairs of them, which mean the contacts between both; None: all."""
 
     def bind(self, tree: Any) -> AbstractBlock:
         what = type(self).__name__
