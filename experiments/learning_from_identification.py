@@ -219,11 +219,13 @@ def report(records: list[dict[str, Any]]) -> list[str]:
     rows = []
     for kind in dict.fromkeys(x["kind"] for x in records):
         runs = [x for x in records if x["kind"] == kind]
-        each = ", ".join(f"{np.median(x['returns']):.1f}" for x in runs)
-        low, middle, high = np.percentile(np.concatenate([x["returns"] for x in runs]), [25, 50, 75])
+        each, everything = [np.median(x["returns"]) for x in runs], np.concatenate([x["returns"] for x in runs])
+        low, middle, high = np.percentile(everything, [25, 50, 75])
         distance = 1e3 * np.median(np.concatenate([x["distances"] for x in runs]))
-        rows.append([kind, str(len(runs)), each, f"{middle:.1f} [{low:.1f}, {high:.1f}]", f"{distance:.0f}"])
-    header = ["worlds", "seeds", "median return of each seed", "all starts: median [quartiles]", "distance, mm"]
+        seeds = ", ".join(f"{x:.1f}" for x in each)
+        band = f"{middle:.1f} [{low:.1f}, {high:.1f}]"
+        rows.append([kind, seeds, band, f"{everything.mean():.2f}", f"{everything.min():.1f}", f"{distance:.0f}"])
+    header = ["worlds", "median return of each seed", "all starts: median [quartiles]", "mean", "worst", "distance, mm"]
     return table(header, rows)
 
 

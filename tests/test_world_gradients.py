@@ -115,5 +115,5 @@ def test_the_derivative_of_a_step_with_stages_keeps_few_arrays():
         <mujoco><option integrator="RK4"/><worldbody><geom type="plane" size="1 1 1"/>
           <body pos="0 0 1"><freejoint/><geom size="0.1"/></body></worldbody></mujoco>""")
     kept = jax.eval_shape(lambda state: jax.vjp(lambda state: world.step(state), state)[1], world.state())
-    # About 100, of the contacts and of the operands in four stages. Numbers of rotations, one by one, are hundreds more.
+    # About 100, of the contacts and of the operands in four stages. Numbers of rotations one by one are hundreds more.
     assert len(jax.tree.leaves(kept)) < 150
