@@ -35,7 +35,7 @@ from jaxdyn.learn import (
     save_policy,
     train,
 )
-from jaxdyn.learn._critic_fit import Memory, lambda_returns
+from jaxdyn.learn._critic_fit import KeptRollouts, lambda_returns
 from jaxdyn.learn._episodes import Episodes
 from jaxdyn.learn._gradient_gate import gradient_gate
 from jaxdyn.learn._networks import Critic, RunningNormalization
@@ -314,7 +314,7 @@ def test_the_memory_has_the_last_roll_outs():
         return Steps(obs, obs + 1, obs[..., 0], obs[..., 0] > 1, obs[..., 0] > 2, obs[..., 0] > 3)
 
     none = jnp.zeros((2, 2, 3))
-    memory = Memory(jnp.zeros((2, 2, 3, 4)), jnp.zeros((2, 2, 3, 4)), none, none > 0, none > 0)
+    memory = KeptRollouts(jnp.zeros((2, 2, 3, 4)), jnp.zeros((2, 2, 3, 4)), none, none > 0, none > 0)
     for x, first, want in ((1.0, True, [1, 1]), (2.0, False, [1, 2]), (3.0, False, [2, 3])):
         memory = memory.with_steps(steps(x), jnp.asarray(first))
         np.testing.assert_array_equal(memory.reward[1, :, 2], want)

@@ -52,7 +52,7 @@ def with_seen(normalization: RunningNormalization, obs: Array, means: DeviceMean
     return normalization.seen(center, means.total((obs - center) ** 2, (0, 1)) / n, n)
 
 
-class Memory(NamedTuple):
+class KeptRollouts(NamedTuple):
     """The last roll-outs, to which critics are fitted: arrays `[actors, kept, rollout, ...]`. See
     `_policy_gradient.Steps`."""
 
@@ -63,9 +63,9 @@ class Memory(NamedTuple):
     ended: Array
     done: Array
 
-    def with_steps(self, steps: Any, first: Array) -> Memory:
+    def with_steps(self, steps: Any, first: Array) -> KeptRollouts:
         """Return the memory in which a roll-out has replaced the oldest one; the `first` one replaces all."""
-        new = Memory(critic_sees(steps.obs), critic_sees(steps.last_obs), steps.reward, steps.ended, steps.done)
+        new = KeptRollouts(critic_sees(steps.obs), critic_sees(steps.last_obs), steps.reward, steps.ended, steps.done)
 
         def renewed(old: Array, x: Array) -> Array:
             x = jnp.swapaxes(x, 0, 1)[:, None]
@@ -78,7 +78,7 @@ def fit_critics(
     algorithm: AbstractAlgorithm,
     optimizer: optax.GradientTransformation,
     before: tuple[tuple[Critic, ...], tuple[Critic, ...], Any],
-    memory: Memory,
+    memory: KeptRollouts,
     discount: Array,
     first: Array,
     key: Array,

@@ -12,7 +12,7 @@ from jax import lax
 
 from jaxdyn._types import Array, Float
 from jaxdyn.learn._algorithms import AbstractAlgorithm
-from jaxdyn.learn._critic_fit import Memory, fit_critics, networks_of, with_seen
+from jaxdyn.learn._critic_fit import KeptRollouts, fit_critics, networks_of, with_seen
 from jaxdyn.learn._device_means import DeviceMeans
 from jaxdyn.learn._environment import EnvironmentState
 from jaxdyn.learn._episodes import Episodes
@@ -31,7 +31,7 @@ class TrainingState(eqx.Module):
     policy_moments: Any
     critic_moments: Any
     environments: EnvironmentState
-    memory: Memory
+    memory: KeptRollouts
     """The last roll-outs, to which critics are fitted."""
     actor: Array
     """The numbers `[actors]` of the environments, from which their random numbers are drawn."""
@@ -67,7 +67,7 @@ def initial_state(episodes: Episodes, algorithm: AbstractAlgorithm, key: Array) 
     zero = jnp.zeros((), dtype)
     shape = n, algorithm.kept if critics else 0, algorithm.rollout
     seen, flags = jnp.zeros((*shape, judged), dtype), jnp.zeros(shape, bool)
-    memory = Memory(seen, seen, jnp.zeros(shape, dtype), flags, flags)
+    memory = KeptRollouts(seen, seen, jnp.zeros(shape, dtype), flags, flags)
     return TrainingState(
         policy=policy,
         averaged=policy,

@@ -178,6 +178,13 @@ def report_of(given: Given, found: Solved) -> SolverReport:
     return SolverReport(found.error, found.iterations.astype(jnp.int32), tolerance, deep, crowded)
 
 
+def empty_report(world: World, state: State) -> SolverReport:
+    """Return a report for a state with nothing to solve: see `World.no_report`."""
+    zero = jnp.zeros(state.v.shape[:-1], state.v.dtype)
+    crowded = zero if world.parts.constraints.contacts.listed else None
+    return SolverReport(zero, zero.astype(jnp.int32), world.options.tolerance_of(zero.dtype), crowded=crowded)
+
+
 def stepped(world: World, state: State, control: Any, torque: Any, wrenches: Any) -> State:
     given = given_of(world, state, control, torque, wrenches)
     return step_from(given, solved(given, *step_quantities(world)))

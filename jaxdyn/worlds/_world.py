@@ -114,10 +114,9 @@ class World(AbstractWorld):
 
         **Raises** `ModelError` for what does not fit together, by name: a shape that touches nothing, pairs of one
         body, of two fixed links, or of shapes that have no pairs, links of `pairs` and `apart` without shapes, and as
-        in `Actuator` and `Sensor`; with MuJoCo's law for springs of ball joints that differ by axis and what else does
-        of free ones, for loops with the integrator `"implicit"`, for other surfaces than planes, and for pairs of
-        shapes that are not built;
-        `UnknownNameError`; `ShapeError`.
+        in `Actuator` and `Sensor`; with MuJoCo's law for springs of ball joints and numbers of free joints that differ
+        by axis, for loops with the integrator `"implicit"`, for other surfaces than planes, and for pairs of shapes
+        that are not built; `UnknownNameError`; `ShapeError`.
         """
         self.model, self.options = model, SolverOptions() if options is None else options
         touching = Touching(contacts, surface, pairs, apart)
@@ -350,9 +349,7 @@ class World(AbstractWorld):
 
     def no_report(self, state: State) -> SolverReport:
         """See `AbstractWorld`."""
-        zero = jnp.zeros(state.v.shape[:-1], state.v.dtype)
-        crowded = zero if self.parts.constraints.contacts.listed else None
-        return SolverReport(zero, zero.astype(jnp.int32), self.options.tolerance_of(zero.dtype), crowded=crowded)
+        return _steps.empty_report(self, state)
 
     @compiled()
     def sensors(
