@@ -107,3 +107,13 @@ def derivatives_of(world):
         return other, at, control + du
 
     return evaluate
+
+
+def test_the_derivative_of_a_step_with_stages_keeps_few_arrays():
+    """Each of them is stored by a loop over steps, at a cost of compilation that does not depend on its size."""
+    world = load_world("""
+        <mujoco><option integrator="RK4"/><worldbody><geom type="plane" size="1 1 1"/>
+          <body pos="0 0 1"><freejoint/><geom size="0.1"/></body></worldbody></mujoco>""")
+    kept = jax.eval_shape(lambda state: jax.vjp(lambda state: world.step(state), state)[1], world.state())
+    # About 100, of the contacts and of the operands in four stages. Numbers of rotations one by one are hundreds more.
+    assert len(jax.tree.leaves(kept)) < 150

@@ -130,12 +130,12 @@ def random_states(m, count: int, seed: int = 0):
 def state_of(world: World, qpos, qvel, act) -> State:
     # Copies: MuJoCo writes into its arrays while JAX may still read them.
     q, v, act = (jnp.array(x, copy=True) for x in (qpos, qvel, act))
-    return world.state(q, body_velocity(world.model, q, v), act)
+    return world.state(q, body_velocity(world.model.topology, q, v), act)
 
 
 def as_mujoco(world: World, q, v):
     """Velocities as MuJoCo has them."""
-    return np.asarray(world_velocity(world.model, jnp.asarray(q), jnp.asarray(v)))
+    return np.asarray(world_velocity(world.model.topology, jnp.asarray(q), jnp.asarray(v)))
 
 
 def accelerations_as_mujoco(world: World, state: State, a):

@@ -45,16 +45,16 @@ def end_of_step(topology: Topology, q: Any, v: Any, dt: Any) -> Any:
     """Return the configuration and the velocity at the end of a step, rows `[nq + nv, *batch]`, from the configuration
     at its start, the velocity at its end in the axes of its start, and the time, rows `[1, *batch]`."""
     v, dt = to_leading(v), dt[0]
-    straight = dt[..., None] * _with_linear(topology, v, dt, so3_left_jacobian_solve)
+    straight = dt[..., None] * straight_motion(topology, v, dt)
     turned = _with_linear(topology, v, dt, lambda angle, linear: so3_exp(angle).apply_transpose(linear))
     rank = dt.ndim
     return jnp.concatenate([joints.integrate(topology, q, rows_of(straight, rank)), rows_of(turned, rank)])
 
 
-def straight_motion(model: Model, v: Any, dt: Any) -> Any:
+def straight_motion(topology: Topology, v: Any, dt: Any) -> Any:
     """Return the velocity for `Model.integrate` with which the origins of free bodies move straight on for a time, at
     the velocity `v` in the axes at its start; `integrate` moves them along screws."""
-    return _with_linear(model.topology, v, dt, so3_left_jacobian_solve)
+    return _with_linear(topology, v, dt, so3_left_jacobian_solve)
 
 
 def _with_linear(topology: Topology, v: Any, dt: Any, function: Callable[[Vec3, Vec3], Vec3]) -> Any:

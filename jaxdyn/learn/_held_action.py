@@ -11,6 +11,7 @@ from jax import lax
 from jax.core import Tracer
 from jax.custom_derivatives import SymbolicZero
 
+from jaxdyn._compile import tracing
 from jaxdyn._errors import look_up
 from jaxdyn.simulate import State
 from jaxdyn.worlds import World
@@ -80,6 +81,10 @@ def _without_derivatives_unless(function: Callable, *operands: Any) -> Any:
         found, of_results = jax.tree.flatten(function(*jax.tree.unflatten(structure, whole)))
         results[:] = [of_results]
         return found
+
+    if tracing():
+        # The derivative then is that of the operations, for which the steps are not traced again.
+        flat = jax.jit(flat)
 
     def derivative(primals, tangents):
         moved = [i for i, x in enumerate(tangents) if type(x) is not SymbolicZero]

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.custom_derivatives import SymbolicZero
 
+from jaxdyn._compile import tracing
 from jaxdyn.algorithms.recursions import Robot, RobotAndParts
 from jaxdyn.solve._convex_problem import Problem
 from jaxdyn.solve._newton import Line, LineSearch, NewtonMinimum, factors_at, minimize, minimum, newton_line, searcher
@@ -83,7 +84,8 @@ def solve(
     """Return the solution at a state, of arguments `[*batch, n]`; `further` are those of the results alone."""
     further = {} if further is None else further
     plan = _SolvePlan(equations, bound, tuple(arguments), tuple(further), options)
-    return _solve(plan, len(operands), *operands, *arguments.values(), *further.values())
+    solved = _traced_once if tracing() else _solve
+    return solved(plan, len(operands), *operands, *arguments.values(), *further.values())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -187,6 +189,10 @@ def _solve(plan: _SolvePlan, shared: int, *inputs) -> Solution:
     # With native code each few elements of a batch, as many as a vector has, end their loops on their own.
     ways = {"cpu": _solve_in_one, "default": _solve_in_pieces}
     return lax.platform_dependent(*inputs, **{k: functools.partial(way, plan, shared) for k, way in ways.items()})
+
+
+# The stages of a step share the operations of all ways and their derivatives, which `jax.jit` makes once.
+_traced_once = jax.jit(_solve, static_argnums=(0, 1))
 
 
 def _solution(out: tuple) -> Solution:

@@ -153,7 +153,7 @@ def _keyframes(m, world: World) -> dict[str, Writer]:
     """Return the writers of keyframes, whose velocities MuJoCo has along axes of the world."""
 
     def velocities(new: np.ndarray, old: np.ndarray) -> None:
-        m.key_qvel[:] = np.asarray(world_velocity(world.model, world.keys.q, world.keys.v))
+        m.key_qvel[:] = np.asarray(world_velocity(world.model.topology, world.keys.q, world.keys.v))
 
     def poses(new: np.ndarray, old: np.ndarray) -> None:
         m.key_mpos[:] = new[..., :3].reshape(m.key_mpos.shape)

@@ -52,7 +52,7 @@ def keyframes_of(model, m) -> Keyframe:
     """Return all keyframes of an `mjModel`."""
     q = float_leaf(np.array(m.key_qpos))
     v = float_leaf(np.array(m.key_qvel))
-    v = body_velocity(model, q, v) if m.nkey else v
+    v = body_velocity(model.topology, q, v) if m.nkey else v
     poses = [x.reshape(m.nkey, m.nmocap, k) for x, k in ((m.key_mpos, 3), (m.key_mquat, 4))]
     others = (np.array(x) for x in (m.key_act, m.key_ctrl, np.ravel(m.key_time), np.concatenate(poses, axis=2)))
     return Keyframe(q, v, *map(float_leaf, others))
@@ -180,9 +180,9 @@ class Given(NamedTuple):
 
     def at(self, q: Any, v: Any, activation: Any) -> Given:
         """Return the same at another state, with the forces from outside held along the axes of the world."""
-        model, torque = self.world.model, self.torque
+        topology, torque = self.world.model.topology, self.torque
         if torque is not None:
-            torque = body_velocity(model, q, world_velocity(model, self.arguments.q, torque))
+            torque = body_velocity(topology, q, world_velocity(topology, self.arguments.q, torque))
         return self._with_forces(dataclasses.replace(self.arguments, q=q, v=v, activation=activation), torque)
 
     def _with_forces(self, arguments: Arguments, torque: Any) -> Given:

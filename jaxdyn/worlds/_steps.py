@@ -13,8 +13,10 @@ from jaxdyn._compile import compiled
 from jaxdyn._errors import ModelError, look_up
 from jaxdyn.contact import ContactForces, straight_motion
 from jaxdyn.geometry import FAR
+from jaxdyn.model import Topology
 from jaxdyn.simulate import Advance, State
 from jaxdyn.solve import SolverReport, solve
+from jaxdyn.tree import rows_of, to_leading
 from jaxdyn.worlds._equations import EQUATIONS, activation_rates, activations
 from jaxdyn.worlds._model_steps import accelerations_as_model, contacts_at, solved_as_model
 from jaxdyn.worlds._no_slip import without_slip
@@ -178,38 +180,28 @@ def _times(dt, x):
     return dt.astype(x.dtype)[..., None] * x
 
 
-def _moved(world: World, q, rate, after) -> tuple[Any, Any]:
-    """Return the configuration after a step at the velocity `rate`, and the velocity `after` in the axes of its end;
-    both are given in the axes of the start."""
-    model, dt = world.model, world.timestep.astype(q.dtype)
-    end = model.integrate(q, dt[..., None] * straight_motion(model, rate, dt))
-    return end, body_velocity(model, end, world_velocity(model, q, after))
-
-
 def _runge_kutta(given: Given, first: Solved, names: tuple[str, ...]) -> tuple[tuple[Any, Any, Any], Given, Solved]:
     """Return the configuration, velocity and activations after a step of RK4 from a state with the solution `first`,
     and the last stage with its solution, and quantities of it with these names.
     It is of Munthe-Kaas's kind: the stages add up displacements from the start, of positions along the world's
     axes and of rotations as rotation vectors (Munthe-Kaas, Runge-Kutta methods on Lie groups, BIT 1998)."""
-    world, arguments = given.world, given.arguments
-    model, q0 = world.model, arguments.q
+    world, start = given.world, given.arguments
+    topology, dt = world.model.topology, world.timestep.astype(start.q.dtype)[..., None]
     bound, operands = given.bound()
-    start = world_velocity(model, q0, arguments.v)
 
     def reached(velocity, acceleration, rate) -> Given:
-        displaced = body_velocity(model, q0, velocity)
-        q, _ = _moved(world, q0, displaced, displaced)
-        v = body_velocity(model, q, start + _times(world.timestep, acceleration))
-        return given.at(q, v, arguments.activation + _times(world.timestep, rate))
+        # One primitive, as the slopes are: otherwise derivatives of a step keep hundreds of numbers of the rotations
+        # of free joints, each an array, and a loop over steps takes most of its compilation for storing these.
+        end = joints.apply_to_rows(_stage, topology, start.q, start.v, velocity, acceleration, dt)
+        nq = start.q.shape[-1]
+        return given.at(end[..., :nq], end[..., nq:], start.activation + _times(world.timestep, rate))
 
     def slopes(now: Given, velocity, found: Solved):
         at = now.arguments
-        a = world_velocity(model, at.q, found.a)
-        turned = _times(world.timestep, velocity)
-        own = rates_of_rotation_vectors(model, turned, world_velocity(model, at.q, at.v))
-        return own, a, found.results["rates"]
+        out = joints.apply_to_rows(_slopes, topology, at.q, at.v, velocity, found.a, dt)
+        return *jnp.split(out, 2, axis=-1), found.results["rates"]
 
-    stages, now, found = [slopes(given, jnp.zeros_like(start), first)], given, first
+    stages, now, found = [slopes(given, jnp.zeros_like(start.v), first)], given, first
     for share in _SHARES:
         velocity, acceleration, rate = (share * x for x in stages[-1])
         now = reached(velocity, acceleration, rate)
@@ -220,5 +212,25 @@ def _runge_kutta(given: Given, first: Solved, names: tuple[str, ...]) -> tuple[t
         sum(w * x for w, x in zip(_WEIGHTS, parts, strict=True)) for parts in zip(*stages, strict=True)
     )
     end = reached(velocity, acceleration, rate).arguments
-    after = bound.call(activations, operands, arguments.activation, rate)
+    after = bound.call(activations, operands, start.activation, rate)
     return (end.q, end.v, after), now, found
+
+
+def _stage(topology: Topology, q: Any, v: Any, velocity: Any, acceleration: Any, dt: Any) -> Any:
+    """Return the configuration and the velocity in a stage of RK4, rows `[nq + nv, *batch]`, which the time `dt` at a
+    velocity and an acceleration along the axes of the world leads to from a start."""
+    q0, v0, velocity, acceleration = map(to_leading, (q, v, velocity, acceleration))
+    rank, dt = dt.ndim - 1, dt[0]
+    straight = _times(dt, straight_motion(topology, body_velocity(topology, q0, velocity), dt))
+    end = joints.integrate(topology, q, rows_of(straight, rank))
+    v = world_velocity(topology, q0, v0) + _times(dt, acceleration)
+    return jnp.concatenate([end, rows_of(body_velocity(topology, to_leading(end), v), rank)])
+
+
+def _slopes(topology: Topology, q: Any, v: Any, velocity: Any, acceleration: Any, dt: Any) -> Any:
+    """Return the velocity, as the rate of displacements from the start, and the acceleration of a stage, rows
+    `[2 nv, *batch]` along the axes of the world; the stage was reached at `velocity`."""
+    q, v, velocity, acceleration = map(to_leading, (q, v, velocity, acceleration))
+    rank, dt = dt.ndim - 1, dt[0]
+    own = rates_of_rotation_vectors(topology, _times(dt, velocity), world_velocity(topology, q, v))
+    return jnp.concatenate([rows_of(x, rank) for x in (own, world_velocity(topology, q, acceleration))])

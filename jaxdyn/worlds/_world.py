@@ -420,12 +420,12 @@ class World(AbstractWorld):
     @naming_arguments
     def from_qvel(self, q: Configuration, qvel: Velocity) -> Float[Array, "*batch nv"]:
         """Return the velocity `v` that is MuJoCo's `qvel` `[*batch, nv]` at the configuration `q` `[*batch, nq]`."""
-        return body_velocity(self.model, jnp.asarray(q), jnp.asarray(qvel))
+        return body_velocity(self.model.topology, jnp.asarray(q), jnp.asarray(qvel))
 
     @naming_arguments
     def to_qvel(self, q: Configuration, v: Velocity) -> Float[Array, "*batch nv"]:
         """Return MuJoCo's `qvel` for the velocity `v` `[*batch, nv]` at the configuration `q` `[*batch, nq]`."""
-        return world_velocity(self.model, jnp.asarray(q), jnp.asarray(v))
+        return world_velocity(self.model.topology, jnp.asarray(q), jnp.asarray(v))
 
     def with_model(self, model: Model) -> Self:
         """Return the world with another model of the same tree: other inertias, armature, placements or gravity.

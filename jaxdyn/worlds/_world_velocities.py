@@ -8,23 +8,22 @@ from typing import Any
 import jax.numpy as jnp
 
 from jaxdyn.contact import with_vector
-from jaxdyn.model import Model
+from jaxdyn.model import Topology
 from jaxdyn.spatial import Mat3, Quaternion, Vec3, so3_left_jacobian_solve
 
 
-def world_velocity(model: Model, q: Any, v: Any) -> Any:
+def world_velocity(topology: Topology, q: Any, v: Any) -> Any:
     """Return velocities or accelerations `[*batch, nv]` whose linear parts of free joints are in body axes with these
     along the axes of the world."""
-    return _turned(model, q, v, lambda R, u: R.apply(u))
+    return _turned(topology, q, v, lambda R, u: R.apply(u))
 
 
-def body_velocity(model: Model, q: Any, v: Any) -> Any:
+def body_velocity(topology: Topology, q: Any, v: Any) -> Any:
     """Return the inverse of `world_velocity`."""
-    return _turned(model, q, v, lambda R, u: R.apply_transpose(u))
+    return _turned(topology, q, v, lambda R, u: R.apply_transpose(u))
 
 
-def _turned(model: Model, q: Any, v: Any, turn: Callable[[Mat3, Vec3], Vec3]) -> Any:
-    topology = model.topology
+def _turned(topology: Topology, q: Any, v: Any, turn: Callable[[Mat3, Vec3], Vec3]) -> Any:
     for i, kind in enumerate(topology.joint_types):
         if kind == "free":
             first, start = topology.q_starts[i], topology.v_starts[i]
@@ -34,11 +33,10 @@ def _turned(model: Model, q: Any, v: Any, turn: Callable[[Mat3, Vec3], Vec3]) ->
     return v
 
 
-def rates_of_rotation_vectors(model: Model, displacement: Any, v: Any) -> Any:
+def rates_of_rotation_vectors(topology: Topology, displacement: Any, v: Any) -> Any:
     """Return velocities `[*batch, nv]` with the angular velocities of ball and free joints, in body axes, as the rates
     of the rotation vectors in `displacement` by which they have turned from the start; of those of more than half a
     turn that of the shorter way to the same rotation, as MuJoCo 4.0 has it."""
-    topology = model.topology
     for i, kind in enumerate(topology.joint_types):
         if kind in ("free", "ball"):
             start = topology.v_starts[i] + (3 if kind == "free" else 0)
