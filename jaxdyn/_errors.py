@@ -64,7 +64,8 @@ class PhysicalityWarning(UserWarning):
 
 
 class DivergenceWarning(UserWarning):
-    """A roll-out stopped being finite, or a time step is longer than is stable."""
+    """A roll-out stopped being finite, a time step is longer than is stable, or gradients through a roll-out grow until
+    they are of no use."""
 
 
 class NotConvergedWarning(UserWarning):

@@ -1,6 +1,7 @@
 """Policies are trained, continue after kills to the last bit, and are the same on several devices."""
 
 import json
+import math
 import os
 import random
 import signal
@@ -8,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import equinox as eqx
@@ -19,12 +21,25 @@ import pytest
 import jaxdyn
 from jaxdyn import DataError, ModelError, ShapeError
 from jaxdyn.cli import main
-from jaxdyn.learn import AHAC, APG, SHAC, AbstractTask, Environment, Policy, evaluate, load_policy, save_policy, train
+from jaxdyn.learn import (
+    AHAC,
+    APG,
+    SHAC,
+    AbstractTask,
+    Environment,
+    Policy,
+    environment,
+    evaluate,
+    load_policy,
+    save_policy,
+    train,
+)
 from jaxdyn.learn._critic_fit import lambda_returns
 from jaxdyn.learn._episodes import Episodes
 from jaxdyn.learn._gradient_gate import gradient_gate
 from jaxdyn.learn._networks import Critic, RunningNormalization
 from jaxdyn.learn._policy_gradient import policy_gradient
+from jaxdyn.learn._training_log import TrainingLog
 
 ROOT = Path(__file__).parents[1]
 SCENE = """<mujoco><option timestep="0.05"/><worldbody><body><joint name="x" type="slide" axis="1 0 0" damping="0.1"/>
@@ -185,7 +200,7 @@ def test_training_finds_the_middle_and_writes_what_it_found(whole):
     assert last["falls"] == 0
     lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
     assert lines == list(done.records)
-    assert {"seconds", "gradient_norm", "skipped", "horizon", "length"} <= set(lines[0])
+    assert {"seconds", "gradient_norm", "agreement", "skipped", "horizon", "length"} <= set(lines[0])
     same(load_policy(folder / "policy.npz"), done.policy)
     same(load_policy(folder / "best.npz"), done.best)
     best = max(range(4), key=lambda i: done.records[i]["return"])
@@ -195,6 +210,39 @@ def test_training_finds_the_middle_and_writes_what_it_found(whole):
     again = evaluate(reach(), done.policy, jax.random.key(7), episodes=8, length=50)
     assert again.returned.shape == (8,)
     assert float(again.returned.mean()) > -8
+
+
+def log_of(*intervals: tuple[float, float]) -> TrainingLog:
+    """Return a log with an evaluation after each mean of growth and agreement, over a horizon of 32 steps."""
+    log = TrainingLog()
+    for growth, agreement in intervals:
+        numbers = {"growth": growth, "agreement": agreement, "horizon": 32.0, "episodes": 0.0}
+        log.add(numbers | {"episode_return_sum": 0.0})
+        log.evaluated(0, {"return": 0.0})
+        log.warn_of_noise(3.0)
+    return log
+
+
+def test_gradients_that_are_noise_are_told_once():
+    with pytest.warns(jaxdyn.DivergenceWarning, match=r"gradients grow 56\.6 times .* Take horizon=9, ") as told:
+        log_of((12.6, 0.057), (56.6, -0.005), (93.7, -0.06))
+    assert [str(x.message) for x in told if "jaxdyn.learn.gradient_growth(" in str(x.message)] == [str(told[0].message)]
+    with pytest.warns(jaxdyn.DivergenceWarning, match="Take horizon=1, "):
+        log_of((math.inf, 0.0))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        # Those of the half cheetah: by the default settings, which learn, and noise without growth.
+        log_of((2.23, 0.543), (2.14, 0.225), (2.5, 0.0763), (3.29, 0.0833), (3.0, 0.0))
+
+
+@pytest.mark.slow
+def test_gradients_of_the_half_cheetah_help_with_the_default_settings():
+    env, options = environment("half_cheetah"), {"steps": 100 * 2048, "evaluations": 5, "progress": False}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", jaxdyn.DivergenceWarning)
+        train(env, "shac", **options)
+    with pytest.warns(jaxdyn.DivergenceWarning, match="gradient_growth"):
+        train(env, SHAC(policy_lambda=1.0), **options)
 
 
 def test_an_interrupted_training_ends_with_the_same_bits(whole, tmp_path, monkeypatch):

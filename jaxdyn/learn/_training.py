@@ -48,8 +48,9 @@ class Training:
     records: tuple[dict[str, Any], ...]
     """The evaluations, as in `log.jsonl`: `steps` of the environments and `seconds` so far; `return`, `return_std`,
     `return_min`, `return_max`, `length` and `falls` (a part of 1) of the evaluation; and of the updates since the one
-    before means, such as `gradient_norm`, `growth` and `horizon`, and counts: `skipped` updates, whose gradient was not
-    finite, `episodes`, those that the task `ended`, and those that `diverged`."""
+    before means, such as `gradient_norm`, `growth`, `horizon` and `agreement`, the cosine between a gradient and the
+    mean of those before, and counts: `skipped` updates, whose gradient was not finite, `episodes`, those that the task
+    `ended`, and those that `diverged`."""
     state: TrainingState
     """All that the training would continue from."""
 
@@ -185,6 +186,9 @@ class _Run:
                 if judged:
                     policy = _local(state.policy)
                     self._evaluate(policy, keys[1], log, done * samples, first)
+                    # Later the gradients of a policy that has learned what there is to learn are noise, too.
+                    if len(log.records) == 1 or 4 * done <= self.updates:
+                        log.warn_of_noise(float(self.algorithm.growth_limit))
                     if log.improved:
                         best = policy
                         if store is not None and jax.process_index() == 0:

@@ -92,6 +92,8 @@ def update(
     gradient = means.mean(found.gradient)
     norm = optax.tree.norm(gradient)
     fine = jnp.isfinite(norm)
+    # The optimizer's mean of the gradients before has other random numbers, so noise agrees with it by chance only.
+    agreement = _cosine(gradient, optax.tree.get(state.policy_moments, "mu"))
     change, moments = of_policy.update(gradient, state.policy_moments)
     old: Any = state.policy
     stepped = optax.apply_updates(old, change), moments
@@ -106,6 +108,7 @@ def update(
     numbers = {
         "reward": means.mean_of(steps.reward),
         "gradient_norm": norm,
+        "agreement": agreement,
         "skipped": jnp.where(fine, 0, 1),
         "deviation": jnp.mean(jnp.exp(policy.log_std)),
         "horizon": state.horizon,
@@ -118,6 +121,12 @@ def update(
         new |= {"critics": fit.critics, "targets": fit.targets, "critic_moments": fit.moments}
         numbers |= {"critic_loss": fit.loss, "critic_passes": fit.passes, "value": fit.critics[0].center}
     return eqx.tree_at(lambda s: [getattr(s, name) for name in new], state, list(new.values())), numbers
+
+
+def _cosine(x: Any, y: Any) -> Array:
+    """Return the cosine of the angle between two trees of arrays, 0 where one of them is zero or not finite."""
+    product, size = optax.tree.vdot(x, y), optax.tree.norm(x) * optax.tree.norm(y)
+    return jnp.where(jnp.isfinite(size) & (size > 0), product / jnp.where(size > 0, size, 1), 0)
 
 
 def _optimizers(algorithm: AbstractAlgorithm, updates: Any) -> tuple[Any, Any]:
