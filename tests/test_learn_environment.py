@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import jaxdyn
-from jaxdyn import learn
+from jaxdyn import learn, sysid
 from jaxdyn.learn import AbstractTask, Environment, Episodes
 
 SCENE = """
@@ -132,11 +132,11 @@ def test_episodes_of_one_element_are_those_of_a_batch():
 
 
 def test_derivatives_forward_and_reverse_agree_and_stop_where_episodes_end():
-    keys = jax.random.split(jax.random.key(0), 2)
+    keys, base = jax.random.split(jax.random.key(0), 2), env()
 
     def rewards(actions, mass):
-        world = eqx.tree_at(lambda w: w.model.inertial_parameters, env().world, replace_fn=lambda x: mass * x)
-        episodes = Episodes(Environment(world, env().task, substeps=3), 3)
+        world = eqx.tree_at(lambda w: w.model.inertial_parameters, base.world, replace_fn=lambda x: mass * x)
+        episodes = Episodes(Environment(world, base.task, substeps=3), 3)
 
         def body(states, action):
             states = jax.vmap(episodes.step)(states, action)
@@ -221,6 +221,82 @@ def test_randomized_worlds_share_what_is_not_drawn():
     states = step(envs, states, jnp.ones((4, 1)))
     np.testing.assert_array_equal(states.info["truncation"], 1)
     assert len(np.unique(states.data.q)) == 4
+
+
+def test_what_a_function_changes_in_all_worlds_is_not_lost():
+    def drawn(world, key):
+        lighter = learn.randomly_scaled(world, {"body.mass": (0.5, 1.0)}, key)
+        return eqx.tree_at(lambda w: w.model.gravity, lighter, np.array([0.0, 0.0, -1.0]))
+
+    envs, axes = learn.randomized(env(), drawn, jax.random.split(jax.random.key(0), 3))
+    np.testing.assert_array_equal(envs.world.model.gravity, [0, 0, -1])
+    assert axes.world.model.gravity is None
+
+
+def test_each_episode_has_a_world_of_its_own():
+    drawing = learn.randomized(env(), {"body.mass": (0.5, 2.0)})
+    episodes = Episodes(drawing, 2)
+    keys = jax.random.split(jax.random.key(0), 4)
+    start = jax.vmap(episodes.reset)(keys)
+    start = eqx.tree_at(lambda s: s.data.q, start, jnp.zeros((4, 1)))
+
+    def masses(states):
+        (found,) = (x for x in states.info["randomized"] if x.shape == (4, 1, 10))
+        return np.asarray(found)[:, 0, 0]
+
+    @jax.jit
+    def moved(start, action):
+        def position(action):
+            first = jax.vmap(episodes.step)(start, action)
+            return first.data.q.sum(), (first, jax.vmap(episodes.step)(first, action))
+
+        return jax.grad(position, has_aux=True)(action)
+
+    slope, (first, second) = moved(start, jnp.full((4, 1), 0.5))
+    mass, v, x = masses(start), 0.0, 0.0
+    for _ in range(3):
+        v = (v + 0.01 * 3 / mass) / (1 + 0.01 * 0.5 / mass)
+        x = x + 0.01 * v
+    assert len(np.unique(mass)) == 4
+    np.testing.assert_allclose(first.data.v[:, 0], v, rtol=1e-12)
+    # -1 to 1 stand for -3 to 5 N, so that the force is 3 N and its slope 4 N.
+    np.testing.assert_allclose(slope[:, 0], 4 / 3 * x, rtol=1e-9)
+    np.testing.assert_array_equal(masses(first), mass)
+    np.testing.assert_array_equal(second.info["truncation"], 1)
+    assert not np.isin(masses(second), mass).any()
+    assert drawing.unwrapped.world.model.mass[0] == 2.0
+    with pytest.raises(jaxdyn.ModelError, match="already"):
+        learn.randomized(episodes, {"body.mass": (0.5, 2.0)})
+    with pytest.raises(jaxdyn.ModelError, match=r"env\.unwrapped"):
+        learn.return_gradient(drawing, lambda obs: jnp.zeros(1), jax.vmap(drawing.reset)(keys), 2)
+
+
+def fitted(world, covariance) -> sysid.RolloutFit:
+    """Return a fit of damping and mass with this covariance, as if there had been recordings."""
+    p = sysid.Parametrization(world, sysid.Positive("damping"), sysid.InertiaScale())
+    free, none = np.array([0.5, -0.5]), np.zeros(1)
+    ended = {"status": jaxdyn.Status.CONVERGED, "message": "", "step_left": 0.0, "cost": 0.0, "iterations": 1}
+    ended |= {"rounds": 1, "unsolved": 0, "position_noise": none, "velocity_noise": none, "zeros": none[None]}
+    ended |= {"segment_residuals": none, "segment_recordings": none, "segment_times": none, "defects": none[None]}
+    fit = {"robot": p.model(free), "before": world, "parametrization": p, "free": free, "covariance": covariance}
+    return sysid.RolloutFit(**fit, clustered_covariance=covariance, **ended, rows=None, state=None)
+
+
+def test_worlds_are_drawn_from_what_a_fit_knows():
+    covariance = np.array([[0.04, 0.018], [0.018, 0.01]])
+    fit, single = fitted(env().world, covariance), eqx.tree_at(lambda e: e.world, env(), env().world.astype("float32"))
+    envs, axes = learn.randomized(single, fit, jax.random.split(jax.random.key(0), 2000))
+    damping, mass = envs.world.parts.passive.damping[:, 0, 0], envs.world.model.mass[:, 0]
+    logs = np.log(np.stack([damping, mass]) / np.array([[0.5 * np.exp(0.5)], [2 * np.exp(-0.5)]]))
+    assert damping.dtype == jnp.float32
+    # The standard errors of 2000 draws are 2 and 3 % of the standard deviations and variances.
+    np.testing.assert_allclose(logs.mean(axis=1), 0, atol=0.02)
+    np.testing.assert_allclose(np.cov(logs), covariance, rtol=0.1)
+    assert axes.world.model.gravity is None
+    assert axes.world.start is None
+    np.testing.assert_allclose(learn.randomized(single, fit).unwrapped.world.model.mass, 2 * np.exp(-0.5), rtol=1e-6)
+    with pytest.raises(jaxdyn.ModelError, match="do not bound"):
+        learn.randomized(env(), fitted(env().world, np.diag([0.1, np.inf])))
 
 
 def replaced(**methods):

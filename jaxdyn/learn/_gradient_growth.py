@@ -25,6 +25,7 @@ from jaxdyn._errors import ModelError, ShapeError, require_positive_integer
 from jaxdyn._types import Array, Float
 from jaxdyn.learn._environment import AbstractEnvironment, Environment
 from jaxdyn.learn._networks import RunningNormalization
+from jaxdyn.learn._randomization import is_randomized
 from jaxdyn.simulate import State
 from jaxdyn.worlds import World, cause_names, changes_by_cause
 
@@ -157,6 +158,10 @@ def gradient_growth(
     motion = _motion_of(env, policy, steps)
     if isinstance(env, World):
         states = env.start_of(states, {})
+    elif is_randomized(states):
+        raise ModelError(
+            "gradient_growth: each of the states has a world of its own; take env.unwrapped and its states"
+        )
     data = motion.data(states)
     if data.q.ndim != 2:
         raise ShapeError(f"states have q of shape {data.q.shape}, but one batch axis is needed: [worlds, nq]")

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, overload
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jax.core import Tracer
 
 from jaxdyn._errors import ModelError, look_up, require_kind
 from jaxdyn._types import Array
-from jaxdyn.learn._environment import AbstractEnvironment, Environment
+from jaxdyn.learn._environment import AbstractEnvironment, Environment, EnvironmentState
+from jaxdyn.sysid import RolloutFit
 from jaxdyn.sysid.parameters import leaves, world_arrays
 from jaxdyn.worlds import World
 
 type Ranges = Mapping[str, tuple[float, float]]
 """The least and the greatest factor for numbers of a world, by their names (`randomly_scaled`)."""
+type Randomization = Ranges | RolloutFit | Callable[[World, Array], World]
+"""Ranges of a world's numbers, a fit that has intervals of them, or a function that draws a world."""
 type _Groups = list[tuple[tuple[int, int], ...]]
 """Entries that have one factor: leaves and places in them."""
 
@@ -98,11 +103,36 @@ def _inertias(world: World) -> _Groups:
     return groups
 
 
+@overload
+def randomized(env: AbstractEnvironment, randomize: Randomization, keys: None = None) -> RandomizedEnvironment: ...
+
+
+@overload
+def randomized(env: AbstractEnvironment, randomize: Randomization, keys: Array) -> tuple[Any, Any]: ...
+
+
 def randomized(
-    env: AbstractEnvironment, randomize: Ranges | Callable[[World, Array], World], keys: Array
-) -> tuple[Any, Any]:
-    """Return the environment with one world for each key, and the axes of its arrays for `jax.vmap`: 0 for those that
-    are randomized, and None for the others, which are shared.
+    env: AbstractEnvironment, randomize: Randomization, keys: Array | None = None
+) -> AbstractEnvironment | tuple[Any, Any]:
+    """Return the environment with worlds whose numbers are drawn at random. `randomize` is one of
+
+    - ranges of factors by names, as in `randomly_scaled`;
+    - a fit of the environment's world to recordings, of `sysid.fit_rollouts`. Its free numbers are drawn from the
+      normal distribution about `fit.robot` with its covariance, so that a number lies within its 95 % interval of
+      `fit.intervals()` in 95 % of the draws, and what the fit knows only together is drawn together. All else is that
+      of `fit.robot`;
+    - a function `(world, key)` that returns a world of the same structure.
+
+    **Without keys**, the result is an environment that draws a world at each `reset`, and keeps its numbers in
+    `info["randomized"]`. `train` takes it as it is; in `Episodes` of it each episode has a world of its own. No
+    derivatives are taken by what is drawn. Its `unwrapped` environment has the world without any draw.
+
+    ```python
+    training = learn.train(learn.randomized(env, fit))
+    ```
+
+    **With keys**, it is an environment with one world for each key, and the axes of its arrays for `jax.vmap`: 0 for
+    those that are randomized, and None for the others, which are shared. New keys compile nothing again.
 
     ```python
     envs, axes = learn.randomized(learn.Episodes(env), {"body.mass": (0.8, 1.2)}, keys)
@@ -110,29 +140,108 @@ def randomized(
     states = jax.vmap(lambda env, state, action: env.step(state, action), in_axes=(axes, 0, 0))(envs, states, actions)
     ```
 
-    `randomize` are ranges of factors, as in `randomly_scaled`, or a function `(world, key)` that returns a world of the
-    same structure. New keys compile nothing again.
-
-    **Raises** as `randomly_scaled` does; `ModelError` for a world of another structure.
+    **Raises** as `randomly_scaled` does; `ModelError` for a world of another structure, for a fit that leaves numbers
+    without any bound, and for an environment that is randomized already.
     """
     require_kind(env, AbstractEnvironment, "randomized: `env`")
-    world, ranges = env.unwrapped.world, randomize
-    draw = (lambda world, key: randomly_scaled(world, ranges, key)) if isinstance(ranges, Mapping) else ranges
-    old, structure = jax.tree.flatten(world)
-    drawn: list[bool] = []
+    draws = _Draws(env.unwrapped.world, randomize)
+    if keys is None:
+        return RandomizedEnvironment(env, draws)
+    found = iter(jax.jit(jax.vmap(draws.numbers))(keys))
+    batched = [next(found) if yes else x for yes, x in zip(draws.drawn, draws.arrays, strict=True)]
+    axes = [0 if yes else None for yes in draws.drawn]
+    worlds, of_worlds = (jax.tree.unflatten(draws.structure, x) for x in (batched, axes))
+    return _with_world(env, worlds), _with_world(jax.tree.map(lambda _: None, env), of_worlds)
 
-    def numbers(key):
-        new, of_new = jax.tree.flatten(draw(world, key))
-        if of_new != structure or any(np.shape(x) != np.shape(y) for x, y in zip(new, old, strict=True)):
+
+class _Draws:
+    """Worlds that are drawn, and which of their arrays are."""
+
+    def __init__(self, world: World, randomize: Randomization):
+        if isinstance(randomize, RolloutFit):
+            world, self._draw = _draws_of_fit(world, randomize)
+        elif isinstance(randomize, Mapping):
+            self._draw = lambda key: randomly_scaled(world, randomize, key)
+        else:
+            self._draw = lambda key: randomize(world, key)
+        arrays, self.structure = jax.tree.flatten(world)
+        new: list[Any] = []
+        # Traced, so that what depends on the key is told from what the function changes alike in all worlds.
+        jax.eval_shape(lambda key: new.extend(jax.tree.flatten(self._draw(key))), jax.random.key(0))
+        found, structure = new
+        if structure != self.structure or any(np.shape(x) != np.shape(y) for x, y in zip(found, arrays, strict=True)):
             raise ModelError("randomized: the function returns a world with other parts, or arrays of other shapes")
-        drawn[:] = [isinstance(x, Tracer) for x in new]
-        return [jnp.asarray(x, y.dtype) for x, y, z in zip(new, old, drawn, strict=True) if z]
+        self.drawn = tuple(isinstance(x, Tracer) for x in found)
+        pairs = zip(self.drawn, found, arrays, strict=True)
+        self.arrays = [y if drawn else jnp.asarray(x, y.dtype) for drawn, x, y in pairs]
 
-    found = iter(jax.jit(jax.vmap(numbers))(keys))
-    batched = jax.tree.unflatten(structure, [next(found) if x else y for x, y in zip(drawn, old, strict=True)])
-    axes = jax.tree.unflatten(structure, [0 if x else None for x in drawn])
-    rest = jax.tree.map(lambda _: None, env)
-    return _with_world(env, batched), _with_world(rest, axes)
+    def numbers(self, key: Array) -> list[Array]:
+        """Return the arrays that are drawn."""
+        pairs = zip(self.drawn, jax.tree.leaves(self._draw(key)), self.arrays, strict=True)
+        return [jnp.asarray(x, y.dtype) for drawn, x, y in pairs if drawn]
+
+
+def _draws_of_fit(world: World, fit: RolloutFit) -> tuple[World, Callable[[Array], World]]:
+    """Return the world of a fit in the precision of another one, and the function that draws worlds about it."""
+    if not isinstance(fit.robot, World) or jax.tree.structure(fit.robot) != jax.tree.structure(world):
+        raise ModelError("randomized: the fit is one of another robot than the environment's world")
+    if not np.isfinite(fit.covariance).all():
+        raise ModelError(
+            f"randomized: the recordings do not bound {', '.join(fit.undetermined) or 'all free numbers'}; fit with a "
+            "prior_weight, or with fewer free numbers"
+        )
+    found = fit.robot.astype(world.model.dtype)
+    about = fit.parametrization.about(found)
+    # By eigenvalues, because the covariance of numbers that depend on each other has none above rounding.
+    size, directions = np.linalg.eigh(np.asarray(fit.covariance, float))
+    factor = jnp.asarray(directions * np.sqrt(np.maximum(size, 0)), world.model.dtype)
+    return found, lambda key: about.model(factor @ jax.random.normal(key, (about.size,), world.model.dtype))
+
+
+class RandomizedEnvironment(AbstractEnvironment):
+    """An environment that draws a world at each reset: see `randomized`."""
+
+    env: AbstractEnvironment
+    example: list[Array]
+    """The numbers of one draw, by which trainings with other ranges are told apart."""
+    draws: _Draws = eqx.field(static=True)
+
+    def __init__(self, env: AbstractEnvironment, draws: _Draws):
+        if is_randomized(jax.eval_shape(env.reset, jax.random.key(0))):
+            raise ModelError("randomized: the environment is randomized already; give all ranges at once")
+        self.env = _with_world(env, jax.tree.unflatten(draws.structure, draws.arrays))
+        self.draws, self.example = draws, jax.jit(draws.numbers)(jax.random.key(0))
+
+    @property
+    def unwrapped(self) -> Environment:
+        """The environment without wrappers."""
+        return self.env.unwrapped
+
+    def reset(self, key: Array) -> EnvironmentState:
+        """Return the start of an episode in a world that is drawn."""
+        own, key = jax.random.split(key)
+        numbers = self.draws.numbers(own)
+        state = self._with(numbers).reset(key)
+        return state.replace(info={**state.info, _NAME: numbers})
+
+    def step(self, state: EnvironmentState, action: Array) -> EnvironmentState:
+        """Return what follows an action in the world of the state."""
+        # A derivative by all numbers of a world would cost more than that by the state.
+        return self._with(lax.stop_gradient(state.info[_NAME])).step(state, action)
+
+    def _with(self, numbers: list[Array]) -> AbstractEnvironment:
+        found, (arrays, structure) = iter(numbers), jax.tree.flatten(self.unwrapped.world)
+        new = [next(found) if yes else x for yes, x in zip(self.draws.drawn, arrays, strict=True)]
+        return _with_world(self.env, jax.tree.unflatten(structure, new))
+
+
+_NAME = "randomized"
+"""The name of the numbers that are drawn in the memory of an environment."""
+
+
+def is_randomized(state: EnvironmentState) -> bool:
+    """Return whether states are those of an environment that draws worlds."""
+    return _NAME in state.info
 
 
 def _with_world(env: Any, world: Any) -> Any:

@@ -14,6 +14,7 @@ from jaxdyn import _printing as printing
 from jaxdyn._errors import ModelError, require_positive_integer
 from jaxdyn._types import Array, Float
 from jaxdyn.learn._environment import AbstractEnvironment, EnvironmentState
+from jaxdyn.learn._randomization import is_randomized
 from jaxdyn.sysid import AllScales, Parametrization
 
 _PERCENT = 0.01
@@ -70,9 +71,13 @@ def return_gradient(
       default that with `AllScales()`, a factor for every mass, damping, friction and gain other than zero.
     - `checked`: for how many parameters the differences are taken.
 
-    **Raises** `ModelError` for a parametrization of another world.
+    **Raises** `ModelError` for a parametrization of another world, and for states of a randomized environment.
     """
     require_positive_integer(steps, "return_gradient: steps")
+    if is_randomized(states):
+        raise ModelError(
+            "return_gradient: each of the states has a world of its own; take env.unwrapped and its states"
+        )
     world = env.unwrapped.world
     if parameters is None:
         parameters = Parametrization(world, AllScales())

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
+from jaxdyn._compile import tracing
 from jaxdyn._errors import ModelError, naming_arguments, require_last_axes
 from jaxdyn._types import Array, Float
 from jaxdyn.sysid.parameters._leaves import (
@@ -214,7 +215,9 @@ class Parametrization(eqx.Module):
     @naming_arguments
     def model(self, free: Float[Array | np.ndarray, "*batch size"]) -> Any:
         """The robot for free numbers `[*batch, size]`; its leaves have the batch axes. **Raises** `ShapeError`."""
-        return self._batched(_model, free)
+        constant = tracing() and not any(isinstance(x, Tracer) for x in jax.tree.leaves(self))
+        # The numbers of a reference that a user's program has as constants, apart from the free ones, stay constants.
+        return self._batched(_with_free if constant else _model, free)
 
     def free(self, model: Any) -> Float[Array, "size"]:
         """The free numbers of a robot: the inverse of `model`. **Raises** `ModelError`, unless tracing, for a
@@ -269,10 +272,12 @@ class Parametrization(eqx.Module):
 # Compiled for eager use; inside a user's `jit` they are parts of its program.
 
 
-@eqx.filter_jit
-def _model(p: Parametrization, free: jax.Array) -> Any:
+def _with_free(p: Parametrization, free: jax.Array) -> Any:
     joined = JoinedBlocks.of(p.blocks)
     return following(p.reference, joined.apply(p.reference, p.reference, free), joined.claims)
+
+
+_model = eqx.filter_jit(_with_free)
 
 
 @eqx.filter_jit
