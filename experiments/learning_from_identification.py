@@ -13,12 +13,12 @@ are drawn from what the fit says (`identified`); for comparison also in the worl
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import sys
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import mujoco
 import numpy as np
 
 import jaxdyn
@@ -129,6 +129,7 @@ def environment(numbers: dict[str, float]) -> learn.Environment:
 
 def recording(config: Config, seed: int = 0) -> sysid.Recording:
     """Return a recording of the robot, simulated by MuJoCo, that swings under sines of torque."""
+    mujoco = importlib.import_module("mujoco")
     m = mujoco.MjModel.from_xml_string(SCENE.format(**TRUE))
     d, rng = mujoco.MjData(m), np.random.default_rng(seed)
     dt = SAMPLE * m.opt.timestep
@@ -155,8 +156,14 @@ def identified(recorded: sysid.Recording) -> sysid.RolloutFit:
     choices = sysid.Payload("hand", load(FILE["load"])), sysid.Positive("damping"), sysid.Positive("frictionloss")
     # Motions in a plane say nothing about some numbers of the load: a weak prior holds these.
     options = sysid.RolloutFitOptions(prior_weight=0.1)
-    noise = {"position_noise": POSITION_NOISE, "velocity_noise": VELOCITY_NOISE}
-    return sysid.fit_rollouts(sysid.Parametrization(empty, *choices), recorded, segment=0.2, options=options, **noise)
+    return sysid.fit_rollouts(
+        sysid.Parametrization(empty, *choices),
+        recorded,
+        segment=0.2,
+        position_noise=POSITION_NOISE,
+        velocity_noise=VELOCITY_NOISE,
+        options=options,
+    )
 
 
 def quantities(fit: sysid.RolloutFit) -> dict[str, list[float]]:
@@ -202,9 +209,11 @@ def run(config: Config) -> dict[str, Any]:
     kinds = environments(fit)
     for seed in range(config.seeds):
         for kind, env in kinds.items():
-            options = {"steps": config.steps, "seed": seed, "episode_length": config.episode_length, "evaluations": 2}
-            policy = learn.train(env, **options, progress=False).policy
-            judged = learn.judge(policy, true, starts=config.starts, steps=config.episode_length, seed=1)
+            length = config.episode_length
+            training = learn.train(
+                env, steps=config.steps, seed=seed, episode_length=length, evaluations=2, progress=False
+            )
+            judged = learn.judge(training.policy, true, starts=config.starts, steps=length, seed=1)
             print(f"{kind}, seed {seed}\n{judged}", flush=True)
             numbers = {"returns": judged.returns.tolist(), "distances": judged.metrics["distance"].tolist()}
             records.append({"kind": kind, "seed": seed, **numbers})

@@ -132,11 +132,11 @@ def test_episodes_of_one_element_are_those_of_a_batch():
 
 
 def test_derivatives_forward_and_reverse_agree_and_stop_where_episodes_end():
-    keys = jax.random.split(jax.random.key(0), 2)
+    keys, base = jax.random.split(jax.random.key(0), 2), env()
 
     def rewards(actions, mass):
-        world = eqx.tree_at(lambda w: w.model.inertial_parameters, env().world, replace_fn=lambda x: mass * x)
-        episodes = Episodes(Environment(world, env().task, substeps=3), 3)
+        world = eqx.tree_at(lambda w: w.model.inertial_parameters, base.world, replace_fn=lambda x: mass * x)
+        episodes = Episodes(Environment(world, base.task, substeps=3), 3)
 
         def body(states, action):
             states = jax.vmap(episodes.step)(states, action)
