@@ -221,6 +221,7 @@ def test_contacts_that_are_searched_for_have_the_rows_of_all_candidates():
         np.testing.assert_allclose(np.asarray(y)[there], np.asarray(x)[there], atol=1e-7 * (1 + np.abs(x[there]).max()))
 
 
+@pytest.mark.slow
 def test_contacts_that_are_searched_for_have_the_same_derivatives():
     one, two, state, control = both_forms()
     state, control = jax.tree.map(lambda x: x[1:3], (state, control))
