@@ -280,9 +280,9 @@ class Moves(NamedTuple):
 
 
 CLIPPED = Moves((1, 1, 2), (-1, 2, 0))
-"""Of a part that two faces share."""
+"""The moves for a part that two faces share."""
 LOWEST = Moves((1, 2, 2), (-1, 0, 1))
-"""Of a face on a plane."""
+"""The moves for a face on a plane."""
 
 
 def quadrilateral(places, count, first, last, by: Moves) -> Any:
