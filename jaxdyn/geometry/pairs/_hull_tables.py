@@ -27,8 +27,8 @@ class Hull:
     """For each vertex the faces that have it, and beside each the other end of an edge. Several of equal ones follow
     MuJoCo's order."""
     normal_offsets: tuple[tuple[float, float, float], ...]
-    """Small vectors to add to the normals of the last three corners of each face: MuJoCo has its normals of positions that are
-    not yet rounded to single precision."""
+    """Small vectors to add to the normals of the last three corners of each face: MuJoCo has its normals of positions
+    that are not yet rounded to single precision."""
 
     def __hash__(self) -> int:
         return self._hash
