@@ -251,7 +251,7 @@ def candidates(
     | height field with ellipsoid, cylinder, box | prisms | the same as for the other pairs of that routine |
     | cylinder with cylinder, box | 4 | the same, but where the answer is not unique, see below |
     | mesh with sphere, ellipsoid | 1 | the same |
-    | mesh with capsule, cylinder, box, mesh | 2, 4, 4, 4 | to rounding for boxes and meshes without a margin |
+    | mesh with capsule, cylinder, box, mesh | 2, 4, 4, 4 | the same |
 
     The rows of that routine hold for overlaps up to `shallow_depth`: the smallest half size of the ellipsoids,
     cylinders and boxes of a pair, or half of it for cylinders with ellipsoids, cylinders and boxes. Most deeper ones
