@@ -49,8 +49,8 @@ class Training:
     records: tuple[dict[str, Any], ...]
     """The evaluations, as in `log.jsonl`: `steps` of the environments and `seconds` so far; `return`, `return_std`,
     `return_min`, `return_max`, `length` and `falls` (a part of 1) of the evaluation; and of the updates since the one
-    before means, such as `gradient_norm`, `growth`, `lambda` and `horizon`, and counts: `skipped` updates, whose gradient
-    was not finite, `episodes`, those that the task `ended`, and those that `diverged`."""
+    before means, such as `gradient_norm`, `growth`, `lambda` and `horizon`, and counts: `skipped` updates, whose
+    gradient was not finite, `episodes`, those that the task `ended`, and those that `diverged`."""
     state: TrainingState
     """All that the training would continue from."""
 

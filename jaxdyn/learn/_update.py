@@ -166,7 +166,7 @@ def _averaged(algorithm: AbstractAlgorithm, state: TrainingState, policy: Policy
     """Return the mean of the policies so far, in which older ones count less and less. At first it is the mean of all,
     so that the first policy, which has learned nothing, does not count more than others."""
     share = jnp.maximum(1 - algorithm.average, 1 / (state.updates + 1)).astype(state.horizon.dtype)
-    return jax.tree.map(lambda mean, x: mean + share * (x - mean), state.averaged, policy)
+    return jax.tree.map(lambda mean, x: (1 - share) * mean + share * x, state.averaged, policy)
 
 
 def _horizon(
