@@ -22,20 +22,8 @@ import pytest
 import jaxdyn
 from jaxdyn import DataError, ModelError, ShapeError
 from jaxdyn.cli import main
-from jaxdyn.learn import (
-    AHAC,
-    APG,
-    SHAC,
-    AbstractTask,
-    Environment,
-    Policy,
-    environment,
-    evaluate,
-    load_policy,
-    save_policy,
-    train,
-)
-from jaxdyn.learn._critic_fit import KeptRollouts, lambda_returns
+from jaxdyn.learn import AHAC, APG, SHAC, AbstractTask, Environment, Policy, evaluate, load_policy, save_policy, train
+from jaxdyn.learn._critic_fit import RecentSteps, lambda_returns
 from jaxdyn.learn._episodes import Episodes
 from jaxdyn.learn._gradient_gate import gradient_gate
 from jaxdyn.learn._networks import Critic, RunningNormalization
@@ -308,19 +296,19 @@ def test_rewards_are_discounted_by_time():
     assert float(SHAC(discount_time=np.inf).discount(episodes)) == 1
 
 
-def test_the_memory_has_the_last_roll_outs():
+def test_critics_are_fitted_to_the_last_roll_outs():
     def steps(x):
         obs = jnp.full((3, 2, 4), x)
         return Steps(obs, obs + 1, obs[..., 0], obs[..., 0] > 1, obs[..., 0] > 2, obs[..., 0] > 3)
 
     none = jnp.zeros((2, 2, 3))
-    memory = KeptRollouts(jnp.zeros((2, 2, 3, 4)), jnp.zeros((2, 2, 3, 4)), none, none > 0, none > 0)
+    recent = RecentSteps(jnp.zeros((2, 2, 3, 4)), jnp.zeros((2, 2, 3, 4)), none, none > 0, none > 0)
     for x, first, want in ((1.0, True, [1, 1]), (2.0, False, [1, 2]), (3.0, False, [2, 3])):
-        memory = memory.with_steps(steps(x), jnp.asarray(first))
-        np.testing.assert_array_equal(memory.reward[1, :, 2], want)
-        np.testing.assert_array_equal(memory.seen[0, :, 1, 3] + 1, memory.last_seen[0, :, 1, 3])
-        np.testing.assert_array_equal(memory.ended[0, :, 0], np.array(want) > 1)
-        np.testing.assert_array_equal(memory.done[0, :, 0], np.array(want) > 2)
+        recent = recent.with_steps(steps(x), jnp.asarray(first))
+        np.testing.assert_array_equal(recent.reward[1, :, 2], want)
+        np.testing.assert_array_equal(recent.seen[0, :, 1, 3] + 1, recent.last_seen[0, :, 1, 3])
+        np.testing.assert_array_equal(recent.ended[0, :, 0], np.array(want) > 1)
+        np.testing.assert_array_equal(recent.done[0, :, 0], np.array(want) > 2)
 
 
 @pytest.mark.slow

@@ -52,7 +52,7 @@ def with_seen(normalization: RunningNormalization, obs: Array, means: DeviceMean
     return normalization.seen(center, means.total((obs - center) ** 2, (0, 1)) / n, n)
 
 
-class KeptRollouts(NamedTuple):
+class RecentSteps(NamedTuple):
     """The last roll-outs, to which critics are fitted: arrays `[actors, kept, rollout, ...]`. See
     `_policy_gradient.Steps`."""
 
@@ -63,9 +63,9 @@ class KeptRollouts(NamedTuple):
     ended: Array
     done: Array
 
-    def with_steps(self, steps: Any, first: Array) -> KeptRollouts:
-        """Return the memory in which a roll-out has replaced the oldest one; the `first` one replaces all."""
-        new = KeptRollouts(critic_sees(steps.obs), critic_sees(steps.last_obs), steps.reward, steps.ended, steps.done)
+    def with_steps(self, steps: Any, first: Array) -> RecentSteps:
+        """Return the steps with a roll-out in place of the oldest one; the `first` one takes all places."""
+        new = RecentSteps(critic_sees(steps.obs), critic_sees(steps.last_obs), steps.reward, steps.ended, steps.done)
 
         def renewed(old: Array, x: Array) -> Array:
             x = jnp.swapaxes(x, 0, 1)[:, None]
@@ -78,7 +78,7 @@ def fit_critics(
     algorithm: AbstractAlgorithm,
     optimizer: optax.GradientTransformation,
     before: tuple[tuple[Critic, ...], tuple[Critic, ...], Any],
-    memory: KeptRollouts,
+    recent: RecentSteps,
     discount: Array,
     first: Array,
     key: Array,
@@ -88,13 +88,13 @@ def fit_critics(
     those before it. In the `first` update the values get their scale at once."""
     critics, targets, moments = before
     # The axis of actors comes last but for that of observations, and that of time first.
-    memory = jax.tree.map(lambda x: jnp.moveaxis(x, 0, 2), memory)
-    values = jnp.where(memory.ended, 0, least_value(targets, memory.last_seen))
+    recent = jax.tree.map(lambda x: jnp.moveaxis(x, 0, 2), recent)
+    values = jnp.where(recent.ended, 0, least_value(targets, recent.last_seen))
     of_roll_outs = jax.vmap(lambda_returns, (0, 0, 0, None, None))
-    returns = of_roll_outs(memory.reward, values, memory.done, discount, algorithm.critic_lambda)
+    returns = of_roll_outs(recent.reward, values, recent.done, discount, algorithm.critic_lambda)
     # Where the task ended, critics learn that nothing follows: such a step is seen from its end, with the value zero.
-    seen = jnp.where(memory.ended[..., None], memory.last_seen, memory.seen)
-    returns = jnp.where(memory.ended, 0, returns)
+    seen = jnp.where(recent.ended[..., None], recent.last_seen, recent.seen)
+    returns = jnp.where(recent.ended, 0, returns)
     critics, targets = (_prepared(x, seen[-1], returns, first, means) for x in (critics, targets))
     seen, returns = (x.reshape(-1, *x.shape[2:]) for x in (seen, returns))
     wanted = (returns - critics[0].center) / critics[0].scale

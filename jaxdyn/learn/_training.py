@@ -32,7 +32,7 @@ from jaxdyn.learn._update import TrainingState, initial_state, update
 
 ALGORITHMS: dict[str, type[AbstractAlgorithm]] = {"apg": APG, "shac": SHAC, "ahac": AHAC}
 _AXIS = "actors"
-_SPLIT = ("environments", "memory", "actor", "returned")
+_SPLIT = ("environments", "recent", "actor", "returned")
 """The fields of the state whose arrays begin with an axis of environments."""
 
 
@@ -49,9 +49,9 @@ class Training:
     records: tuple[dict[str, Any], ...]
     """The evaluations, as in `log.jsonl`: `steps` of the environments and `seconds` so far; `return`, `return_std`,
     `return_min`, `return_max`, `length` and `falls` (a part of 1) of the evaluation; and of the updates since the one
-    before means, such as `gradient_norm`, `growth`, `horizon` and `agreement`, the cosine between a gradient and the
-    mean of those before, and counts: `skipped` updates, whose gradient was not finite, `episodes`, those that the task
-    `ended`, and those that `diverged`."""
+    before means, such as `gradient_norm`, `growth`, `lambda`, `horizon` and `agreement`, the cosine between a gradient
+    and the mean of those before, and counts: `skipped` updates, whose gradient was not finite, `episodes`, those that
+    the task `ended`, and those that `diverged`."""
     state: TrainingState
     """All that the training would continue from."""
 

@@ -12,7 +12,7 @@ from jax import lax
 
 from jaxdyn._types import Array, Float
 from jaxdyn.learn._algorithms import AbstractAlgorithm
-from jaxdyn.learn._critic_fit import KeptRollouts, fit_critics, networks_of, with_seen
+from jaxdyn.learn._critic_fit import RecentSteps, fit_critics, networks_of, with_seen
 from jaxdyn.learn._device_means import DeviceMeans
 from jaxdyn.learn._environment import EnvironmentState
 from jaxdyn.learn._episodes import Episodes
@@ -31,7 +31,7 @@ class TrainingState(eqx.Module):
     policy_moments: Any
     critic_moments: Any
     environments: EnvironmentState
-    memory: KeptRollouts
+    recent: RecentSteps
     """The last roll-outs, to which critics are fitted."""
     actor: Array
     """The numbers `[actors]` of the environments, from which their random numbers are drawn."""
@@ -67,7 +67,7 @@ def initial_state(episodes: Episodes, algorithm: AbstractAlgorithm, key: Array) 
     zero = jnp.zeros((), dtype)
     shape = n, algorithm.kept if critics else 0, algorithm.rollout
     seen, flags = jnp.zeros((*shape, judged), dtype), jnp.zeros(shape, bool)
-    memory = KeptRollouts(seen, seen, jnp.zeros(shape, dtype), flags, flags)
+    recent = RecentSteps(seen, seen, jnp.zeros(shape, dtype), flags, flags)
     return TrainingState(
         policy=policy,
         averaged=policy,
@@ -76,7 +76,7 @@ def initial_state(episodes: Episodes, algorithm: AbstractAlgorithm, key: Array) 
         policy_moments=of_policy.init(policy),
         critic_moments=of_critics.init(networks_of(critics)),
         environments=environments,
-        memory=memory,
+        recent=recent,
         actor=jnp.arange(n),
         returned=jnp.zeros(n, dtype),
         key=key,
@@ -138,10 +138,10 @@ def update(
     }
     if algorithm.critics:
         before, first = (state.critics, state.targets, state.critic_moments), state.updates == 0
-        memory = state.memory.with_steps(steps, first)
+        recent = state.recent.with_steps(steps, first)
         discount = algorithm.discount(episodes).astype(steps.reward.dtype)
-        fit = fit_critics(algorithm, of_critics, before, memory, discount, first, order, means)
-        new |= {"memory": memory, "critics": fit.critics, "targets": fit.targets, "critic_moments": fit.moments}
+        fit = fit_critics(algorithm, of_critics, before, recent, discount, first, order, means)
+        new |= {"recent": recent, "critics": fit.critics, "targets": fit.targets, "critic_moments": fit.moments}
         numbers |= {"critic_loss": fit.loss, "critic_passes": fit.passes, "value": fit.critics[0].center}
     return eqx.tree_at(lambda s: [getattr(s, name) for name in new], state, list(new.values())), numbers
 
@@ -175,14 +175,14 @@ def _averaged(algorithm: AbstractAlgorithm, state: TrainingState, policy: Policy
     """Return the mean of the policies so far, in which older ones count less and less. At first it is the mean of all,
     so that the first policy, which has learned nothing, does not count more than others."""
     share = jnp.maximum(1 - algorithm.average, 1 / (state.updates + 1)).astype(state.horizon.dtype)
-    return jax.tree.map(lambda mean, x: mean + share * (x - mean), state.averaged, policy)
+    return jax.tree.map(lambda mean, x: (1 - share) * mean + share * x, state.averaged, policy)
 
 
 def _horizon(
     algorithm: AbstractAlgorithm, state: TrainingState, found: PolicyGradient, limit: Array, means: DeviceMeans
 ) -> tuple[dict[str, Array], dict[str, Array]]:
-    """Return the usual norm of a state's gradient, the horizon and its multiplier after a roll-out, and numbers about
-    the norms."""
+    """Return the usual norm of a state's gradient, lambda, the horizon and its multiplier after a roll-out, and numbers
+    about the norms."""
     norms, dtype = found.norms, state.horizon.dtype
     # The gradient is exactly zero where an episode ended, and after a step that diverged.
     useful = jnp.isfinite(norms) & (norms > 0)
