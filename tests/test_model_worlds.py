@@ -13,6 +13,7 @@ from world_oracle import accelerations_as_mujoco, as_mujoco, random_states, solv
 
 import jaxdyn
 from jaxdyn import Actuator, ContactLaw, ContactShape, ModelError, MujocoLaw, Sensor, State, World
+from jaxdyn.sysid import Parametrization, Positive
 
 mujoco = pytest.importorskip("mujoco")
 
@@ -533,6 +534,9 @@ def test_fingers_that_mimic_each_other_move_as_in_mujoco_with_a_stiff_coupling()
     np.testing.assert_allclose(end.v, d.qvel[:2], atol=5e-3)
     again = world.with_model(robot).accelerations(state, u)
     np.testing.assert_allclose(again, a, rtol=1e-9)
+    changed = Parametrization(world, Positive("damping", ["grip"]), Positive("frictionloss")).model(np.log([2.0, 3.0]))
+    np.testing.assert_allclose(changed.model.damping, [0, 4])
+    np.testing.assert_allclose(changed.model.friction, [0, 0.9])
 
 
 def test_springs_of_ball_joints_are_the_models_with_mujocos_law():

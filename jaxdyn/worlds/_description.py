@@ -71,7 +71,8 @@ def describe(world: Any) -> dict[str, Any]:
 
 
 def _joints_of_dofs(world: Any) -> list[str]:
-    topology = world.model.topology
+    # Parts count those of the tree of all joints.
+    topology = world.model.topology.spanning
     return [name for i, name in enumerate(topology.joint_names) for _ in range(*topology.v_starts[i : i + 2])]
 
 

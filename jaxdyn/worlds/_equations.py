@@ -104,9 +104,8 @@ def balance(robot: Robot, world: PartRows, q, v, control, activation, applied, c
 def balance_at_state(robot: Robot, world: PartRows, q, v, control, activation, applied) -> Balance:
     """Return the same where contacts and dampers that push by what is at the end of a step push by the state."""
     now = acting(robot, world, q, v, control, activation, applied)
-    at_state = {"dt": world.timestep, "at_state": True}
-    terms = constraint_terms(robot, world.constraints, now.at, now.tendons, **at_state)
-    return Balance(now, terms, held_at(robot, now))
+    parts = world.constraints, now.at, now.tendons, world.timestep
+    return Balance(now, constraint_terms(robot, *parts, at_state=True), held_at(robot, now))
 
 
 def held_at(robot: Robot, now: Acting) -> Held | None:

@@ -133,7 +133,7 @@ def _world_of_mjcf(path_or_text: Any, law: Any, options: SolverOptions | None) -
     if compliance is not None:
         contacts = compliant_contacts(constraints.contacts)
         constraints = dataclasses.replace(constraints, contacts=contacts, compliance=compliance)
-        steps = {"integrator": "implicit_velocity", "free_bodies": (), "no_slip": None}
+        steps: dict[str, Any] = {"integrator": "implicit_velocity", "free_bodies": (), "no_slip": None}
         parts = dataclasses.replace(parts, constraints=constraints, **steps)
     parts = jax.tree.map(lambda x: jnp.clip(x, -ENDLESS, ENDLESS), parts)
     start, options = float_leaf(np.array(m.qpos0)), SolverOptions() if options is None else options

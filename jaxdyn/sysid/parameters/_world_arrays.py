@@ -12,6 +12,7 @@ from jax.core import Tracer
 
 from jaxdyn._errors import ModelError, look_up
 from jaxdyn.geometry import Box, Capsule, Cylinder, Ellipsoid, Sphere
+from jaxdyn.model import mimic_coordinates
 from jaxdyn.sysid.parameters._leaves import chosen_names
 from jaxdyn.worlds import World
 
@@ -140,11 +141,23 @@ def _springs_of_model(world: World, arrays: Arrays, field: str) -> _Entries:
         yield joints[dof][0], "", arrays.entry(f"model.{field}", int(dof if field == "stiffness" else coordinate))
 
 
+def _own(world: World, *, velocity: bool) -> dict[int, int]:
+    """Return the numbers that degrees of freedom, or coordinates, of the tree of all joints have in the model."""
+    own = mimic_coordinates(world.model.topology, velocity=velocity).own
+    return {number: k for k, number in enumerate(own.tolist())}
+
+
 def _springs(world: World, arrays: Arrays) -> _Entries:
+    passive, joints = world.parts.passive, _joint_of_dof(world)
     if world.parts.of_model:
         yield from _springs_of_model(world, arrays, "stiffness")
-    passive, joints = world.parts.passive, _joint_of_dof(world)
-    rows = [("stiffness", [] if world.parts.of_model else list(passive.spring_dofs))]
+        dofs = _own(world, velocity=True)
+        for _, first in passive.balls:
+            # One number for all three axes.
+            for k in range(3):
+                yield joints[dofs[first]][0], "", arrays.entry("model.stiffness", dofs[first] + k)
+        return
+    rows = [("stiffness", list(passive.spring_dofs))]
     rows += [("ball_stiffness", [dof for _, dof in passive.balls])]
     rows += [("shift_stiffness", [dof for _, dof in passive.shifts])]
     for name, dofs in rows:
@@ -163,7 +176,8 @@ def _spring_references(world: World, arrays: Arrays) -> _Entries:
 
 def _losses(world: World, arrays: Arrays) -> _Entries:
     joints, losses, of_model = _joint_of_dof(world), world.parts.constraints.losses, world.parts.of_model
-    for row, dof in enumerate(losses.dofs if world.parts.as_mujoco else range(world.model.nv)):
+    dofs = _own(world, velocity=True)
+    for row, dof in enumerate([dofs[x] for x in losses.dofs] if world.parts.as_mujoco else range(world.model.nv)):
         yield *joints[dof], arrays.entry(*(("model.friction", dof) if of_model else (_LOSS, row)))
 
 
@@ -182,12 +196,13 @@ def _of_limits(name: str, kind: str) -> Callable[[World, Arrays], _Entries]:
 
     def table(world: World, arrays: Arrays) -> _Entries:
         limits, joints = world.parts.constraints.limits, _joint_of_dof(world)
+        coordinates, dofs = (_own(world, velocity=x) for x in (False, True))
         if world.parts.of_model and name == "range":
             for coordinate, dof in limits.joints if kind == "joint" else ():
                 for k, bound in enumerate(("position_lower", "position_upper")):
-                    yield joints[dof][0], f"[{k}]", arrays.entry(f"model.{bound}", coordinate)
+                    yield joints[dofs[dof]][0], f"[{k}]", arrays.entry(f"model.{bound}", coordinates[coordinate])
             return
-        owners = [joints[dof][0] for _, dof in (*limits.joints, *limits.balls)]
+        owners = [joints[dofs[dof]][0] for _, dof in (*limits.joints, *limits.balls)]
         first = 0 if kind == "joint" else len(owners)
         owners = owners if kind == "joint" else [world.parts.tendons.names[i] for i in limits.tendons]
         for row, owner in enumerate(owners, first):
