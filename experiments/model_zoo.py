@@ -59,8 +59,8 @@ class Config(cli.ProgramConfig):
     """Longest time of a file, s; most of it is compilation. None for 0: then all are compared in this process."""
     limit: float = 0.0
     """Longest time of the run, s; none for 0. Files are then compared in random order, so that those compared are a
-    sample of the others, which the page counts as not reached. A run with `resume` goes on with them. At least
-    `seconds`, so that each run ends its first file."""
+    sample of the others, which the page counts as not reached. A run with `resume` goes on with them. Longer
+    than `seconds`, so that each run ends its first file."""
     resume: bool = False
     """Whether to keep the outcomes of an earlier run of this name, and to compare what it lacks or has not ended in
     time. The outcomes are those of the library and the settings of that run."""
@@ -134,8 +134,8 @@ class Outcome:
 def run(config: Config) -> list[Outcome]:
     """Compare, print, and write the page and `<results>/<name>/outcomes.jsonl`, a line for each case."""
     cli.require_positive_keys(config, "processes", "states")
-    if 0 < config.limit < config.seconds:
-        raise DataError(f"limit is {config.limit:g} s, shorter than the {config.seconds:g} s of one file (seconds)")
+    if 0 < config.limit <= config.seconds:
+        raise DataError(f"limit is {config.limit:g} s, not longer than the {config.seconds:g} s of one file (seconds)")
     cases, missing = all_cases(config)
     for package in missing:
         print(f"{package} is not installed: its files are left out")

@@ -197,7 +197,7 @@ def test_a_gradient_that_is_not_finite_is_a_difference(zoo, monkeypatch, capsys)
         (["--folder", "/nowhere/at/all"], "/nowhere/at/all is not a folder"),
         (["--processes", "0"], "processes is 0"),
         (["--states", "0"], "states is 0"),
-        (["--limit", "1", "--seconds", "2"], "limit is 1 s, shorter than the 2 s"),
+        (["--limit", "1", "--seconds", "2"], "limit is 1 s, not longer than the 2 s"),
     ],
 )
 def test_mistakes_are_named(files, more, message, capsys):
