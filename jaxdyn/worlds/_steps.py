@@ -278,7 +278,7 @@ def _runge_kutta(given: Given, first: Solved, names: tuple[str, ...]) -> tuple[t
     )
     end = reached(velocity, acceleration, rate).arguments
     rate = jnp.where(dynamic, rate, stages[0][2])
-    ended = closed(model, State(end.q, end.v))
+    ended = closed(world.model, State(end.q, end.v))
     after = bound.call(activations, operands, start.activation, rate)
     return (ended.q, ended.v, after), now, found
 
