@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import warnings
 from collections.abc import Callable
@@ -51,7 +52,8 @@ def _firm() -> ContactLaw:
 def half_cheetah() -> Task:
     """Gymnasium's half cheetah runs."""
     import gymnasium
-    import mujoco
+
+    mujoco = importlib.import_module("mujoco")
 
     path = f"{gymnasium.__path__[0]}/envs/mujoco/assets/half_cheetah.xml"
     world = jaxdyn.load_world(path)
@@ -147,7 +149,7 @@ def gripper() -> Task:
 
 def _native(model: Any, servos: Any, shapes: Any, timestep: float, joint: tuple[str, str, float] | None = None) -> Any:
     """Return the robot on a plane in MuJoCo, with one joint that follows another, as stiffly as it can."""
-    import mujoco
+    mujoco = importlib.import_module("mujoco")
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", jaxdyn.RobotFileWarning)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib
 import sys
 import time
 from typing import Any, Literal
@@ -123,7 +124,7 @@ def type_of(world: World) -> str:
 
 def recorded(config: Config, task: Task, seed: int) -> Recording:
     """Return a noisy recording of MuJoCo's C code."""
-    import mujoco
+    mujoco = importlib.import_module("mujoco")
 
     world, m, rng = task.worlds["MujocoLaw"], task.native, np.random.default_rng(seed)
     period = task.substeps * m.opt.timestep
@@ -139,7 +140,7 @@ def recorded(config: Config, task: Task, seed: int) -> Recording:
     if task.own:
         q, v = q[:, task.own], v[:, task.own]
     v = np.asarray(world.from_qvel(q, v))
-    moved = world.model.integrate(jnp.asarray(q), POSITION * rng.normal(size=v.shape))
+    moved = world.model.integrate(jnp.asarray(q), jnp.asarray(POSITION * rng.normal(size=v.shape)))
     return Recording(t[:, 0], np.asarray(moved), v + VELOCITY * rng.normal(size=v.shape), control=controls)
 
 
@@ -150,8 +151,8 @@ def identified(config: Config, task: Task) -> dict[str, Any]:
     for seed in range(config.seeds):
         rng = np.random.default_rng(100 + seed)
         wrong = p.about(p.model(rng.choice([-1, 1], p.size) * rng.uniform(0.2, 0.3, p.size)))
-        noise = {"position_noise": POSITION, "velocity_noise": VELOCITY}
-        found = fit_rollouts(wrong, recorded(config, task, seed), segment=0.05, **noise)
+        recording = recorded(config, task, seed)
+        found = fit_rollouts(wrong, recording, segment=0.05, position_noise=POSITION, velocity_noise=VELOCITY)
         bounds, truth = found.intervals(), np.asarray(found.free_entries(world))
         inside.append((bounds.lower <= truth) & (truth <= bounds.upper))
         errors.append(np.abs(np.asarray(found.free_entries(found.robot)) / truth - 1))
@@ -196,7 +197,7 @@ def moved(config: Config, task: Task) -> tuple[dict[str, Any], np.ndarray]:
 
 def replayed(task: Task, us: np.ndarray) -> np.ndarray:
     """Return the last configuration of MuJoCo's C code under controls."""
-    import mujoco
+    mujoco = importlib.import_module("mujoco")
 
     m = task.native
     d = mujoco.MjData(m)

@@ -431,6 +431,7 @@ def test_a_stewart_platform_follows_a_path():
     q = np.asarray(model.neutral())
     dynamics, zero = ModelDynamics(model, dt, actuation=LEGS), np.zeros(model.nv)
     still = jaxdyn.constrained_inverse_dynamics(model, q, zero, zero, actuated=LEGS)
+    assert dynamics.actuation is not None
     hold = still.tau @ dynamics.actuation
     angle = np.pi * (1 - np.cos(np.linspace(0, np.pi, steps + 1)))
     path = q[:3] + 0.05 * np.stack([np.cos(angle) - 1, np.sin(angle), 0 * angle], axis=1)

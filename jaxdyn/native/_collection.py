@@ -113,7 +113,7 @@ def collection_module(
         kernels.append(kernel)
     graph = Graph()
     nodes = [graph.input(k, 0, False) for k in range(len(shapes))]
-    outputs = tuple([0.0] * shape[0] for shape in collection.result_shapes())
+    outputs: tuple[list[Any], ...] = tuple([0.0] * shape[0] for shape in collection.result_shapes())
     record = Program(nodes, tuple(shapes), (False,) * len(shapes), outputs)
     texts += transposes(record, kind, declared)
     texts += [_tables(number, searched) for number, searched in enumerate(collection.searched)]

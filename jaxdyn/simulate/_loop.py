@@ -373,7 +373,9 @@ def _worst(x: SolverReport, y: SolverReport) -> SolverReport:
     """The report of two steps."""
     both = jnp.maximum(x.error, y.error), x.iterations + y.iterations
     out = eqx.tree_at(lambda r: (r.error, r.iterations), x, both)
-    return out if x.crowded is None else eqx.tree_at(lambda r: r.crowded, out, jnp.maximum(x.crowded, y.crowded))
+    if x.crowded is None or y.crowded is None:
+        return out
+    return eqx.tree_at(lambda r: r.crowded, out, jnp.maximum(x.crowded, y.crowded))
 
 
 def _states_at_once(inputs: RolloutInputs, plan: RolloutPlan) -> State:

@@ -95,10 +95,10 @@ def passed(
         memory = tuple(activation[path.first + k * count : path.first + (k + 1) * count] for k in range(size))
         u, du, length, velocity = (robot.broadcast(take_rows(x, numbers)) for x in (signal, slope, *at[:2]))
 
-        def advance(u, velocity, length=length, block=path.block, memory=memory):
+        def passed_by(u, velocity, length=length, block=path.block, memory=memory):
             return block.advance(u, ActuatorState(length, velocity, at.dt), memory)
 
-        out, by_velocity, after = jax.jvp(advance, (u, velocity), (du, jnp.ones_like(velocity)), has_aux=True)
+        out, by_velocity, after = jax.jvp(passed_by, (u, velocity), (du, jnp.ones_like(velocity)), has_aux=True)
         signal, slope = (_put(x, numbers, y) for x, y in ((signal, out), (slope, by_velocity)))
         if memory:
             changed = [(robot.broadcast(new) - old) / at.dt for new, old in zip(after, memory, strict=True)]

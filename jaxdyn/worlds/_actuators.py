@@ -166,7 +166,8 @@ def actuated(
         by = by._replace(velocity=by.velocity * 0)
     if not count or actuators.idle:
         none = jnp.zeros((count, *robot.batch), robot.dtype)
-        rate = jnp.zeros((actuators.part.activations, *robot.batch), robot.dtype)
+        part: Any = actuators.part
+        rate = jnp.zeros((part.activations, *robot.batch), robot.dtype)
         return Actuated(none, None, robot.broadcast(robot.zeros()), rate, by, none)
     motion = ActuatorState(by.length, by.velocity, dt)
     control = jnp.clip(control, *columns_of(actuators.control_range))

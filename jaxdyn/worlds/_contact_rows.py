@@ -169,6 +169,7 @@ def _pairs(m, members: list[GeomPair], numbers: list[int]) -> Pairs:
         *((kind1, kind2), first, second, dims, deciders, (grid or hulls1, hulls2), heights, vertices),
         **numbers_of_law,
         weight=float_leaf(weight),
+        points="mujoco",
     )
 
 

@@ -212,8 +212,9 @@ def _recomputed(search: Collection, which: int, number, operands: Sequence) -> A
         taken = [
             _taken(operands[k], length, jnp.asarray(rows[:, j])[at]) for j, (k, length) in enumerate(searched.sources)
         ]
+        function: Any = searched.function
         plain = Plain(
-            _PairOfArrays(dataclasses.replace(searched.function, tested=False)),
+            _PairOfArrays(dataclasses.replace(function, tested=False)),
             (1,) * len(taken),
             ((searched.candidates, FOUND),),
         )

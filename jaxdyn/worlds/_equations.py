@@ -98,7 +98,7 @@ def balance(robot: Robot, world: PartRows, q, v, control, activation, applied, c
     held = held_at(robot, now)
     if constraints.compliance is None:
         return Balance(now, terms, held)
-    return Balance(now, terms, held, tuple(resistance_terms(robot, *_smooth_parts(world, now), dt)))
+    return Balance(now, terms, held, tuple(resistance_terms(robot, *_smooth_parts(world, now), dt=dt)))
 
 
 def balance_at_state(robot: Robot, world: PartRows, q, v, control, activation, applied) -> Balance:

@@ -198,7 +198,7 @@ class _Values:
             place, direction, push = (_vectors(robot, x) for x in (point, normal, force))
             none = jax.tree.map(jnp.zeros_like, push)
             loads = tuple(Loads(bodies[:, k], place, sign, none) for k, sign in ((0, -push), (1, push)))
-            contacts = (ContactLoads(bodies, place, direction, push.dot(direction)),)
+            contacts = (ContactLoads((bodies[:, 0], bodies[:, 1]), place, direction, push.dot(direction)),)
         if wrenches is not None:
             loads += (loads_of(robot, world, at, wrenches),)
         acting = actuated(robot, world.actuators, at, None, control, activation, world.timestep)

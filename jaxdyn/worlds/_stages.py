@@ -70,7 +70,8 @@ def accelerations_step_and_sensors(world: World, state: State, control: Any) -> 
 
 
 def _stages(robot: Robot, world: PartRows, q, v, control, activation, contacts=None) -> Stages:
-    now, terms = balance(robot, world, q, v, control, activation, robot.zeros(), contacts)
+    at = balance(robot, world, q, v, control, activation, robot.zeros(), contacts)
+    now, terms = at.now, at.terms
     S, none = now.equations.S, robot.broadcast(robot.zeros()[:0])
     J = jnp.concatenate(
         [robot.broadcast(robot.constant(np.zeros((0, robot.nv)))), *(x.rows.jacobian(robot, S) for x in terms)]

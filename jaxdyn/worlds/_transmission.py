@@ -75,7 +75,7 @@ def _joining(robot: Robot, actuators: PartRows, at: Instant) -> tuple[Any, Any]:
     """Return the lengths and moments of actuators on several slides and hinges."""
     numbers, coordinates, dofs, which = np.array(actuators.joined).T
     _, owners = np.unique(numbers, return_inverse=True)
-    count = owners.max() + 1
+    count = int(owners.max()) + 1
     gear = take_rows(actuators.gear.reshape(-1, *actuators.gear.shape[2:]), 6 * numbers + which)
     moment = sums(robot.broadcast(gear), owners * robot.nv + dofs, count * robot.nv)
     return sums(gear * take_rows(at.q, coordinates), owners, count), moment.reshape(count, robot.nv, *robot.batch)

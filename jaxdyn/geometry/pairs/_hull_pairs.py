@@ -112,8 +112,7 @@ class _Lanes(NamedTuple):
         origin = flat_vector(one.position, shape)
         first = Side.of(one, shape, jnp.zeros_like(origin), vertices, tables)
         second = Side.of(mesh, shape, flat_vector(mesh.position, shape) - origin)
-        flat = [flat_number(x, shape) for x in (radius, margin)]
-        return cls(first, second, *flat, origin, shape)
+        return cls(first, second, flat_number(radius, shape), flat_number(margin, shape), origin, shape)
 
 
 class _Found(NamedTuple):

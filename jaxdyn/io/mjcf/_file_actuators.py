@@ -50,10 +50,13 @@ class FileActuators(NamedTuple):
             bias[i, _OF_BIASES.get(of_bias, 0) :] = 0
         off = [0 <= group < 31 and m.opt.disableactuator >> int(group) & 1 for group in m.actuator_group]
         controls = np.asarray(getattr(m, "actuator_ctrladr", every), int)
+        kinds = [tuple(x[k] for x in types) for k in range(3)]
         return cls(
             tuple(mj.object_name(m, "actuator", i) for i in every),
             tuple(mj.transmission(m, i) for i in every),
-            *(tuple(x[k] for x in types) for k in range(3)),
+            kinds[0],
+            kinds[1],
+            kinds[2],
             ~np.array(off, bool) & (not mj.is_disabled(m, "actuation")),
             gain,
             bias,

@@ -41,10 +41,13 @@ class _Saturation(AbstractMemorylessBlock):
             scale = jnp.where(usable, limit, 1.0)
             return jnp.where(usable, scale * jnp.tanh(u / scale), jnp.where(limit > 0, u, 0.0))
 
+        width = self.width
+        assert width is not None
+
         def excess(x, limit):
             """The smooth positive part of `x - limit`."""
             there = limit < UNLIMITED
-            return jnp.where(there, self.width * jax.nn.softplus((x - jnp.where(there, limit, 0.0)) / self.width), 0.0)
+            return jnp.where(there, width * jax.nn.softplus((x - jnp.where(there, limit, 0.0)) / width), 0.0)
 
         return u - excess(u, upper) + excess(-u, -lower)
 

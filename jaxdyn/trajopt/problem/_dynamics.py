@@ -220,8 +220,9 @@ class ModelDynamics(AbstractRobotDynamics):
         if actuation is None:
             self.actuation, self.nu = None, model.nv
         else:
-            named = isinstance(actuation, list | tuple) and all(isinstance(x, str) for x in actuation)
-            self.actuation = jnp.asarray(_unit_torques(model, actuation) if named else actuation, model.dtype)
+            names = [x for x in actuation if isinstance(x, str)] if isinstance(actuation, list | tuple) else []
+            named = isinstance(actuation, list | tuple) and len(names) == len(actuation)
+            self.actuation = jnp.asarray(_unit_torques(model, names) if named else actuation, model.dtype)
             if self.actuation.ndim != 2 or self.actuation.shape[0] != model.nv:
                 raise ShapeError(
                     f"the actuation has shape {self.actuation.shape}, but [{model.nv}, nu] is needed: a row for each "
