@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -95,15 +96,17 @@ def passed(
         memory = tuple(activation[path.first + k * count : path.first + (k + 1) * count] for k in range(size))
         u, du, length, velocity = (robot.broadcast(take_rows(x, numbers)) for x in (signal, slope, *at[:2]))
 
-        def passed_by(u, velocity, length=length, block=path.block, memory=memory):
-            return block.advance(u, ActuatorState(length, velocity, at.dt), memory)
-
-        out, by_velocity, after = jax.jvp(passed_by, (u, velocity), (du, jnp.ones_like(velocity)), has_aux=True)
+        through = functools.partial(_advanced, path.block, length, at.dt, memory)
+        out, by_velocity, after = jax.jvp(through, (u, velocity), (du, jnp.ones_like(velocity)), has_aux=True)
         signal, slope = (_put(x, numbers, y) for x, y in ((signal, out), (slope, by_velocity)))
         if memory:
             changed = [(robot.broadcast(new) - old) / at.dt for new, old in zip(after, memory, strict=True)]
             rates[path.first] = jnp.concatenate(changed)
     return signal, slope, rates
+
+
+def _advanced(block: AbstractDriveBlock, length: Any, dt: Any, memory: Any, u: Any, velocity: Any) -> Any:
+    return block.advance(u, ActuatorState(length, velocity, dt), memory)
 
 
 def _put(x: Any, numbers: np.ndarray, values: Any) -> Any:
