@@ -13,7 +13,7 @@ from test_contact_gradients import tumbling_cube
 from test_contact_pairs import two_balls
 
 import jaxdyn
-from jaxdyn import ContactLaw, ContactShape, ModelError, State, World
+from jaxdyn import ContactLaw, ContactShape, State, World
 from jaxdyn.geometry import Box
 
 HALF = 0.05
@@ -45,10 +45,20 @@ def test_accelerations_are_those_of_the_law():
     np.testing.assert_allclose(rate.q[:3], R @ v[:3], rtol=1e-12)
 
 
-def test_stops_of_joints_are_refused():
-    world = World(jaxdyn.samples.cube(), jaxdyn.samples.cube_shapes(), limits=ContactLaw())
-    with pytest.raises(ModelError, match="limits of joints"):
-        world.rate(0.0, world.state())
+def test_stops_of_joints_push_by_the_state():
+    """A free joint has no limits; a pendulum beyond its limit is pushed by the law's stiffness and dissipation."""
+    model = jaxdyn.load_urdf(PENDULUM)
+    law = ContactLaw(stiffness=50.0, dissipation=0.1)
+    q, v = np.array([1.2]), np.array([0.5])
+    rates = [World(model, limits=x).rate(0.0, State(q, v)).v for x in (False, law)]
+    pushed = jaxdyn.crba(model, q) @ (rates[1] - rates[0])
+    np.testing.assert_allclose(pushed, [-50.0 * 0.2 * (1 + 0.1 * 0.5)], rtol=1e-6)
+
+
+PENDULUM = """<robot name="pendulum"><link name="world"/><link name="rod"><inertial><origin xyz="0 0 -0.5"/>
+<mass value="1"/><inertia ixx="0.01" iyy="0.01" izz="0.01" ixy="0" ixz="0" iyz="0"/></inertial></link>
+<joint name="hinge" type="revolute"><parent link="world"/><child link="rod"/><axis xyz="0 1 0"/>
+<limit lower="-1" upper="1" effort="10" velocity="10"/></joint></robot>"""
 
 
 def without_clock(world: World):

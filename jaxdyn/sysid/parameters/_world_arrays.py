@@ -116,11 +116,10 @@ type _Entries = Iterable[tuple[str, str, tuple[int, int]]]
 
 def _joint_of_dof(world: World) -> list[tuple[str, str]]:
     """Return for each degree of freedom its joint, and a suffix where the joint has several."""
-    out = []
-    for name in world.model.joint_names:
-        width = len(range(world.model.nv)[world.model.v_index(name)])
-        out += [(name, f"[{k}]" if width > 1 else "") for k in range(width)]
-    return out
+    # Joints that mimic others have no degrees of freedom.
+    widths = np.diff(world.model.topology.v_starts).tolist()
+    owners = zip(world.model.joint_names, widths, strict=True)
+    return [(name, f"[{k}]" if width > 1 else "") for name, width in owners for k in range(width)]
 
 
 def _of_dofs(path: str, of_model: str) -> Callable[[World, Arrays], _Entries]:
