@@ -131,7 +131,8 @@ def readings_of(bodies):
         if pulled is not None:
             own = actuator_tension(robot, parts.actuators, acting.force, len(parts.tendons.names))
             loads += tendon_loads(robot, parts.tendons, at, without.tension + own)
-        contacts = (ContactLoads(bodies, point, normal, pressure),) if len(bodies) else ()
+        ends = bodies[:, 0], bodies[:, 1]
+        contacts = (ContactLoads(ends, point, normal, pressure),) if len(bodies) else ()
         springs = spring_energy(robot, parts.passive, at, pulled)
         readings = Readings(a, pulled, acting, loads, contacts, springs, joints, pulls, jnp.full(robot.batch, 1.25))
         return {"sensordata": sensors.sensor_values(robot, parts.sensors, at, readings)}
