@@ -22,15 +22,15 @@ class Task(NamedTuple):
     native: Any
     """The `mjModel`."""
     worlds: dict[str, World]
-    """By the name of the law of contact; the first is that of recordings and motions."""
+    """The worlds by the names of their laws of contact. Recordings and motions are of the first one."""
     free: tuple[Any, ...]
-    """What is identified."""
+    """The numbers that are identified."""
     start: np.ndarray
     """The configuration."""
     middle: np.ndarray
     """Controls about which it is moved, `[nu]`."""
     reach: float
-    """By how much controls differ from these in recordings."""
+    """The largest difference of the controls of recordings from `middle`."""
     substeps: int
     """Time steps in a period of the control."""
     periods: int

@@ -59,7 +59,7 @@ SCENE = """
 FILE = {"load": 0.3, "damping": 0.2, "friction": 0.2}
 """The numbers of the robot's file: kg, N m s and N m."""
 TRUE = {"load": 0.9, "damping": 0.4, "friction": 0.6}
-"""Those of the robot."""
+"""The numbers of the robot."""
 WIDE = {"load": (0.0, 1.5), "damping": (0.25, 4.0), "friction": (0.25, 4.0)}
 """The ranges that are thought possible without a recording: of the load, kg, and factors of damping and friction."""
 POSITION_NOISE, VELOCITY_NOISE = 1e-3, 1e-2

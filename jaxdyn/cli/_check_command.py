@@ -129,7 +129,7 @@ def _print_world(options: CheckOptions, found: WorldComparison) -> None:
 
 
 def _print_rollout(rollout: RolloutCompared, steps: int) -> None:
-    """Print how a roll-out, for which so many steps were asked, agrees with MuJoCo's."""
+    """Print how well a roll-out agrees with MuJoCo's. `steps` were asked for."""
     early = rollout.steps < steps
     asked = f" of the {steps} steps asked for, after which MuJoCo's own motion diverges" if early else " steps"
     print(f"\nroll-out of {rollout.steps}{asked}")

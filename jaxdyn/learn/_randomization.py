@@ -166,7 +166,7 @@ class _Draws:
             self._draw = lambda key: randomize(world, key)
         arrays, self.structure = jax.tree.flatten(world)
         new: list[Any] = []
-        # Traced, so that what depends on the key is told from what the function changes alike in all worlds.
+        # The function is traced: tracers depend on the key, and other arrays are the same in all worlds.
         jax.eval_shape(lambda key: new.extend(jax.tree.flatten(self._draw(key))), jax.random.key(0))
         found, structure = new
         if structure != self.structure or any(np.shape(x) != np.shape(y) for x, y in zip(found, arrays, strict=True)):
@@ -203,7 +203,7 @@ class RandomizedEnvironment(AbstractEnvironment):
 
     env: AbstractEnvironment
     example: list[Array]
-    """The numbers of one draw, by which trainings with other ranges are told apart."""
+    """The numbers of one draw. A training with other ranges has others, and is told apart from this one by them."""
     draws: _Draws = eqx.field(static=True)
 
     def __init__(self, env: AbstractEnvironment, draws: _Draws):

@@ -14,7 +14,8 @@ from jaxdyn.geometry.pairs._faces import OPPOSITE, SLANT
 from jaxdyn.geometry.pairs._hull_tables import CORNERS, HullTables, last_corners, normals_of
 
 NONE, FACES, FIRST_EDGE, SECOND_EDGE = 0, 1, 2, 3
-"""What lies on each other: nothing, two faces, an edge of the first shape on a face of the second, or the reverse."""
+"""The ways in which shapes lie on each other: not at all, face on face, an edge of the first shape on a face of the
+second, or the reverse."""
 VERTEX, CROSSING, BELOW = 0, 1, 2
 """Corners of a shared part: a vertex of the face that is cut, a place where one of its edges crosses the side of the
 other face, and a place that lies below a vertex of the other face."""

@@ -1,4 +1,4 @@
-"""Where two convex polytopes are nearest, or overlap least deeply: the face of their difference next to the origin.
+"""The search for the places at which two convex polytopes are nearest, or overlap least deeply.
 
 The difference of all points of both is a convex polytope, too, which has the origin inside where both overlap. A
 polytope that begins with four of its corners grows by the corner that is farthest towards the origin, or, once it has

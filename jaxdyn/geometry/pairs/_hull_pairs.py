@@ -167,7 +167,8 @@ def _no_part() -> Shared:
 
 
 def _lifted(radius, margin, axis, normal) -> tuple[Any, Any]:
-    """By how much MuJoCo moves the axis of a capsule, to its surface with half the margin, and the other half."""
+    """Return the vector by which MuJoCo moves the axis of a capsule, to its surface with half the margin, and half the
+    margin."""
     across = normal - axis * jnp.sum(axis * normal, axis=-1, keepdims=True)
     return across * (radius + 0.5 * margin)[..., None], 0.5 * margin
 
