@@ -4,15 +4,15 @@
 
 Each run is one task, method and seed. Brax's PPO (`pip install "jaxdyn[brax]"`) has the settings of the paper that
 introduced it (`ppo`), with an update after each 2,048 steps, or those of Brax's training notebook (`ppo_large`), which
-are for accelerators, with an update after some 300,000 steps. It trains for `minutes`. This library's trainers have
-their defaults, and train for `steps` of the environments, along which their learning rates fall. At its end each policy
-is judged, without exploration, from `starts` starts in MuJoCo's C code (`jaxdyn.learn.judge`). On the way a policy of
-PPO is judged alike, from `curve_starts` starts, and for those of this library stand the evaluations of the trainer, in
-its own simulation. Judging PPO does not count as training; compilation does. A run that has ended is not repeated, so
-an interrupted comparison continues with the run that was interrupted.
+are for accelerators, with an update after some 300,000 steps. It trains for `minutes` of processor time. This library's
+trainers have their defaults, and train for `steps` of the environments, along which their learning rates fall. At its
+end each policy is judged, without exploration, from `starts` starts in MuJoCo's C code (`jaxdyn.learn.judge`). On the
+way a policy of PPO is judged alike, from `curve_starts` starts, and for those of this library stand the evaluations of
+the trainer, in its own simulation. Judging PPO does not count as training; compilation does. A run that has ended is
+not repeated, so an interrupted comparison continues with the run that was interrupted.
 
-The times are those of this machine while it ran. Where other programs share it, `cpu_seconds`, the time that the
-process got from the processors, tells more.
+Times are those of the processors, in all threads of the process, so that programs beside it change them little;
+`seconds` are by the clock.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Config(cli.ProgramConfig):
     seeds: int = 5
     """The number of runs of each task and method."""
     minutes: float = 20.0
-    """The time of training of each run of PPO."""
+    """The processor time of training of each run of PPO."""
     steps: int = 2_000_000
     """The steps of the environments in each run of this library's trainers."""
     points: int = 10
@@ -121,11 +121,11 @@ class Curve:
         """Judge the policy after these steps if a point is due. Returns whether the time is over."""
         now, limit = _clocks(), 60 * self.config.minutes
         seconds, cpu = (x - y - z for x, y, z in zip(now, self.began, self.judging, strict=True))
-        over = seconds >= limit
-        if over or seconds >= limit / self.config.points * len(self.points):
+        over = cpu >= limit
+        if over or cpu >= limit / self.config.points * len(self.points):
             judged = self.judge(policy, self.config.curve_starts, 0)
             self.points.append({"steps": steps, "seconds": seconds, "cpu_seconds": cpu, **_numbers(judged)})
-            cli.announce(f"{steps} steps, {seconds:.0f} s: return {np.median(judged.returns):.6g}")
+            cli.announce(f"{steps} steps, {cpu:.0f} CPU s: return {np.median(judged.returns):.6g}")
         wall, processors = (x - y + z for x, y, z in zip(_clocks(), now, self.judging, strict=True))
         self.judging = wall, processors
         return over
