@@ -8,6 +8,7 @@ traced as such and become loops over their elements (`arrays`).
 """
 
 from jaxdyn.native._collection import Collection, Searched
+from jaxdyn.native._each_row import each_row
 from jaxdyn.native._forms import add_gram
 from jaxdyn.native._interpreter import expand, expansion, scan_counts
 from jaxdyn.native._kernel import Kernel, kernel

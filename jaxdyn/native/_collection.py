@@ -141,8 +141,8 @@ def _kernel(number: int, searched: Searched, kind: Kind, declared: set[str]) -> 
     crossing, waiting = rows_of_crossing(steps)
     places = MemoryPlaces(rows, {}, crossing, waiting)
     texts, calls = part_functions(program, steps, places, kind, declared, prefix=f"{number}.")
-    body = Body(kind, set())
-    calls_of_steps(body, steps, calls, crossing)
+    body = Body(kind, declared)
+    calls_of_steps(body, steps, calls, crossing, rows)
     arguments = ", ".join(f"ptr {name}" for name in ARGUMENTS)
     header = f"define internal void @search{number}({arguments}) noinline #0 {{"
     texts.append("\n".join([header, "entry:", *body.lines, "  ret void", "}"]))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import final
+from typing import NamedTuple, final
 
 type Scalar = Node | float | bool
 """A value of a program: the result of an operation, or a constant."""
@@ -22,15 +23,48 @@ class Node:
         """The place in `Graph.nodes`; operands have smaller numbers."""
         self.op = op
         """The name of the operation, or `"input"`; `"carried"` for a value that a loop carries from one round to the
-        next, and `"result"` for one at its end."""
+        next, `"result"` for one at its end, and `"row"` for a number of the row that belongs to a round."""
         self.args = args
         """The operands, nodes or constants; for an input its array and the place in it; for values of loops the loop
-        and the place, and for results all that the loop depends on."""
+        and the place, and for results all that they depend on; for a `"row"` the loop and the column."""
         self.uniform = uniform
         """Whether the value is the same for the whole batch."""
 
     def __repr__(self):
         return f"%{self.number}"
+
+
+@dataclasses.dataclass(eq=False)
+class RowColumn:
+    """A column in a program's memory, of which each round of a loop over rows writes a number."""
+
+    length: int
+    slot: Node
+    """Where the number waits until the end of the round."""
+    value: Scalar = 0.0
+    """The number, zero for an element of the batch that has ended."""
+    end: Node | None = None
+    """Stands for the column after the loop."""
+    elements: list[Node] = dataclasses.field(default_factory=list)
+    """All numbers, for operations that need one of them."""
+    whole: bool = True
+    """Whether operations need them, so that rows that no round writes are zero."""
+    given: list[Scalar] = dataclasses.field(default_factory=list)
+    """All numbers of a column that is not written by a loop, but before the one that reads it."""
+
+
+class RowRead(NamedTuple):
+    """What each round of a loop over rows reads a number of."""
+
+    node: Node
+    """The number."""
+    column: RowColumn | None
+    """Its column, if it stands in memory, else in an operand:"""
+    operand: int = 0
+    place: int = 0
+    """The place of the first number in the operand."""
+    stride: int = 0
+    """The distance between two numbers."""
 
 
 @dataclasses.dataclass(eq=False)
@@ -48,6 +82,31 @@ class GraphLoop:
     ends: list[Scalar] = dataclasses.field(default_factory=list)
     """The values at the end of a round, those at its beginning where the condition does not hold."""
     results: list[Node] = dataclasses.field(default_factory=list)
+    counter: Node | None = None
+    """In a loop over rows, where the number of the round stands."""
+    reads: list[RowRead] = dataclasses.field(default_factory=list)
+    written: list[RowColumn] = dataclasses.field(default_factory=list)
+
+    def before(self) -> list[tuple[Scalar, Node]]:
+        """Return the values that are stored before the first round, and where."""
+        given = [zip(r.column.given, r.column.elements, strict=True) for r in self.reads if r.column and r.column.given]
+        return [*zip(self.starts, self.carried, strict=True), *itertools.chain(*given)]
+
+    def after_round(self) -> list[tuple[Scalar, Node]]:
+        """Return the values that are stored at the end of a round, and where."""
+        return [*zip(self.ends, self.carried, strict=True), *((column.value, column.slot) for column in self.written)]
+
+    def prune(self, needed: Callable[[Node], bool]) -> None:
+        """Leave out what nothing needs of a loop over rows."""
+        if self.counter is None:
+            return
+        kept = [k for k, result in enumerate(self.results) if k == 0 or needed(result)]
+        for name in ("starts", "carried", "ends", "results"):
+            setattr(self, name, [getattr(self, name)[k] for k in kept])
+        self.reads = [read for read in self.reads if needed(read.node)]
+        self.written = [column for column in self.written if column.end is not None and needed(column.end)]
+        for column in self.written:
+            column.whole = any(map(needed, column.elements))
 
 
 class Graph:
@@ -78,6 +137,45 @@ class Graph:
         needed = (*loop.starts, again, *loop.ends)
         loop.results = [self._of_loop("result", (loop, k, *needed)) for k in range(len(ends))]
         return loop.results
+
+    def row_loop(self, outer: GraphLoop | None, count: Scalar) -> GraphLoop:
+        """Return a new loop over `count` rows, without its rounds."""
+        loop = self.loop(outer, [0.0])
+        loop.counter = self._of_loop("carried", (loop, -1))
+        loop.again = self.apply("lt", loop.carried[0], count)
+        return loop
+
+    def read_row(self, loop: GraphLoop, column: Sequence[Scalar]) -> Scalar:
+        """Return the number of a column, from all of its numbers, that belongs to a round of a loop over rows."""
+        first = column[0]
+        if all(x is first or (type(first) is type(x) is float and x == first) for x in column):
+            return first
+        read = _of_operand(column) or _of_column(column)
+        if read is None:
+            places = [self._of_loop("carried", (loop, -1)) for _ in column]
+            read = RowRead(places[0], RowColumn(len(column), places[0], elements=places, given=list(column)))
+        of_loop = read.column is not None and read.column.end is not None
+        node = self._of_loop("row", (loop, *((read.column.end,) if of_loop else column)))
+        loop.reads.append(read._replace(node=node))
+        return node
+
+    def close_rows(self, loop: GraphLoop, length: int, totals: list[Scalar], row: list[Scalar]) -> tuple[list, list]:
+        """Return the sums over rows, and for each number of a row its column, given those of a round."""
+        for x in totals:
+            k = len(loop.carried)
+            loop.starts.append(0.0)
+            loop.carried.append(self._of_loop("carried", (loop, k)))
+            loop.ends.append(self.select(loop.again, loop.carried[k], self.add(loop.carried[k], x)))
+        loop.ends.insert(0, self.select(loop.again, loop.carried[0], self.add(loop.carried[0], 1.0)))
+        loop.results = [self._of_loop("result", (loop, k, loop.again, end)) for k, end in enumerate(loop.ends)]
+        columns = []
+        for x in row:
+            column = RowColumn(length, self._of_loop("carried", (loop, -1)), self.select(loop.again, 0.0, x))
+            column.end = self._of_loop("result", (loop, column, loop.again, column.value))
+            columns.append([self._of_loop("result", (loop, (column, k), column.end)) for k in range(length)])
+            column.elements = columns[-1]
+            loop.written.append(column)
+        return loop.results[1:], columns
 
     def _of_loop(self, op: str, args: tuple) -> Node:
         node = Node(len(self.nodes), op, args, False)
@@ -213,6 +311,28 @@ class Graph:
             return FOLDED[op](*args)
         except (ValueError, OverflowError):
             return math.nan
+
+
+def _of_operand(column: Sequence[Scalar]) -> RowRead | None:
+    """Return where a column of an operand stands, None for other numbers."""
+    if any(type(x) is not Node or x.op != "input" or x.uniform for x in column):
+        return None
+    places = [x.args for x in column if type(x) is Node]
+    array, place = places[0]
+    stride = places[1][1] - place if len(places) > 1 else 0
+    assert type(column[0]) is Node
+    regular = all(at == (array, place + k * stride) for k, at in enumerate(places))
+    return RowRead(column[0], None, array, place, stride) if regular else None
+
+
+def _of_column(column: Sequence[Scalar]) -> RowRead | None:
+    """Return the column in memory that some numbers are, None for others."""
+    first = column[0]
+    if type(first) is not Node or first.op != "result" or type(first.args[1]) is not tuple:
+        return None
+    memory, _ = first.args[1]
+    same = len(column) == memory.length and all(x is y for x, y in zip(column, memory.elements, strict=True))
+    return RowRead(first, memory) if same else None
 
 
 def _quotient(a: float, b: float) -> float:

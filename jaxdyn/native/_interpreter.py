@@ -13,6 +13,7 @@ from jax.extend import core
 
 from jaxdyn.native._arrays import UnsupportedError, common, constant, is_static, objects, static_again
 from jaxdyn.native._data_movement import DataMovement
+from jaxdyn.native._each_row import over_all_rows
 from jaxdyn.native._graph import Graph, GraphLoop, Node
 
 MAX_OPERATIONS = 400_000
@@ -66,8 +67,10 @@ class Interpreter(DataMovement):
     loop: GraphLoop | None = None
     """The loop whose round is evaluated."""
 
-    def __init__(self, graph: Graph, precision: float):
+    def __init__(self, graph: Graph, precision: float, *, row_loops: bool = False):
+        """With `row_loops`, functions of the rows of a list are loops, else they are called for each row."""
         super().__init__(graph, precision)
+        self.row_loops = row_loops
         self._known: dict[int, tuple[Any, list]] = {}
         """The rules of the equations of each jaxpr."""
 
@@ -189,6 +192,33 @@ class Interpreter(DataMovement):
             raise UnsupportedError("a loop whose condition is always the same")
         ends = [_scalar(x) for array in ends for x in np.asarray(array, object).ravel()]
         return _arrays(self.graph.close(loop, again, ends), shapes)
+
+    def _jaxdyn_each_row(self, eqn, xs):
+        (count, *operands), params = xs, eqn.params
+        body, consts = parts_of(params["jaxpr"])
+        shared, length = params["shared"], params["length"]
+        floats = all(np.dtype(v.aval.dtype).kind == "f" for v in (*body.invars[shared:], *body.outvars))
+        if not self.row_loops or is_static(count) or not floats:
+            return self._expanded(over_all_rows, eqn, xs)
+        outer, self.loop = self.loop, self.graph.row_loop(self.loop, count.item())
+        rows = []
+        for x in operands[shared:]:
+            columns = zip(*(np.asarray(line, object).ravel() for line in x), strict=True)
+            own = [self.graph.read_row(self.loop, [*map(_scalar, column)]) for column in columns]
+            rows.append(static_again(objects(own, x.shape[1:])))
+        out = [np.asarray(x, object) for x in self.run(body, consts, [*operands[:shared], *rows])]
+        loop, self.loop = self.loop, outer
+        summed = params["sums"]
+        flat = ([_scalar(x) for array in part for x in array.ravel()] for part in (out[:summed], out[summed:]))
+        totals, columns = self.graph.close_rows(loop, length, *flat)
+        shapes = [x.shape for x in out]
+        sums = _arrays(totals, shapes[:summed])
+        stacks, at = [], 0
+        for shape in shapes[summed:]:
+            own = columns[at : at + math.prod(shape)]
+            at += len(own)
+            stacks.append(objects([x for line in zip(*own, strict=True) for x in line], (length, *shape)))
+        return [*sums, *stacks]
 
     def _cond(self, eqn, xs):
         index, *operands = xs

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from jaxdyn.native._blocks import Blocks, element
 from jaxdyn.native._emit import Body, Kind
-from jaxdyn.native._graph import GraphLoop, Node, Scalar, is_condition
+from jaxdyn.native._graph import GraphLoop, Node, RowColumn, Scalar, is_condition
 from jaxdyn.native._order import KernelPart, Rounds, each_part
 from jaxdyn.native._packed_values import PackedValues
 from jaxdyn.native._specialize import Program
@@ -43,7 +43,7 @@ class MemoryPlaces(NamedTuple):
     rows: KernelRows
     shared: Mapping[int, int]
     """The places of values that are the same for the whole batch, by the numbers of nodes."""
-    crossing: Mapping[int | GraphLoop, int]
+    crossing: Mapping[int | GraphLoop | RowColumn, int]
     """The rows in which values wait for later parts."""
     vacant: int
     """A row that nothing reads, for values that wait in some of several alike parts only."""

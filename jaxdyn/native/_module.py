@@ -9,13 +9,13 @@ way in and out.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from jaxdyn.native._alike import Keys, with_alike_parts
 from jaxdyn.native._blocks import element
 from jaxdyn.native._emit import LARGEST_ANGLE, Body, Kind
-from jaxdyn.native._graph import Node
+from jaxdyn.native._graph import GraphLoop, Node
 from jaxdyn.native._interface import Interface
 from jaxdyn.native._kernel_functions import KernelRows, MemoryPlaces, paired_angles, part_functions, results, rows_of
 from jaxdyn.native._order import KernelPart, Rounds, cut_common, divided, joined, operands, rows_of_crossing
@@ -68,7 +68,7 @@ def module_of(program: Program, bits: int, lanes: int, interface: Interface) -> 
     texts.append(_angles(angle_rows(program, rows), kind, declared))
     texts += transposes(program, kind, declared)
     piece = piece_length(program.length * sum(not n.uniform for n in program.nodes), lanes)
-    texts.append(_blocks(program, rows, steps, calls, crossing, waiting, kind, piece))
+    texts.append(_blocks(program, rows, steps, calls, crossing, waiting, kind, piece, declared))
     row = piece_row(rows.sum_count, lanes) if program.summed else 0
     if row:
         texts.append(sum_functions(kind, row))
@@ -118,7 +118,7 @@ def _angles(angle_rows: Sequence[int], kind: Kind, declared: set[str]) -> str:
 
 
 def calls_of_steps(
-    body: Body, steps: Iterable[KernelPart | Rounds], calls: dict[KernelPart, str], crossing: dict
+    body: Body, steps: Iterable[KernelPart | Rounds], calls: dict[KernelPart, str], crossing: Mapping, rows: KernelRows
 ) -> None:
     """Append the calls of parts, and the loops around them, which go on as long as any lane does."""
     for step in steps:
@@ -126,16 +126,74 @@ def calls_of_steps(
             body.line(calls[step])
             continue
         kind, (top, more, after) = body.kind, [body.block() for _ in range(3)]
+        _begin_rows(body, step.loop, crossing)
         body.line(f"br label %{top}")
         body.lines.append(f"{top}:")
-        calls_of_steps(body, step.condition, calls, crossing)
+        calls_of_steps(body, step.condition, calls, crossing, rows)
         row = element(body, kind, "%waiting", crossing[step.loop])
         again = body.compare("une", body.value(f"load {kind.float}, ptr {row}, align {kind.bytes}"), kind.constant(0.0))
         body.line(f"br i1 {any_lane(body, again)}, label %{more}, label %{after}")
         body.lines.append(f"{more}:")
-        calls_of_steps(body, step.body, calls, crossing)
+        _read_rows(body, step.loop, crossing, rows)
+        calls_of_steps(body, step.body, calls, crossing, rows)
+        _write_rows(body, step.loop, crossing)
         body.line(f"br label %{top}")
         body.lines.append(f"{after}:")
+
+
+def _begin_rows(body: Body, loop: GraphLoop, crossing: Mapping) -> None:
+    """Append what comes before a loop over rows: its rounds are counted, and rows that no round writes are zero."""
+    if loop.counter is None:
+        return
+    kind = body.kind
+    body.line(f"store i64 0, ptr {element(body, kind, '%waiting', crossing[loop.counter.number])}")
+    for column in loop.written:
+        if column.whole:
+            body.declared.add("declare void @llvm.memset.p0.i64(ptr, i8, i64, i1 immarg)")
+            start = element(body, kind, "%waiting", crossing[column])
+            body.line(f"call void @llvm.memset.p0.i64(ptr {start}, i8 0, i64 {column.length * kind.bytes}, i1 false)")
+
+
+def _move_row(body: Body, source: str, target: str) -> None:
+    align = f"align {body.kind.bytes}"
+    x = body.value(f"load {body.kind.float}, ptr {source}, {align}")
+    body.line(f"store {body.kind.float} {x}, ptr {target}, {align}")
+
+
+def _place_of_row(body: Body, start: str, index: str, stride: int) -> str:
+    """Append the address of the number of a row behind that of the first row."""
+    at = index if stride == 1 else body.value(f"mul i64 {index}, {stride}")
+    return body.value(f"getelementptr {body.kind.float}, ptr {start}, i64 {at}")
+
+
+def _read_rows(body: Body, loop: GraphLoop, crossing: Mapping, rows: KernelRows) -> None:
+    """Append the reading of the row that belongs to a round."""
+    if loop.counter is None:
+        return
+    kind = body.kind
+    index = body.value(f"load i64, ptr {element(body, kind, '%waiting', crossing[loop.counter.number])}")
+    for read in loop.reads:
+        if read.column is None:
+            start, stride = element(body, kind, "%in", rows.inputs[read.operand] + read.place), read.stride
+        else:
+            start, stride = element(body, kind, "%waiting", crossing[read.column]), 1
+        target = element(body, kind, "%waiting", crossing[read.node.number])
+        _move_row(body, _place_of_row(body, start, index, stride), target)
+
+
+def _write_rows(body: Body, loop: GraphLoop, crossing: Mapping) -> None:
+    """Append the writing of the row that belongs to a round, and the counting of the round."""
+    if loop.counter is None:
+        return
+    kind = body.kind
+    counter = element(body, kind, "%waiting", crossing[loop.counter.number])
+    index = body.value(f"load i64, ptr {counter}")
+    for column in loop.written:
+        start = element(body, kind, "%waiting", crossing[column])
+        source = element(body, kind, "%waiting", crossing[column.slot.number])
+        _move_row(body, source, _place_of_row(body, start, index, 1))
+    following = body.value(f"add i64 {index}, 1")
+    body.line(f"store i64 {following}, ptr {counter}")
 
 
 class Transfers:
@@ -188,10 +246,11 @@ def _blocks(
     waiting: int,
     kind: Kind,
     piece: int,
+    declared: set[str],
 ) -> str:
     """The function that goes over a stretch of the batch, as many elements at a time as a vector has lanes, and for
     each of them over the calls of a repetition."""
-    body = Body(kind, set())
+    body = Body(kind, declared)
     width = 1 if program.one else kind.lanes
     transfers = Transfers(body, program, rows)
     counts = {"in": rows.input_count, "small": rows.input_count, "out": rows.output_count}
@@ -209,7 +268,7 @@ def _blocks(
 
     def run() -> None:
         body.line("%angles = call ptr @angles(ptr %in, ptr %small)")
-        calls_of_steps(body, steps, calls, crossing)
+        calls_of_steps(body, steps, calls, crossing, rows)
 
     def save(number: str) -> None:
         for k, row in enumerate(rows.outputs):

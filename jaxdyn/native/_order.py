@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 
-from jaxdyn.native._graph import GraphLoop, Node, Scalar
+from jaxdyn.native._graph import GraphLoop, Node, RowColumn, Scalar
 
 PART = 25000
 """The most operations in one function of a kernel. The compiler's time grows faster than the length of a function, but
@@ -58,25 +58,27 @@ def _steps(results: Sequence[Scalar], stored: Iterable, done: set[int], needed: 
     met: set[GraphLoop] = set()
     for node in by_results((x for x in results if type(x) is not Node or not x.uniform), done, before):
         if node.op != "result":
-            nodes += [node] if node.op not in ("input", "carried") else []
+            nodes += [node] if node.op not in ("input", "carried", "row") else []
         elif node.args[0] not in met:
             loop = node.args[0]
             met.add(loop)
             rounds.append(Rounds(loop, [], []))
-            steps += [*_parts(nodes, zip(loop.starts, loop.carried, strict=True)), rounds[-1]]
+            steps += [*_parts(nodes, loop.before()), rounds[-1]]
             nodes = []
     # What a loop needs of the nodes around it is known now, and comes before it.
     for step in rounds:
         loop = step.loop
         step.condition += _steps([loop.again], [(loop.again, loop)], done, needed)
-        step.body += _steps(loop.ends, zip(loop.ends, loop.carried, strict=True), done, needed)
+        ends = loop.after_round()
+        step.body += _steps([x for x, _ in ends], ends, done, needed)
     return [*steps, *_parts(nodes, stored)]
 
 
 def _needed(loop: GraphLoop) -> list[Node]:
     """Return what a loop needs from outside."""
     first = loop.carried[0].number
-    ends = [x for x in (*loop.starts, loop.again, *loop.ends) if type(x) is Node]
+    stored = (*loop.before(), *loop.after_round())
+    ends = [x for x in (loop.again, *(x for x, _ in stored)) if type(x) is Node]
     reached: dict[int, Node] = {}
     stack = list(ends)
     while stack:
@@ -89,7 +91,7 @@ def _needed(loop: GraphLoop) -> list[Node]:
     needed = {x.number: x for x in ends}
     for number in sorted(reached):
         node = reached[number]
-        if node.op in ("carried", "result"):
+        if node.op in ("carried", "row", "result"):
             within = _is_within(node.args[0], loop)
         else:
             within = any(a.number in inside for a in operands(node))
@@ -138,7 +140,7 @@ def each_part(steps: Iterable[KernelPart | Rounds]) -> Iterator[KernelPart]:
         yield from (step,) if isinstance(step, KernelPart) else each_part([*step.condition, *step.body])
 
 
-def rows_of_crossing(steps: Sequence[KernelPart | Rounds]) -> tuple[dict[int | GraphLoop, int], int]:
+def rows_of_crossing(steps: Sequence[KernelPart | Rounds]) -> tuple[dict[int | GraphLoop | RowColumn, int], int]:
     """Return the rows in which values wait that another part computes than uses, by the numbers of nodes, those of the
     conditions of loops, and the number of rows."""
     parts = list(each_part(steps))
@@ -153,7 +155,7 @@ def rows_of_crossing(steps: Sequence[KernelPart | Rounds]) -> tuple[dict[int | G
                 # What a loop uses in one round, it uses in the next.
                 ends = [end for begin, end in spans if made < begin <= k <= end]
                 last[a.number] = max(last.get(a.number, 0), k, *ends)
-    rows: dict[int | GraphLoop, int] = {}
+    rows: dict[int | GraphLoop | RowColumn, int] = {}
     vacant: list[int] = []
     leaving: dict[int, list[int]] = {}
     count = 0
@@ -172,8 +174,25 @@ def rows_of_crossing(steps: Sequence[KernelPart | Rounds]) -> tuple[dict[int | G
         rows[step.loop] = count
         for k, (carried, result) in enumerate(zip(step.loop.carried, step.loop.results, strict=True), count + 1):
             rows[carried.number] = rows[result.number] = k
-        count += 1 + len(step.loop.carried)
+        count = _place_rows(step.loop, rows, count + 1 + len(step.loop.carried))
     return rows, count
+
+
+def _place_rows(loop: GraphLoop, rows: dict, count: int) -> int:
+    """Add the places of what a loop over rows reads and writes, from a place on, and return the next one."""
+    if loop.counter is None:
+        return count
+    given = [r.column for r in loop.reads if r.column is not None and r.column.given]
+    for node in (loop.counter, *(read.node for read in loop.reads), *(column.slot for column in loop.written)):
+        rows[node.number] = count
+        count += 1
+    for column in (*loop.written, *given):
+        rows[column] = count
+        for k, element in enumerate(column.elements):
+            rows[element.number] = count + k
+        # Columns whose distance is a power of two would share places of a cache.
+        count += column.length + (column.length + 2) % 4
+    return count
 
 
 def _loops(steps: Iterable[KernelPart | Rounds]) -> Iterator[Rounds]:

@@ -115,20 +115,22 @@ def leave_to_xla(reason: str) -> None:
         raise UnsupportedError(reason)
 
 
-def specialize(function: Callable, inputs: Sequence, uniform: Sequence[bool], bits: int) -> Program:
+def specialize(
+    function: Callable, inputs: Sequence, uniform: Sequence[bool], bits: int, *, row_loops: bool = False
+) -> Program:
     """Return the program of a function of arrays of the given shapes and dtypes, in arithmetic of so many bits; of a
-    function that has a `repetition`, the program of one call.
+    function that has a `repetition`, the program of one call. With `row_loops`, it may have loops over rows.
 
     **Raises** `UnsupportedError` where there is none, with a warning where that was not expected.
     """
     token = _specializing.set(True)
     try:
-        return _specialized(function, inputs, uniform, bits)
+        return _specialized(function, inputs, uniform, bits, row_loops)
     finally:
         _specializing.reset(token)
 
 
-def _specialized(function: Callable, inputs: Sequence, uniform: Sequence[bool], bits: int) -> Program:
+def _specialized(function: Callable, inputs: Sequence, uniform: Sequence[bool], bits: int, row_loops: bool) -> Program:
     repetition = getattr(function, "repetition", None)
     # A result that has the batch axes of an operand without any is the sum over the batch.
     summed = tuple(i is not None and uniform[i] for i in getattr(function, "like", ()))
@@ -138,7 +140,7 @@ def _specialized(function: Callable, inputs: Sequence, uniform: Sequence[bool], 
         inputs = [jax.ShapeDtypeStruct(shape, x.dtype) for shape, x in zip(shapes, inputs, strict=True)]
         function = repetition.function
     graph = Graph()
-    interpreter = Interpreter(graph, 2.0 ** (-23 if bits == 32 else -52))
+    interpreter = Interpreter(graph, 2.0 ** (-23 if bits == 32 else -52), row_loops=row_loops)
     arrays = []
     for number, (x, same) in enumerate(zip(inputs, uniform, strict=True)):
         nodes = [graph.input(number, i, same) for i in range(math.prod(x.shape))]
@@ -156,6 +158,9 @@ def _specialized(function: Callable, inputs: Sequence, uniform: Sequence[bool], 
     outputs = tuple([_number(x) for x in np.asarray(r, object).ravel()] for r in results)
     outputs = _with_lost_nans(graph, outputs)
     nodes = live((x for output in outputs for x in output), graph.nodes)
+    needed = {n.number for n in nodes}
+    for loop in {n.args[0] for n in nodes if n.op == "result"}:
+        loop.prune(lambda node: node.number in needed)
     shapes = tuple(x.shape for x in inputs)
     return Program(nodes, shapes, tuple(uniform), outputs, repetition, summed if any(summed) else (), linear)
 

@@ -187,7 +187,7 @@ def cached_target(function: Callable, shapes, uniform, bits: int, short: bool, o
                     lanes = here.vector_bits // bits
                     module = collection_module(collection, shapes, bits, lanes, interface())
                     return _registered_target(module, uniform, summed)
-                program = specialize(function, inputs, uniform, bits)
+                program = specialize(function, inputs, uniform, bits, row_loops=True)
                 lanes = (SHORT if short else here.vector_bits) // bits
                 if one and not program.summed:
                     # Sums over the batch add up the lanes.

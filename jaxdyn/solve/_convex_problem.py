@@ -19,6 +19,7 @@ import jax.numpy as jnp
 
 from jaxdyn.algorithms.recursions import Robot
 from jaxdyn.laws import AbstractLaw
+from jaxdyn.solve._listed import ListedTerm, apart
 from jaxdyn.solve._matrix_form import Held, MatrixForm, MovingBodies
 from jaxdyn.solve._terms import Term, scaled
 from jaxdyn.solve._tree_form import TreeForm
@@ -38,6 +39,13 @@ class Problem(eqx.Module):
     """The accelerations without any push, rows `[nv]`."""
     start: Any
     """The `x` from which the search begins."""
+    lists: tuple[ListedTerm, ...] = ()
+    """The terms of lists of contacts, whose residuals are those without any push."""
+
+    @property
+    def is_free(self) -> bool:
+        """Whether there is nothing that may push."""
+        return not self.laws and not self.lists
 
     def residuals_at(self, rates: Sequence) -> list:
         """Return the residuals where `x` has these rates."""
@@ -47,7 +55,7 @@ class Problem(eqx.Module):
 def problem_of(
     robot: Robot,
     bodies: MovingBodies,
-    terms: Sequence[Term],
+    terms: Sequence[Term | ListedTerm],
     free,
     start=None,
     held: Held | None = None,
@@ -55,10 +63,11 @@ def problem_of(
     dense: bool = False,
 ) -> Problem:
     """Return the problem of some terms; with `dense`, always in the form of matrices."""
+    terms, lists = apart(terms)
     terms = [term for term in terms if term.offset.shape[0]]
     motion, free = sum_down(robot.tree, bodies.S * free), robot.broadcast(free)
     rows = tuple(term.rows for term in terms)
-    if held is None and not dense and all(x.touch_one() for x in rows):
+    if held is None and not dense and not lists and all(x.touch_one() for x in rows):
         form = TreeForm(bodies, rows)
     else:
         form = MatrixForm.of(robot, bodies, rows, held)
@@ -69,4 +78,5 @@ def problem_of(
         tuple(None if term.gain is None else term.gain for term in terms),
         free,
         jnp.zeros_like(free) if start is None else robot.broadcast(start),
+        tuple(own.at(robot, motion, free) for own in lists),
     )

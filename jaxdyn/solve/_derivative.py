@@ -136,9 +136,9 @@ class _PartOfSolution:
         """Return the line of Newton's step."""
         return newton_line(robot, _sparse(robot, problem), x)
 
-    def search(self, robot: Robot, parts: Any, laws: tuple, gains: tuple, line: Line, at: LineSearch) -> LineSearch:
+    def search(self, robot: Robot, parts: Any, acting: tuple, line: Line, at: LineSearch) -> LineSearch:
         """Return a search along a line after one more step."""
-        return searcher(laws, gains, line)(at)
+        return searcher(robot, *acting, line)(at)
 
     def end(self, robot: Robot, parts: Any, problem: Problem, found: NewtonMinimum, **named: Any) -> tuple:
         """Return everything from the minimum."""
@@ -213,10 +213,11 @@ def _solve_in_pieces(plan: _SolvePlan, shared: int, *inputs) -> Solution:
     problem = call(_function(plan, "setup"), operands, **{k: named[k] for k in plan.names})
     zero = jnp.zeros_like(problem.free[..., :1])
     found = NewtonMinimum(jnp.zeros_like(problem.free), zero, zero)
-    if problem.laws:
+    if not problem.is_free:
+        acting = problem.laws, problem.gains, problem.lists
 
         def searcher_of(line: Line):
-            return lambda at: call(_function(plan, "search"), operands, problem.laws, problem.gains, line, at)
+            return lambda at: call(_function(plan, "search"), operands, acting, line, at)
 
         def line_of(x):
             return call(_function(plan, "line"), operands, problem, x)

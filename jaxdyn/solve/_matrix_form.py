@@ -168,14 +168,14 @@ class MatrixForm(TreeForm):
         """Return the rows of each term."""
         return jnp.split(rows, np.cumsum(self.counts)[:-1]) if self.counts else []
 
-    def step(self, robot: Robot, curvatures: Sequence[Curvature], tau) -> tuple[Moved, MatrixFactors]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Return `H^-1 tau` with `H = M + J^T C J`, with equations that hold the part of it that they allow, and the
-        factors of `H`."""
+    def step(self, robot: Robot, curvatures: Sequence[Curvature], tau, *more) -> tuple[Moved, MatrixFactors]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Return `H^-1 tau` with `H = M + J^T C J`, to which `more` matrices are added, with equations that hold the
+        part of it that they allow, and the factors of `H`."""
         J, H = self.J, self.M
         if self.counts:
             stiff = [times(G, rows) for G, rows in zip(curvatures, self.of_terms(J), strict=True)]
             H = native.add_gram(H, once(jnp.concatenate(stiff)), J, self.jacobian_entries.table)
-        factors = MatrixFactors.of(H, self.held)
+        factors = MatrixFactors.of(sum(more, H), self.held)
         return self.moved(robot, once(factors.solve(robot, tau)[0])), factors
 
 

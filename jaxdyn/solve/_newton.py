@@ -14,8 +14,8 @@ from jax import lax
 
 from jaxdyn._roots import following_point
 from jaxdyn.algorithms.recursions import Robot
-from jaxdyn.laws import times
 from jaxdyn.solve._convex_problem import Problem
+from jaxdyn.solve._listed import ListedTerm, is_curved
 from jaxdyn.solve._options import SolverOptions
 from jaxdyn.solve._terms import scaled
 
@@ -28,6 +28,8 @@ class Line(NamedTuple):
     """The residuals of all terms at its start, `[n, *batch]` each."""
     shifts: tuple[Any, ...]
     """Their changes along the step."""
+    of_lists: tuple[tuple[Any, Any], ...]
+    """Both for each list of contacts."""
     start: Any
     """`[1, *batch]`: the slope of the quadratic part at its start."""
     curvature: Any
@@ -46,19 +48,23 @@ def newton_line(robot: Robot, problem: Problem, x) -> Line:
     residuals = problem.residuals_at(form.rates(robot, at))
     pushes = [law.force(r) for law, r in zip(laws, residuals, strict=True)]
     curvatures = [law.curvature(r) for law, r in zip(laws, residuals, strict=True)]
-    step, _ = form.step(robot, _of_accelerations(problem, curvatures), form.descent(robot, at, pushes))
+    lists = [own.balance(robot, x) for own in problem.lists]
+    descent, more = form.descent(robot, at, pushes), [gram for _, gram, _ in lists]
+    descent = sum((torque for torque, _, _ in lists), descent)
+    step, _ = form.step(robot, _of_accelerations(problem, curvatures), descent, *more)
     shifts = [scaled(rate, g) for rate, g in zip(form.rates(robot, step), problem.gains, strict=True)]
-    linear = jnp.ones_like(x[:1])
+    of_lists, curved = [], jnp.zeros_like(x[:1])
     for law, r, shift, push, G in zip(laws, residuals, shifts, pushes, curvatures, strict=True):
-        change, end = times(G, shift), law.force(r + shift)
-        rounding = 16 * jnp.finfo(r.dtype).eps * (jnp.abs(push) + jnp.abs(end) + jnp.abs(change))
-        # What is not a number is not exact.
-        curved = (~(jnp.abs(end - push + change) <= rounding)).any(axis=0, keepdims=True)
-        linear = jnp.where(curved, jnp.zeros((), linear.dtype), linear)
+        curved = curved + is_curved(law, r, shift, push, G)
+    for own, (_, _, r) in zip(problem.lists, lists, strict=True):
+        shift, own_curved = own.shifts(robot, r, step.x)
+        of_lists.append((r, shift))
+        curved = curved + own_curved
+    linear = jnp.where(curved > 0, 0.0, 1.0).astype(x.dtype)
     square, together = form.inner(step, step), form.moved(robot, problem.free + x)
     size = jnp.maximum(form.inner(free, free), form.inner(together, together))
     error = jnp.sqrt(jnp.maximum(square, 0.0) / jnp.maximum(size, jnp.finfo(size.dtype).tiny))
-    line = Line(step.x, tuple(residuals), tuple(shifts), form.inner(step, at), square, error, linear)
+    line = Line(step.x, tuple(residuals), tuple(shifts), tuple(of_lists), form.inner(step, at), square, error, linear)
     return jax.tree.map(robot.broadcast, line)
 
 
@@ -75,7 +81,8 @@ def factors_at(robot: Robot, problem: Problem, x) -> Any:
     form = problem.form
     residuals = problem.residuals_at(form.rates(robot, form.moved(robot, x)))
     curvatures = [law.curvature(r) for law, r in zip(problem.laws, residuals, strict=True)]
-    factors = form.step(robot, _of_accelerations(problem, curvatures), jnp.zeros_like(x))[1]
+    more = [own.balance(robot, x)[1] for own in problem.lists]
+    factors = form.step(robot, _of_accelerations(problem, curvatures), jnp.zeros_like(x), *more)[1]
     return jax.tree.map(robot.broadcast, factors)
 
 
@@ -98,19 +105,25 @@ def first_guess(line: Line) -> LineSearch:
     return LineSearch(one, zero, infinite, infinite, line.exact)
 
 
-def searcher(laws: tuple, gains: tuple, line: Line) -> Callable[[LineSearch], LineSearch]:
+def searcher(
+    robot: Robot, laws: tuple, gains: tuple, lists: tuple[ListedTerm, ...], line: Line
+) -> Callable[[LineSearch], LineSearch]:
     """Return the function that takes a search one step further towards the zero of the slope, which increases along the
     line: of Newton's method or, where that is no progress, a bisection of the interval that has the zero. Before this
     has an end, the length doubles where Newton's method goes back."""
     paths = [law.along(r, shift) for law, r, shift in zip(laws, line.residuals, line.shifts, strict=True)]
     # The potential of a term is one of accelerations over its gain.
     shares = [None if g is None else 1 / g for g in gains]
+    listed = [own.along(robot, *of_list) for own, of_list in zip(lists, line.of_lists, strict=True)]
 
     def further(at: LineSearch) -> LineSearch:
         value, rate = line.start + at.length * line.curvature, line.curvature
         terms = jnp.abs(line.start) + at.length * line.curvature
         for path, share in zip(paths, shares, strict=True):
             power, change, lost = (scaled(_sum(x), share) for x in path(at.length))
+            value, rate, terms = value - power, rate + change, terms + lost
+        for path in listed:
+            power, change, lost = path(at.length)
             value, rate, terms = value - power, rate + change, terms + lost
         rounding = 4 * jnp.finfo(terms.dtype).eps * terms
         low, high = jnp.where(value < 0, at.length, at.low), jnp.where(value < 0, at.high, at.length)
@@ -179,7 +192,7 @@ def _searched(options: SolverOptions, further: Callable, start: LineSearch):
 def minimize(robot: Robot, problem: Problem, options: SolverOptions) -> NewtonMinimum:
     """Return the minimum of a problem."""
     zero = jnp.zeros_like(problem.free[:1])
-    if not problem.laws:
+    if problem.is_free:
         return NewtonMinimum(jnp.zeros_like(problem.free), zero, zero)
-    search = functools.partial(searcher, problem.laws, problem.gains)
+    search = functools.partial(searcher, robot, problem.laws, problem.gains, problem.lists)
     return minimum(options, functools.partial(newton_line, robot, problem), search, problem.start, zero)

@@ -25,6 +25,11 @@ class Term(NamedTuple):
     gain: Any = None
     """`[1, *batch]`: the time step for residuals that are velocities at its end; None for 1."""
 
+    @property
+    def size(self) -> int:
+        """The number of rows."""
+        return self.offset.shape[0]
+
     def residual(self, robot: Robot, motion: Motion, a):
         """Return the residuals at accelerations `a` that move the bodies by `motion`."""
         return robot.broadcast(self.offset + scaled(self.rows.rates(robot, motion, a), self.gain))

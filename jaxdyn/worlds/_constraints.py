@@ -8,7 +8,7 @@ import equinox as eqx
 
 from jaxdyn.algorithms.recursions import Robot
 from jaxdyn.io.mjcf import is_disabled
-from jaxdyn.solve import Term
+from jaxdyn.solve import ListedTerm, Term
 from jaxdyn.worlds._compliance import Compliance, compliant_terms
 from jaxdyn.worlds._contact_rows import Contacts, contact_terms
 from jaxdyn.worlds._contact_search import list_shapes
@@ -89,7 +89,7 @@ def constraint_terms(
     dt,
     *,
     at_state: bool = False,
-) -> tuple[Term, ...]:
+) -> tuple[Term | ListedTerm, ...]:
     """Return the rows at a state, with the time step `[1, *batch]`, and their laws. With `at_state`, contacts whose law
     is of the end of a step push by the state."""
     timing, contacts = Timing(dt, constraints.safe), constraints.contacts

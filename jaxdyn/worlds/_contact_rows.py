@@ -30,9 +30,9 @@ from jaxdyn.geometry import (
 from jaxdyn.io.mjcf import GeomPair, enum_name, geom_pairs, hulls_of_geoms, object_name, shapes_of_pair
 from jaxdyn.laws import EllipticCone, PyramidalCone, SoftInequality
 from jaxdyn.rows import AbstractRows, Ends, MatrixRows, PointRows
-from jaxdyn.solve import Term
+from jaxdyn.solve import ListedTerm, Term
 from jaxdyn.tree import take_rows
-from jaxdyn.worlds._contact_search import ListedContacts, ListShape, list_shapes, listed_contacts
+from jaxdyn.worlds._contact_search import ListedContacts, list_shapes, listed_contacts, lists_of
 from jaxdyn.worlds._parts import Instant, Located, Part, PartRows, Places
 from jaxdyn.worlds._rows import Timing, arm_of, coherent, regularization, soft_term, softness
 
@@ -259,21 +259,32 @@ def touching(robot: Robot, contacts: PartRows, at: Instant) -> TouchingBodies | 
     return TouchingBodies(np.array(dims), bodies, geoms.take(ends[0]), geoms.take(ends[1]), together)
 
 
-def contact_terms(robot: Robot, contacts: PartRows, at: Instant, timing: Timing) -> list[Term]:
+def contact_terms(robot: Robot, contacts: PartRows, at: Instant, timing: Timing) -> list[Term | ListedTerm]:
     """Return the rows of the contacts at a state, those without friction first."""
+
+    # Rows of parts are made where they are first read, which must not be inside of a loop.
+    cones = _Cones(contacts.elliptic, contacts.impratio)
+
+    def term(own: TouchingBodies | FoundBodies, dim: int) -> Term:
+        return _smooth(robot, own, at, timing) if dim == 1 else _cone(robot, cones, own, dim, at, timing)
+
+    if at.found is None:
+        return [term(own, dim) for dim, own in by_directions(robot, contacts, at)]
     out = []
-    for dim, own in by_directions(robot, contacts, at):
-        if dim == 1:
-            out.append(_smooth(robot, own, at, timing))
-        else:
-            out.append(_cone(robot, contacts, own, dim, at, timing))
+    for shape, count, blocks in lists_of(robot, contacts.part, at.found):
+
+        def of_contact(block, dim=shape.dim):
+            return term(_found(dim, listed_contacts(block[None])), dim)
+
+        out.append(ListedTerm.of(robot, of_contact, jnp.minimum(count, float(shape.room)), blocks, shape.dim))
     return out
 
 
 def by_directions(robot: Robot, contacts: PartRows, at: Instant) -> list[tuple[int, TouchingBodies | FoundBodies]]:
     """Return the candidates at a state by the number of directions of their contacts, in the order of the rows."""
     if at.found is not None:
-        return [(shape.dim, _found(shape, own)) for shape, own in listed_contacts(robot, contacts.part, at.found)]
+        lists = lists_of(robot, contacts.part, at.found)
+        return [(own.shape.dim, _found(own.shape.dim, listed_contacts(own.blocks))) for own in lists]
     everything = touching(robot, contacts, at)
     if everything is None:
         return []
@@ -286,10 +297,10 @@ def by_directions(robot: Robot, contacts: PartRows, at: Instant) -> list[tuple[i
     return out
 
 
-def _found(shape: ListShape, own: ListedContacts) -> FoundBodies:
-    """Return the contacts of a list."""
+def _found(dim: int, own: ListedContacts) -> FoundBodies:
+    """Return contacts of lists, which have so many directions."""
     touch = _Touching(Candidates(own.distance, own.position, own.frame), **own.law)
-    return FoundBodies(np.full(shape.room, shape.dim), own.bodies, touch, own.signs)
+    return FoundBodies(np.full(len(own.distance), dim), own.bodies, touch, own.signs)
 
 
 def deep_contacts(robot: Robot, world: PartRows, at: Instant):
@@ -298,7 +309,8 @@ def deep_contacts(robot: Robot, world: PartRows, at: Instant):
     if not any(may_be_deep(*pairs.types) for pairs in contacts.part.pairs):
         return total
     if at.found is not None:
-        for _, own in listed_contacts(robot, contacts.part, at.found):
+        for each in lists_of(robot, contacts.part, at.found):
+            own = listed_contacts(each.blocks)
             total = total + jnp.where(own.distance < -own.shallow, 1.0, 0.0).sum(axis=0)
         return total
     everything = touching(robot, contacts, at)
@@ -332,8 +344,15 @@ def _smooth(robot: Robot, own: TouchingBodies | FoundBodies, at: Instant, timing
     return soft_term(robot, SoftInequality, motions, aref, regularization(soft.share, own.touching.weight), acts)
 
 
+class _Cones(NamedTuple):
+    """What the cones of all contacts have in common: see `Contacts`."""
+
+    elliptic: bool
+    impratio: Any
+
+
 def _cone(
-    robot: Robot, contacts: PartRows, own: TouchingBodies | FoundBodies, dim: int, at: Instant, timing: Timing
+    robot: Robot, cones: _Cones, own: TouchingBodies | FoundBodies, dim: int, at: Instant, timing: Timing
 ) -> Term:
     touch = own.touching
     motions = own.motions(robot, dim, at)
@@ -341,13 +360,13 @@ def _cone(
     beyond, acts, soft = _normal(own, timing)
     friction = [touch.friction[:, k] for k in range(dim - 1)]
     # The friction of the cone that is round after the regularization of its directions.
-    mu = robot.broadcast(friction[0] / jnp.sqrt(contacts.impratio))
-    if contacts.elliptic:
+    mu = robot.broadcast(friction[0] / jnp.sqrt(cones.impratio))
+    if cones.elliptic:
         given = (touch.solreffriction != 0).any(axis=1)
         rubbing = jnp.where(given[:, None], touch.solreffriction, touch.solref)
         damping = softness(rubbing, touch.solimp, beyond, timing).damping
         normal = regularization(soft.share, touch.weight)
-        first = normal / contacts.impratio
+        first = normal / cones.impratio
         R = [normal, *(first * (friction[0] / f) ** 2 for f in friction)]
     else:
         damping = soft.damping
@@ -357,5 +376,5 @@ def _cone(
     aref += [-damping * rate for rate in rates[1:]]
     aref, R, acts = (jnp.concatenate([robot.broadcast(x) for x in many]) for many in (aref, R, [acts] * dim))
     rubbing = jnp.concatenate([robot.broadcast(f) for f in friction])
-    law = functools.partial(EllipticCone if contacts.elliptic else PyramidalCone, dim, friction=rubbing, mu=mu)
+    law = functools.partial(EllipticCone if cones.elliptic else PyramidalCone, dim, friction=rubbing, mu=mu)
     return soft_term(robot, law, motions, aref, R, acts)

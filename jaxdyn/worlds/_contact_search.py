@@ -304,24 +304,37 @@ def _moves(topology, dofs: np.ndarray) -> np.ndarray:
     return np.where((dofs >= 0)[:, None], topology.dof_ancestors[np.maximum(dofs, 0)], False)
 
 
-def listed_contacts(robot: Robot, contacts: Contacts, found) -> list[tuple[ListShape, ListedContacts]]:
-    """Return the contacts of all lists from the rows of `found_contacts`."""
+class ListRows(NamedTuple):
+    """The list of a state, as rows."""
+
+    shape: ListShape
+    count: Any
+    """`[1, *batch]`: the number of contacts, also of those that the list has no room for."""
+    blocks: Any
+    """`[room, width, *batch]`: the numbers of all contacts."""
+
+
+def lists_of(robot: Robot, contacts: Contacts, found) -> list[ListRows]:
+    """Return all lists from the rows of `found_contacts`."""
     width, out, start = FOUND + 1 + sum(LAW_SIZES) + 1 + 2 + robot.nv, [], 0
     for shape in list_shapes(contacts):
-        # The number of contacts comes first.
-        start += 1
-        x = found[start : start + shape.room * width].reshape(shape.room, width, *found.shape[1:])
-        start += shape.room * width
-        normal, tangent = (Vec3(*(x[:, k + i] for i in range(3))) for k in (4, 7))
-        frame = Mat3(normal, tangent, normal.cross(tangent))
-        law, at = {}, FOUND + 1
-        for name, size in zip(LAW, LAW_SIZES, strict=True):
-            law[name] = x[:, at] if size == 1 else x[:, at : at + size]
-            at += size
-        position = Vec3(*(x[:, 1 + i] for i in range(3)))
-        more = x[:, FOUND], law, x[:, at], (x[:, at + 1], x[:, at + 2]), x[:, at + 3 :]
-        out.append((shape, ListedContacts(x[:, 0], position, frame, *more)))
+        count, end = found[start : start + 1], start + 1 + shape.room * width
+        out.append(ListRows(shape, count, found[start + 1 : end].reshape(shape.room, width, *found.shape[1:])))
+        start = end
     return out
+
+
+def listed_contacts(x) -> ListedContacts:
+    """Return contacts from their numbers `[n, width, *batch]`."""
+    normal, tangent = (Vec3(*(x[:, k + i] for i in range(3))) for k in (4, 7))
+    frame = Mat3(normal, tangent, normal.cross(tangent))
+    law, at = {}, FOUND + 1
+    for name, size in zip(LAW, LAW_SIZES, strict=True):
+        law[name] = x[:, at] if size == 1 else x[:, at : at + size]
+        at += size
+    position = Vec3(*(x[:, 1 + i] for i in range(3)))
+    more = x[:, FOUND], law, x[:, at], (x[:, at + 1], x[:, at + 2]), x[:, at + 3 :]
+    return ListedContacts(x[:, 0], position, frame, *more)
 
 
 def among_candidates(contacts: Contacts, found, table):

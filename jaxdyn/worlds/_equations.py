@@ -23,12 +23,15 @@ from jaxdyn.rows import rates_of
 from jaxdyn.solve import (
     Equations,
     Held,
+    ListedTerm,
     MatrixFactors,
     MatrixForm,
     MovingBodies,
     Problem,
     Term,
     Unknown,
+    added,
+    apart,
     forces_of,
     mass_matrix,
     problem_of,
@@ -74,7 +77,7 @@ class Balance(NamedTuple):
     """All that acts at a state."""
 
     now: Acting
-    terms: tuple[Term, ...]
+    terms: tuple[Term | ListedTerm, ...]
     """The constraints."""
     held: Held | None
     """The equations of loops, couplings and joints that mimic others, which hold exactly."""
@@ -82,13 +85,17 @@ class Balance(NamedTuple):
     """The rows of what dampers resist more at the end of a step, for laws of what acts there."""
 
     @property
-    def all_terms(self) -> tuple[Term, ...]:
+    def all_terms(self) -> tuple[Term | ListedTerm, ...]:
         """All that depends on the accelerations."""
         return self.terms + self.resistances
 
     def pushes(self, robot: Robot, a) -> list:
         """Return the forces of the rows of all constraints at the accelerations `a`."""
-        return pushes_at(robot, self.terms, sum_down(robot.tree, self.now.equations.S * a), a)
+        motion = sum_down(robot.tree, self.now.equations.S * a)
+        return [
+            x.pushes(robot, motion, a) if isinstance(x, ListedTerm) else pushes_at(robot, [x], motion, a)[0]
+            for x in self.terms
+        ]
 
 
 def balance(robot: Robot, world: PartRows, q, v, control, activation, applied, contacts=None) -> Balance:
@@ -141,9 +148,11 @@ def problem(robot: Robot, world: PartRows, at: Balance) -> Problem:
 def residual(robot: Robot, world: PartRows, at: Balance, unknown: Unknown) -> Unknown:
     """Return what is out of balance at accelerations; zero at the solution."""
     now, a = at.now, unknown.a
-    terms = at.all_terms
-    pushes = pushes_at(robot, terms, sum_down(robot.tree, now.equations.S * a), a)
-    wrench, torque = forces_of(robot, [term.rows for term in terms], pushes)
+    terms, lists = apart(at.all_terms)
+    motion = sum_down(robot.tree, now.equations.S * a)
+    wrench, torque = forces_of(robot, [term.rows for term in terms], pushes_at(robot, terms, motion, a))
+    for own in lists:
+        torque = added(torque, own.torque(robot, motion, a))
     equations = now.equations
     pushed = equations if wrench is None else equations._replace(p=equations.p - wrench)
     unbalanced = bias_force(robot, pushed, now.at.v, a) - now.torque
@@ -162,7 +171,10 @@ AT_STATE = Equations(balance_at_state, problem, residual)
 
 def constraint_torque(robot: Robot, at: Balance, pushes: list):
     """Return the forces of all constraints on the degrees of freedom."""
-    return push_on_dofs(robot, at.now.equations.S, [term.rows for term in at.terms], pushes)
+    pairs = list(zip(at.terms, pushes, strict=True))
+    own = [(term.rows, push) for term, push in pairs if isinstance(term, Term)]
+    total = push_on_dofs(robot, at.now.equations.S, *zip(*own, strict=True)) if own else robot.broadcast(robot.zeros())
+    return sum((term.torque_of(robot, push) for term, push in pairs if isinstance(term, ListedTerm)), total)
 
 
 def after_step(robot: Robot, world: PartRows, now: Acting, a) -> tuple[Any, Any, Any]:

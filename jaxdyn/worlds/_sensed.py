@@ -238,7 +238,7 @@ class Quantities:
         now = at.now
 
         def torque():
-            split = jnp.split(pushes, np.cumsum([term.offset.shape[0] for term in at.terms]))
+            split = jnp.split(pushes, np.cumsum([term.size for term in at.terms]))
             return constraint_torque(robot, at, split[:-1])
 
         made: dict[str, Callable] = {

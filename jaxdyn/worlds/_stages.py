@@ -11,7 +11,7 @@ import numpy as np
 from jaxdyn._compile import compiled
 from jaxdyn.algorithms.recursions import Robot, RobotAndParts
 from jaxdyn.simulate import State
-from jaxdyn.solve import mass_matrix
+from jaxdyn.solve import ListedTerm, mass_matrix
 from jaxdyn.worlds._contact_search import found_contacts
 from jaxdyn.worlds._equations import balance, bodies_of
 from jaxdyn.worlds._parts import PartRows
@@ -71,7 +71,7 @@ def accelerations_step_and_sensors(world: World, state: State, control: Any) -> 
 
 def _stages(robot: Robot, world: PartRows, q, v, control, activation, contacts=None) -> Stages:
     at = balance(robot, world, q, v, control, activation, robot.zeros(), contacts)
-    now, terms = at.now, at.terms
+    now, terms = at.now, [x.whole(robot) if isinstance(x, ListedTerm) else x for x in at.terms]
     S, none = now.equations.S, robot.broadcast(robot.zeros()[:0])
     J = jnp.concatenate(
         [robot.broadcast(robot.constant(np.zeros((0, robot.nv)))), *(x.rows.jacobian(robot, S) for x in terms)]
