@@ -114,14 +114,14 @@ class _Polytope(NamedTuple):
     """Whether a direction separates both by more than the margin."""
 
 
-def nearest(one: Solid | Round, two: Solid, margin: Any, wanted: Any) -> Nearest:
-    """Return where two shapes are nearest; anything where that is not `wanted`, and without steps."""
+def nearest(one: Solid | Round, two: Solid, margin: Any) -> Nearest:
+    """Return where two shapes are nearest."""
 
     def support(direction):
         (i, a), (j, b) = one.farthest(direction), two.farthest(-direction)
         return i, j, a - b
 
-    first, size = _tetrahedron(support, two.position - one.position, ~wanted)
+    first, size = _tetrahedron(support, two.position - one.position)
     eps = jnp.finfo(size.dtype).eps
     thin, same = THIN * jnp.sqrt(eps) * size, SAME * eps * size
     if isinstance(one, Round):
@@ -145,25 +145,25 @@ def nearest(one: Solid | Round, two: Solid, margin: Any, wanted: Any) -> Nearest
     place1 = place2 + weights @ polytope.corners[corners]
     # Next to the nearest place of a face that has the origin inside, all three corners say which face it is.
     counts = (weights > 0) | inside
-    pairs = polytope.numbers[corners][jnp.asarray(_PARTS_FIRST)[counts @ np.array([4, 2, 1])]]
+    which = jnp.sum(jnp.where(counts, np.array([4, 2, 1]), 0))
+    pairs = polytope.numbers[corners][jnp.asarray(_PARTS_FIRST)[which]]
     distinct = jnp.sum(counts)
     pairs = jnp.where((jnp.arange(3) < distinct)[:, None], pairs, pairs[:1])
-    touches = wanted & ~polytope.apart & (gap <= margin)
+    touches = ~polytope.apart & (gap <= margin)
     return Nearest(pairs[:, 0], pairs[:, 1], distinct, normal, place1, place2, touches)
 
 
-def _tetrahedron(support: Support, offset, ended) -> tuple[_Polytope, Any]:
+def _tetrahedron(support: Support, offset) -> tuple[_Polytope, Any]:
     """Four corners that are not in a plane, as a polytope, and the size of both shapes."""
     along = _unit(offset)
-    ends = jax.vmap(support)(jnp.stack([along, -along]))
-    found = [tuple(x[k] for x in ends) for k in (0, 1)]
+    found = [support(along), support(-along)]
     edge = found[1][2] - found[0][2]
     axis = jnp.eye(3, dtype=edge.dtype)[jnp.argmin(jnp.abs(edge))]
     for across in (lambda: jnp.cross(edge, axis), lambda: jnp.cross(edge, found[2][2] - found[0][2])):
         direction = _unit(across())
-        both = jax.vmap(support)(jnp.stack([direction, -direction]))
-        further = jnp.argmax(jnp.abs((both[2] - found[0][2]) @ direction))
-        found.append(tuple(x[further] for x in both))
+        up, down = support(direction), support(-direction)
+        rise, fall = (jnp.abs((x[2] - found[0][2]) @ direction) for x in (up, down))
+        found.append(tuple(jnp.where(fall > rise, b, a) for a, b in zip(up, down, strict=True)))
     corners = jnp.stack([x[2] for x in found])
     numbers = jnp.stack([jnp.stack(x[:2]) for x in found])
     size = jnp.sum(jnp.linalg.norm(corners, axis=1)) + jnp.sum(jnp.linalg.norm(corners - corners[0], axis=1))
@@ -172,12 +172,12 @@ def _tetrahedron(support: Support, offset, ended) -> tuple[_Polytope, Any]:
     outward = np.array([[0, 2, 1], [0, 1, 3], [1, 2, 3], [2, 0, 3]], np.int32)
     faces = jnp.where(above, outward, outward[:, ::-1])
     polytope = _Polytope(
-        jnp.zeros((MOST_CORNERS, 3), corners.dtype).at[:4].set(corners),
-        jnp.zeros((MOST_CORNERS, 2), numbers.dtype).at[:4].set(numbers),
+        jnp.pad(corners, ((0, MOST_CORNERS - 4), (0, 0))),
+        jnp.pad(numbers, ((0, MOST_CORNERS - 4), (0, 0))),
         jnp.asarray(4, jnp.int32),
-        jnp.zeros((MOST_FACES, 3), faces.dtype).at[:4].set(faces),
+        jnp.pad(faces, ((0, MOST_FACES - 4), (0, 0))),
         jnp.arange(MOST_FACES) < 4,
-        ended,
+        jnp.asarray(False),
         jnp.asarray(False),
     )
     return polytope, size
@@ -256,8 +256,10 @@ def _with_corner(polytope: _Polytope, corner, numbers, thin, same) -> _Polytope:
     normals, offsets, flat = _planes(polytope, thin)
     sees = flat & (normals @ corner - offsets > same)
     start, end = polytope.faces, jnp.roll(polytope.faces, -1, axis=1)
-    seen = jnp.zeros((MOST_CORNERS, MOST_CORNERS), jnp.int32).at[start, end].add(sees[:, None].astype(jnp.int32))
-    around = (sees[:, None] & (seen[end, start] == 0)).reshape(-1)
+    # Whether a face that is seen has an edge from one corner to another; edges of others have no place.
+    edges = jnp.where(sees[:, None], start * MOST_CORNERS + end, MOST_CORNERS**2)
+    seen = jnp.zeros(MOST_CORNERS**2, bool).at[edges].set(True, mode="drop")
+    around = (sees[:, None] & ~seen[end * MOST_CORNERS + start]).reshape(-1)
     exists = polytope.exists & ~sees
     # The places of new faces are those of no others.
     numbers_of_free = jnp.where(exists, MOST_FACES, jnp.cumsum(~exists) - 1)
