@@ -186,7 +186,7 @@ def test_places_that_depend_on_data():
 
 
 def test_many_places_that_depend_on_data():
-    """Rows and elements are written in order, those outside are dropped or moved to the end; sums and least elements."""
+    """Rows and elements are written in order, and those outside are dropped or moved to the end."""
     x, rows = draw((6, 3)), draw((4, 3), 1)
 
     def places(x, rows, i):

@@ -35,6 +35,7 @@ from jaxdyn.geometry.pairs._hull_tables import CORNERS, HullTables, box_hull, cy
 from jaxdyn.geometry.pairs._lanes import Side, as_rows, common_shape, flat_number, flat_vector
 from jaxdyn.geometry.pairs._round_hulls import SIDEWAYS, line_of_side, single_of_round
 
+
 def sphere_mesh(sphere: Placed, mesh: Placed, margin) -> list[Witness]:
     return _contacts(_Lanes.of(sphere, mesh, margin, _along_z(0 * sphere.size(0))[:, None], None, sphere.size(0)), 1)
 
