@@ -30,6 +30,9 @@ THIN = 0.1
 """A triangle whose height is less than this many square roots of the roundoff has no normal that could be used: its
 error would be of this size, too."""
 
+BLOCK = 64
+"""So many vertices are compared at once, so that hulls of few vertices in a table of large ones take little time."""
+
 _PARTS_FIRST = np.array([sorted(range(3), key=lambda k: not x >> (2 - k) & 1) for x in range(8)])
 """The numbers of three parts, those that count first, by which ones count: the first one as 4, the last one as 1."""
 
@@ -46,15 +49,54 @@ class Solid(NamedTuple):
     """`[3]`"""
     vertices: Any
     """`[n, 3]`, in its own axes."""
+    count: Any
+    """The number of its vertices; those behind fill up to a common size."""
 
     def farthest(self, direction) -> tuple[Any, Any]:
         """The number of the vertex that is farthest along a direction, and its place."""
-        number = jnp.argmax(self.vertices @ (direction @ self.rotation))
+        number = farthest_vertex(self.vertices, self.count, direction @ self.rotation)
         return number, self.place(number)
 
     def place(self, numbers) -> Any:
         """The places of vertices."""
         return self.vertices[numbers] @ self.rotation.T + self.position
+
+
+def farthest_vertex(vertices, count, direction) -> Any:
+    """Return the number of the vertex of the first `count` ones that is farthest along a direction, the first one of
+    equal ones."""
+    size = len(vertices)
+    if size <= BLOCK:
+        return jnp.argmax(vertices @ direction).astype(jnp.int32)
+
+    def in_block(start) -> tuple[Any, Any]:
+        heights = jax.lax.dynamic_slice_in_dim(vertices, start, BLOCK) @ direction
+        best = jnp.argmax(heights).astype(jnp.int32)
+        return heights[best], start + best
+
+    def step(carried):
+        begin, height, number = carried
+        # The last block begins earlier, where the table ends.
+        new, further = in_block(jnp.minimum(begin, size - BLOCK))
+        higher = new > height
+        return begin + BLOCK, jnp.where(higher, new, height), jnp.where(higher, further, number)
+
+    begin = jnp.asarray(BLOCK, jnp.int32), *in_block(jnp.zeros((), jnp.int32))
+    return jax.lax.while_loop(lambda carried: carried[0] < count, step, begin)[2]
+
+
+def extent(vertices, count) -> tuple[Any, Any]:
+    """Return the least and the largest coordinates `[3]` of the first `count` vertices."""
+    size = len(vertices)
+    block = min(BLOCK, size)
+
+    def step(carried):
+        begin, low, high = carried
+        part = jax.lax.dynamic_slice_in_dim(vertices, jnp.minimum(begin, size - block), block)
+        return begin + block, jnp.minimum(low, jnp.min(part, axis=0)), jnp.maximum(high, jnp.max(part, axis=0))
+
+    begin = jnp.asarray(0, jnp.int32), vertices[0], vertices[0]
+    return jax.lax.while_loop(lambda carried: carried[0] < count, step, begin)[1:]
 
 
 class Round(NamedTuple):
@@ -74,11 +116,11 @@ class Round(NamedTuple):
         local = direction @ self.rotation
         if not self.has_ends:
             place = self.sizes * _unit(self.sizes * local)
-            return jnp.zeros((), int), self.rotation @ place + self.position
+            return jnp.zeros((), jnp.int32), self.rotation @ place + self.position
         rim = self.sizes[:2] * _unit(local * np.array([1.0, 1.0, 0.0]))[:2]
         up = local[2] >= 0
         place = jnp.stack([rim[0], rim[1], jnp.where(up, self.sizes[2], -self.sizes[2])])
-        return jnp.where(up, 0, 1), self.rotation @ place + self.position
+        return jnp.where(up, 0, 1).astype(jnp.int32), self.rotation @ place + self.position
 
 
 class Nearest(NamedTuple):

@@ -18,6 +18,7 @@ import numpy as np
 from jaxdyn._array_programs import of_wanted
 from jaxdyn.geometry._componentwise import SHORTEST
 from jaxdyn.geometry._witness import FAR, Witness
+from jaxdyn.geometry.pairs._bounds import WIDER
 from jaxdyn.geometry.pairs._candidates import Placed
 from jaxdyn.geometry.pairs._clipped_faces import (
     BELOW,
@@ -126,15 +127,10 @@ def _search(lanes: _Lanes, several: bool) -> _Found:
 @functools.partial(jax.jit, static_argnums=(5, 6))
 def _searched(side1: Side, side2: Side, radius, margin, sizes, has_ends: bool, several: bool) -> _Found:
     sides = side1, side2
-    reach = [jnp.sqrt(jnp.max(jnp.sum(s.vertices**2, axis=2), axis=1))[s.row] for s in sides]
-    apart = jnp.sqrt(jnp.sum(side2.position**2, axis=1)) - reach[0] - reach[1]
-    wanted = apart <= radius + margin
+    wanted = _near(*sides, sizes, radius + margin)
 
     def of_lane(lane) -> _Found:
-        solids = [
-            Solid(side.rotation[lane], side.position[lane], side.vertices[jnp.asarray(side.row)[lane]])
-            for side in sides
-        ]
+        solids = [side.solid(lane) for side in sides]
         one, two = (
             Sided(solid, side.tables, jnp.asarray(side.hull)[lane]) for solid, side in zip(solids, sides, strict=True)
         )
@@ -155,6 +151,21 @@ def _searched(side1: Side, side2: Side, radius, margin, sizes, has_ends: bool, s
         return _Found(at, shared_part(one, two, at, shift, within))
 
     return of_wanted(of_lane, wanted)
+
+
+def _near(side1: Side, side2: Side, sizes, reach) -> Any:
+    """Whether boxes around both shapes are within a distance along each of their axes."""
+    middle1, half1 = side1.box() if sizes is None else (side1.position, sizes)
+    middle2, half2 = side2.box()
+    turn = jnp.abs(jnp.einsum("lji,ljk->lik", side1.rotation, side2.rotation))
+    near = True
+    for side, half, other in (
+        (side1, half1, jnp.einsum("lij,lj->li", turn, half2)),
+        (side2, half2, jnp.einsum("lji,lj->li", turn, half1)),
+    ):
+        between = jnp.abs(jnp.einsum("lji,lj->li", side.rotation, middle2 - middle1))
+        near = near & jnp.all(between <= (half + other + reach[:, None]) * (1 + WIDER), axis=1)
+    return near
 
 
 def _no_part() -> Shared:
