@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.core import ShapedArray
 from jax.extend import core
-from jax.interpreters import mlir
+from jax.interpreters import batching, mlir
 
 from jaxdyn import native
 from jaxdyn._batching import is_for_this_process
@@ -255,3 +255,84 @@ def _lowered_on_cpu(context, *operands, program: ArrayProgram):
 
 mlir.register_lowering(_program_p, mlir.lower_fun(_by_xla, multiple_results=True))
 mlir.register_lowering(_program_p, _lowered_on_cpu, platform="cpu")
+
+
+AT_ONCE, PART = 16, 8
+"""Where there are no native programs, `of_wanted` computes so many numbers at a time, or an eighth of all where that is
+more: all of a group take as many steps as the one that takes most."""
+
+
+def of_wanted(function: Callable, wanted: Any) -> Any:
+    """Return the results of a function of the numbers below `len(wanted)`, one after the other along a first axis, and
+    zeros where it is not wanted.
+
+    On a CPU it is one native program, which takes one number after the other, if all operations have rules; elsewhere
+    numbers go in groups. The results have no derivatives: what the function closes over must not have any."""
+    number = jax.ShapeDtypeStruct((), jnp.int32)
+    closed, shapes = jax.make_jaxpr(function, return_shape=True)(number)
+    out = _of_wanted_p.bind(wanted, *closed.consts, jaxpr=closed.jaxpr)
+    return jax.tree.unflatten(jax.tree.structure(shapes), out)
+
+
+_of_wanted_p = core.Primitive("jaxdyn_of_wanted")
+_of_wanted_p.multiple_results = True
+
+
+@_of_wanted_p.def_abstract_eval
+def _of_wanted_results(wanted, *_, jaxpr):
+    return [ShapedArray((wanted.shape[0], *v.aval.shape), v.aval.dtype) for v in jaxpr.outvars]
+
+
+def _at(jaxpr, consts, number) -> list:
+    return core.jaxpr_as_fun(core.ClosedJaxpr(jaxpr, consts))(number)  # pyright: ignore[reportPrivateImportUsage]
+
+
+def _one_by_one(wanted, *consts, jaxpr) -> list:
+    def one(_, row):
+        number, wants = row
+        zeros = [jnp.zeros(v.aval.shape, v.aval.dtype) for v in jaxpr.outvars]
+        return None, lax.cond(wants, lambda: _at(jaxpr, consts, number), lambda: zeros)
+
+    return lax.scan(one, None, (jnp.arange(len(wanted), dtype=jnp.int32), wanted))[1]
+
+
+def _in_groups(wanted, *consts, jaxpr) -> list:
+    """The results of those that are wanted first and in groups."""
+    count = len(wanted)
+    size = min(max(AT_ONCE, count // PART), count)
+    order = jnp.argsort(~wanted, stable=True).astype(jnp.int32)
+    order = jnp.concatenate([order, jnp.full(size, count, jnp.int32)])
+    zeros = [jnp.zeros((count, *v.aval.shape), v.aval.dtype) for v in jaxpr.outvars]
+    total = jnp.sum(wanted)
+
+    def step(carried):
+        start, found = carried
+        numbers = lax.dynamic_slice_in_dim(order, start, size)
+        new = jax.vmap(lambda number: _at(jaxpr, consts, number))(numbers)
+        # Those behind the last one that is wanted are dropped.
+        place = jnp.where(start + jnp.arange(size) < total, numbers, count)
+        return start + size, [x.at[place].set(y, mode="drop") for x, y in zip(found, new, strict=True)]
+
+    return lax.while_loop(lambda carried: carried[0] < total, step, (jnp.zeros((), total.dtype), zeros))[1]
+
+
+@_of_wanted_p.def_impl
+def _of_wanted_now(*operands, jaxpr):
+    return jax.jit(functools.partial(_of_wanted_p.bind, jaxpr=jaxpr))(*operands)
+
+
+def _of_wanted_in_batches(operands, dims, *, jaxpr):
+    out = jax.vmap(functools.partial(_in_groups, jaxpr=jaxpr), in_axes=dims)(*operands)
+    return out, [0] * len(out)
+
+
+def _of_wanted_on_cpu(context, *operands, jaxpr):
+    natively = native.enabled() and is_for_this_process(context)
+    function = functools.partial(_one_by_one if natively else _in_groups, jaxpr=jaxpr)
+    rule = with_array_programs(function) if natively else function
+    return mlir.lower_fun(rule, multiple_results=True)(context, *operands)
+
+
+batching.primitive_batchers[_of_wanted_p] = _of_wanted_in_batches
+mlir.register_lowering(_of_wanted_p, mlir.lower_fun(_in_groups, multiple_results=True))
+mlir.register_lowering(_of_wanted_p, _of_wanted_on_cpu, platform="cpu")

@@ -185,6 +185,22 @@ def test_places_that_depend_on_data():
         assert_same(places, x, few, jnp.int32(i))
 
 
+def test_many_places_that_depend_on_data():
+    """Rows and elements are written in order, and those outside are dropped or moved to the end."""
+    x, rows = draw((6, 3)), draw((4, 3), 1)
+
+    def places(x, rows, i):
+        many = jnp.array([1, 9, 4, 1]) + i
+        written = x.at[many].set(rows, mode="drop"), x.at[many].set(rows, mode="clip"), x[:, 0].at[many].set(rows[:, 1])
+        pairs = x.at[many, many % 3].set(rows[:, 0], mode="drop"), jnp.zeros(6, bool).at[many].set(True, mode="drop")
+        counts = jnp.cumsum(x[:, 0] > 0), jnp.cumsum(x[:, 1]), jnp.cumsum(many, 0)
+        hole = jnp.where(jnp.arange(6) == i, jnp.nan, x[:, 0])
+        return *written, *pairs, *counts, jnp.argmin(x[:, 0]), jnp.argmax(x[0]), jnp.argmin(hole), jnp.argmax(hole)
+
+    for i in (0, 3, 5):
+        assert_same(places, x, rows, jnp.int32(i))
+
+
 def test_loops_and_branches():
     x, v, A = draw((7, 5)), draw(5, 1), draw((7, 5, 5), 2)
 

@@ -28,7 +28,7 @@ FLOORS = {
     "_roots": 2,
     "friction": 2,
     "spatial": 2,
-    "geometry": 3,
+    "geometry": 4,
     "laws": 3,
     "tree": 3,
     "joints": 4,

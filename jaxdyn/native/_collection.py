@@ -71,7 +71,12 @@ class Collection(NamedTuple):
                 things = np.flatnonzero(np.array(each.lists) == k)
                 if len(things):
                     own.append(values[things].reshape(-1, *values.shape[2:]))
-        return [self._listed(jnp.concatenate(own), room) for own, room in zip(found, self.room, strict=True)]
+        batch = jnp.broadcast_shapes(*(x.shape[1:] for x in operands))
+        # A list that no function belongs to.
+        nothing = jnp.full((1, self.width, *batch), self.absent, operands[0].dtype)
+        return [
+            self._listed(jnp.concatenate(own or [nothing]), room) for own, room in zip(found, self.room, strict=True)
+        ]
 
     def _listed(self, values, room: int):
         """Return the list of those of the candidates `[n, width, *batch]` that are found."""

@@ -134,11 +134,14 @@ class Contacts(Part):
         return contacts if m.opt.noslip_iterations > 0 else contacts.listed_if_many(int(m.ntree))
 
     def listed_if_many(self, trees: int) -> Self:
-        """Return the contacts in a world with so many trees. They are searched for where there are many candidates and
-        the lists have room for each tree to rest on `RESTING` of them, unless there are meshes or height fields."""
-        many = sum(count for _, count in self.directions()) > MOST_CANDIDATES
-        plain = all(pairs.heights is None and pairs.vertices is None for pairs in self.pairs)
-        if not many or not plain or trees * RESTING > min(shape.room for shape in list_shapes(self)):
+        """Return the contacts in a world with so many trees. They are searched for where there are many candidates, or
+        meshes, and the lists have room for all, or for each tree to rest on `RESTING` of them, unless there are height
+        fields."""
+        hulls = any(pairs.vertices is not None for pairs in self.pairs)
+        many = hulls or sum(count for _, count in self.directions()) > MOST_CANDIDATES
+        if not many or any(pairs.heights is not None for pairs in self.pairs):
+            return self
+        if any(shape.room < min(shape.candidates, trees * RESTING) for shape in list_shapes(self)):
             return self
         return dataclasses.replace(self, listed=True)
 

@@ -23,10 +23,11 @@ from jax.custom_derivatives import SymbolicZero
 from jaxdyn._batched_functions import Collected, Plain
 from jaxdyn._batching import call
 from jaxdyn.algorithms.recursions import Robot
-from jaxdyn.geometry import FAR, ShapeKind, candidate_count, candidates, may_be_deep, may_touch, shallow_depth
+from jaxdyn.geometry import FAR, ShapeKind, candidates, may_be_deep, may_touch, shallow_depth
 from jaxdyn.native import Collection, Searched
-from jaxdyn.spatial import Mat3, Pose, Vec3
+from jaxdyn.spatial import Mat3, Vec3
 from jaxdyn.tree import to_leading
+from jaxdyn.worlds._hull_contacts import FoundHulls, HullPairs, pose_of, with_hulls
 from jaxdyn.worlds._parts import PartRows, Places, instant
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ class _PairOfGeoms:
     """Whether bounds are tested first, which has no reverse derivative."""
 
     def __call__(self, pose1, sizes1, pose2, sizes2, reach):
-        poses, sizes = [_pose(x[None]) for x in (pose1, pose2)], [x[None] for x in (sizes1, sizes2)]
+        poses, sizes = [pose_of(x[None]) for x in (pose1, pose2)], [x[None] for x in (sizes1, sizes2)]
         (kind1, kind2), reach = self.kinds, reach[None, 0]
 
         def found():
@@ -125,12 +126,6 @@ class _PairOfArrays:
         return jnp.moveaxis(out, (0, 1), (-2, -1))
 
 
-def _pose(x) -> Pose:
-    """Return poses of arrays `[n, 12, *rest]`."""
-    columns = [Vec3(*(x[:, 3 * j + i] for i in range(3))) for j in range(4)]
-    return Pose(Mat3(*columns[:3]), columns[3])
-
-
 def _geom_poses(robot: Robot, world: PartRows, q):
     """Return the poses of all geoms, `[12 n, *batch]`: the columns of their rotations and their places."""
     at = instant(robot, q, robot.broadcast(robot.zeros()))
@@ -141,14 +136,35 @@ def _geom_poses(robot: Robot, world: PartRows, q):
     return out.reshape(-1, *out.shape[2:])
 
 
-def _searched(contacts: Contacts) -> tuple[Collection, list[np.ndarray]]:
-    """Return the search of a world, and for each list the pair of each candidate."""
+class _Search(NamedTuple):
+    """How the contacts of a world are found."""
+
+    collection: Collection
+    """The search for all but those of hulls."""
+    hulls: list[_SearchedHulls]
+    owners: list[np.ndarray]
+    """For each list the pair of each candidate."""
+
+
+class _SearchedHulls(NamedTuple):
+    pairs: Any
+    """The `Pairs` of the world."""
+    start: int
+    """The number of its first pair."""
+    lists: np.ndarray
+    """For each candidate its list."""
+    numbers: np.ndarray
+    """For each candidate its number in this list."""
+
+
+def _searched(contacts: Contacts) -> _Search:
+    """Return the search of a world."""
     shapes = list_shapes(contacts)
     place_of = {shape.dim: k for k, shape in enumerate(shapes)}
     owners: list[list[int]] = [[] for _ in shapes]
-    searched, pair = [], 0
+    searched, hulls, pair = [], [], 0
     for pairs in contacts.pairs:
-        count = candidate_count(*pairs.types)
+        count, start = pairs.count(), pair
         rows, lists, firsts = [], [], []
         for one, two, dim in zip(pairs.first, pairs.second, pairs.dims, strict=True):
             own = owners[place_of[dim]]
@@ -157,10 +173,15 @@ def _searched(contacts: Contacts) -> tuple[Collection, list[np.ndarray]]:
             firsts.append(len(own))
             own += [pair] * count
             pair += 1
+        if pairs.vertices is not None:
+            numbers = (np.array(firsts)[:, None] + np.arange(count)).ravel()
+            hulls.append(_SearchedHulls(pairs, start, np.repeat(lists, count), numbers))
+            continue
         tables = tuple(rows), tuple(lists), tuple(firsts)
         searched.append(Searched(_PairOfGeoms(pairs.types, True), _SOURCES, *tables, count))
     room = tuple(shape.room for shape in shapes)
-    return Collection(tuple(searched), room, FOUND, 0.5 * FAR, FAR), [np.array(x) for x in owners]
+    collection = Collection(tuple(searched), room, FOUND, 0.5 * FAR, FAR)
+    return _Search(collection, hulls, [np.array(x) for x in owners])
 
 
 _SOURCES = (0, 12), (1, 3), (0, 12), (1, 3), (2, 1)
@@ -245,15 +266,19 @@ def found_contacts(given: Given) -> Any:
     world, q = given.world, given.on_tree()["q"]
     contacts, dtype = world.parts.constraints.contacts, q.dtype
     bound, operands = given.bound()
-    search, owners = _searched(contacts)
+    search = _searched(contacts)
     poses = bound.call(_geom_poses, operands, q=q)
     sizes = jnp.asarray(contacts.sizes, dtype)
     reach = _side_by_side([pairs.margin + pairs.gap for pairs in contacts.pairs], dtype, 1)
     flat = sizes.reshape(*sizes.shape[:-2], -1)
-    lists = _lists(search, poses, flat, reach)
+    lists = _lists(search.collection, poses, flat, reach) if search.collection.searched else _empty_lists(search, dtype)
+    found = [_hulls_of(one, poses, flat, reach) for one in search.hulls]
+    for k, room in enumerate(search.collection.room):
+        own = [FoundHulls(x[..., each.lists == k, :], each.numbers[each.lists == k]) for each, x in found]
+        lists[k] = with_hulls(lists[k], [x for x in own if len(x.numbers)], room)
     law, fixed = _numbers_of_pairs(contacts, sizes, dtype), _fixed_numbers(world, dtype)
     out = []
-    for found, owner in zip(lists, owners, strict=True):
+    for found, owner in zip(lists, search.owners, strict=True):
         blocks = _blocks_of(found, FOUND + 1)
         pair = jnp.asarray(owner)[lax.stop_gradient(blocks[..., FOUND]).astype(jnp.int32)]
         width = law.shape[-1]
@@ -261,6 +286,21 @@ def found_contacts(given: Given) -> Any:
         whole = jnp.concatenate([blocks, jnp.broadcast_to(of_law, (*pair.shape, width)), jnp.asarray(fixed)[pair]], -1)
         out += [found[..., :1], whole.reshape(*whole.shape[:-2], -1)]
     return jnp.concatenate(out, axis=-1)
+
+
+def _empty_lists(search: _Search, dtype) -> list:
+    """Return the lists of a search that finds nothing."""
+    empty = np.zeros((1, FOUND + 1), dtype)
+    empty[:, 0] = FAR
+    return [jnp.asarray(np.append(np.zeros(1, dtype), np.tile(empty, room))) for room in search.collection.room]
+
+
+def _hulls_of(searched: _SearchedHulls, poses, sizes, reach) -> tuple[_SearchedHulls, Any]:
+    """Return the candidates of hulls `[*batch, n, FOUND]`, behind what they belong to."""
+    pairs, n = searched.pairs, len(searched.pairs.first)
+    own = HullPairs(pairs.types, pairs.structures, pairs.first, pairs.second)
+    within = reach[..., searched.start : searched.start + n]
+    return searched, own.candidates(poses, sizes, within, jnp.asarray(pairs.vertices, poses.dtype))
 
 
 def _side_by_side(arrays: Sequence, dtype, core: int):

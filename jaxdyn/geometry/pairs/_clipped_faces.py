@@ -172,7 +172,8 @@ def _clipped(one: Sided, two: Sided, how, face, other, edge, shift, margin) -> S
     kept = (jnp.arange(len(polygon.lines)) < polygon.count) & ((polygon.places - of_sides[0]) @ normal <= margin)
     polygon = _compacted(polygon, kept)
     chosen = _chosen(polygon, cut_count == 2)
-    corners = polygon.corners[chosen]
+    # Numbers beyond all mean none.
+    corners = polygon.corners[jnp.minimum(chosen, len(polygon.lines) - 1)]
     exists = (how != NONE) & (chosen < polygon.count)
     kinds = jnp.where(exists, corners[:, 0], -1)
     line, side = corners[:, 1], corners[:, 2]
@@ -204,7 +205,7 @@ def _intersection(sides, side_count, normal, cut, cut_count) -> _Polygon:
     most = len(sides) + len(cut) + 4
     numbers = jnp.arange(most)
     corners = jnp.stack([jnp.full(most, VERTEX), numbers, jnp.zeros(most, int)], axis=1)
-    places = jnp.zeros((most, 3), cut.dtype).at[: len(cut)].set(cut)
+    places = jnp.pad(cut, ((0, most - len(cut)), (0, 0)))
     begin = _Polygon(places, corners, numbers, cut_count.astype(numbers.dtype))
 
     def cut_by(carried):

@@ -30,6 +30,9 @@ THIN = 0.1
 """A triangle whose height is less than this many square roots of the roundoff has no normal that could be used: its
 error would be of this size, too."""
 
+BLOCK = 64
+"""So many vertices are compared at once, so that hulls of few vertices in a table of large ones take little time."""
+
 _PARTS_FIRST = np.array([sorted(range(3), key=lambda k: not x >> (2 - k) & 1) for x in range(8)])
 """The numbers of three parts, those that count first, by which ones count: the first one as 4, the last one as 1."""
 
@@ -46,15 +49,54 @@ class Solid(NamedTuple):
     """`[3]`"""
     vertices: Any
     """`[n, 3]`, in its own axes."""
+    count: Any
+    """The number of its vertices; those behind fill up to a common size."""
 
     def farthest(self, direction) -> tuple[Any, Any]:
         """The number of the vertex that is farthest along a direction, and its place."""
-        number = jnp.argmax(self.vertices @ (direction @ self.rotation))
+        number = farthest_vertex(self.vertices, self.count, direction @ self.rotation)
         return number, self.place(number)
 
     def place(self, numbers) -> Any:
         """The places of vertices."""
         return self.vertices[numbers] @ self.rotation.T + self.position
+
+
+def farthest_vertex(vertices, count, direction) -> Any:
+    """Return the number of the vertex of the first `count` ones that is farthest along a direction, the first one of
+    equal ones."""
+    size = len(vertices)
+    if size <= BLOCK:
+        return jnp.argmax(vertices @ direction).astype(jnp.int32)
+
+    def in_block(start) -> tuple[Any, Any]:
+        heights = jax.lax.dynamic_slice_in_dim(vertices, start, BLOCK) @ direction
+        best = jnp.argmax(heights).astype(jnp.int32)
+        return heights[best], start + best
+
+    def step(carried):
+        begin, height, number = carried
+        # The last block begins earlier, where the table ends.
+        new, further = in_block(jnp.minimum(begin, size - BLOCK))
+        higher = new > height
+        return begin + BLOCK, jnp.where(higher, new, height), jnp.where(higher, further, number)
+
+    begin = jnp.asarray(BLOCK, jnp.int32), *in_block(jnp.zeros((), jnp.int32))
+    return jax.lax.while_loop(lambda carried: carried[0] < count, step, begin)[2]
+
+
+def extent(vertices, count) -> tuple[Any, Any]:
+    """Return the least and the largest coordinates `[3]` of the first `count` vertices."""
+    size = len(vertices)
+    block = min(BLOCK, size)
+
+    def step(carried):
+        begin, low, high = carried
+        part = jax.lax.dynamic_slice_in_dim(vertices, jnp.minimum(begin, size - block), block)
+        return begin + block, jnp.minimum(low, jnp.min(part, axis=0)), jnp.maximum(high, jnp.max(part, axis=0))
+
+    begin = jnp.asarray(0, jnp.int32), vertices[0], vertices[0]
+    return jax.lax.while_loop(lambda carried: carried[0] < count, step, begin)[1:]
 
 
 class Round(NamedTuple):
@@ -74,11 +116,11 @@ class Round(NamedTuple):
         local = direction @ self.rotation
         if not self.has_ends:
             place = self.sizes * _unit(self.sizes * local)
-            return jnp.zeros((), int), self.rotation @ place + self.position
+            return jnp.zeros((), jnp.int32), self.rotation @ place + self.position
         rim = self.sizes[:2] * _unit(local * np.array([1.0, 1.0, 0.0]))[:2]
         up = local[2] >= 0
         place = jnp.stack([rim[0], rim[1], jnp.where(up, self.sizes[2], -self.sizes[2])])
-        return jnp.where(up, 0, 1), self.rotation @ place + self.position
+        return jnp.where(up, 0, 1).astype(jnp.int32), self.rotation @ place + self.position
 
 
 class Nearest(NamedTuple):
@@ -114,14 +156,14 @@ class _Polytope(NamedTuple):
     """Whether a direction separates both by more than the margin."""
 
 
-def nearest(one: Solid | Round, two: Solid, margin: Any, wanted: Any) -> Nearest:
-    """Return where two shapes are nearest; anything where that is not `wanted`, and without steps."""
+def nearest(one: Solid | Round, two: Solid, margin: Any) -> Nearest:
+    """Return where two shapes are nearest."""
 
     def support(direction):
         (i, a), (j, b) = one.farthest(direction), two.farthest(-direction)
         return i, j, a - b
 
-    first, size = _tetrahedron(support, two.position - one.position, ~wanted)
+    first, size = _tetrahedron(support, two.position - one.position)
     eps = jnp.finfo(size.dtype).eps
     thin, same = THIN * jnp.sqrt(eps) * size, SAME * eps * size
     if isinstance(one, Round):
@@ -145,25 +187,25 @@ def nearest(one: Solid | Round, two: Solid, margin: Any, wanted: Any) -> Nearest
     place1 = place2 + weights @ polytope.corners[corners]
     # Next to the nearest place of a face that has the origin inside, all three corners say which face it is.
     counts = (weights > 0) | inside
-    pairs = polytope.numbers[corners][jnp.asarray(_PARTS_FIRST)[counts @ np.array([4, 2, 1])]]
+    which = jnp.sum(jnp.where(counts, np.array([4, 2, 1]), 0))
+    pairs = polytope.numbers[corners][jnp.asarray(_PARTS_FIRST)[which]]
     distinct = jnp.sum(counts)
     pairs = jnp.where((jnp.arange(3) < distinct)[:, None], pairs, pairs[:1])
-    touches = wanted & ~polytope.apart & (gap <= margin)
+    touches = ~polytope.apart & (gap <= margin)
     return Nearest(pairs[:, 0], pairs[:, 1], distinct, normal, place1, place2, touches)
 
 
-def _tetrahedron(support: Support, offset, ended) -> tuple[_Polytope, Any]:
+def _tetrahedron(support: Support, offset) -> tuple[_Polytope, Any]:
     """Four corners that are not in a plane, as a polytope, and the size of both shapes."""
     along = _unit(offset)
-    ends = jax.vmap(support)(jnp.stack([along, -along]))
-    found = [tuple(x[k] for x in ends) for k in (0, 1)]
+    found = [support(along), support(-along)]
     edge = found[1][2] - found[0][2]
     axis = jnp.eye(3, dtype=edge.dtype)[jnp.argmin(jnp.abs(edge))]
     for across in (lambda: jnp.cross(edge, axis), lambda: jnp.cross(edge, found[2][2] - found[0][2])):
         direction = _unit(across())
-        both = jax.vmap(support)(jnp.stack([direction, -direction]))
-        further = jnp.argmax(jnp.abs((both[2] - found[0][2]) @ direction))
-        found.append(tuple(x[further] for x in both))
+        up, down = support(direction), support(-direction)
+        rise, fall = (jnp.abs((x[2] - found[0][2]) @ direction) for x in (up, down))
+        found.append(tuple(jnp.where(fall > rise, b, a) for a, b in zip(up, down, strict=True)))
     corners = jnp.stack([x[2] for x in found])
     numbers = jnp.stack([jnp.stack(x[:2]) for x in found])
     size = jnp.sum(jnp.linalg.norm(corners, axis=1)) + jnp.sum(jnp.linalg.norm(corners - corners[0], axis=1))
@@ -172,12 +214,12 @@ def _tetrahedron(support: Support, offset, ended) -> tuple[_Polytope, Any]:
     outward = np.array([[0, 2, 1], [0, 1, 3], [1, 2, 3], [2, 0, 3]], np.int32)
     faces = jnp.where(above, outward, outward[:, ::-1])
     polytope = _Polytope(
-        jnp.zeros((MOST_CORNERS, 3), corners.dtype).at[:4].set(corners),
-        jnp.zeros((MOST_CORNERS, 2), numbers.dtype).at[:4].set(numbers),
+        jnp.pad(corners, ((0, MOST_CORNERS - 4), (0, 0))),
+        jnp.pad(numbers, ((0, MOST_CORNERS - 4), (0, 0))),
         jnp.asarray(4, jnp.int32),
-        jnp.zeros((MOST_FACES, 3), faces.dtype).at[:4].set(faces),
+        jnp.pad(faces, ((0, MOST_FACES - 4), (0, 0))),
         jnp.arange(MOST_FACES) < 4,
-        ended,
+        jnp.asarray(False),
         jnp.asarray(False),
     )
     return polytope, size
@@ -256,8 +298,10 @@ def _with_corner(polytope: _Polytope, corner, numbers, thin, same) -> _Polytope:
     normals, offsets, flat = _planes(polytope, thin)
     sees = flat & (normals @ corner - offsets > same)
     start, end = polytope.faces, jnp.roll(polytope.faces, -1, axis=1)
-    seen = jnp.zeros((MOST_CORNERS, MOST_CORNERS), jnp.int32).at[start, end].add(sees[:, None].astype(jnp.int32))
-    around = (sees[:, None] & (seen[end, start] == 0)).reshape(-1)
+    # Whether a face that is seen has an edge from one corner to another; edges of others have no place.
+    edges = jnp.where(sees[:, None], start * MOST_CORNERS + end, MOST_CORNERS**2)
+    seen = jnp.zeros(MOST_CORNERS**2, bool).at[edges].set(True, mode="drop")
+    around = (sees[:, None] & ~seen[end * MOST_CORNERS + start]).reshape(-1)
     exists = polytope.exists & ~sees
     # The places of new faces are those of no others.
     numbers_of_free = jnp.where(exists, MOST_FACES, jnp.cumsum(~exists) - 1)

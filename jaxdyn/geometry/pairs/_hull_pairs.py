@@ -9,15 +9,16 @@ are. Distances, normals and places follow from the vertices, so that derivatives
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxdyn._array_programs import of_wanted
 from jaxdyn.geometry._componentwise import SHORTEST
 from jaxdyn.geometry._witness import FAR, Witness
+from jaxdyn.geometry.pairs._bounds import WIDER
 from jaxdyn.geometry.pairs._candidates import Placed
 from jaxdyn.geometry.pairs._clipped_faces import (
     BELOW,
@@ -34,10 +35,6 @@ from jaxdyn.geometry.pairs._faces import DISK_EDGES
 from jaxdyn.geometry.pairs._hull_tables import CORNERS, HullTables, box_hull, cylinder_hull, hulls_of, tables_of
 from jaxdyn.geometry.pairs._lanes import Side, as_rows, common_shape, flat_number, flat_vector
 from jaxdyn.geometry.pairs._round_hulls import SIDEWAYS, line_of_side, single_of_round
-
-AT_ONCE, PART = 16, 8
-"""Pairs that are near each other are searched so many at a time, or an eighth of all where that is more: all of a group
-take as many steps as the one that takes most, and pairs that are far apart take none."""
 
 
 def sphere_mesh(sphere: Placed, mesh: Placed, margin) -> list[Witness]:
@@ -130,22 +127,17 @@ def _search(lanes: _Lanes, several: bool) -> _Found:
 @functools.partial(jax.jit, static_argnums=(5, 6))
 def _searched(side1: Side, side2: Side, radius, margin, sizes, has_ends: bool, several: bool) -> _Found:
     sides = side1, side2
-    reach = [jnp.sqrt(jnp.max(jnp.sum(s.vertices**2, axis=2), axis=1))[s.row] for s in sides]
-    apart = jnp.sqrt(jnp.sum(side2.position**2, axis=1)) - reach[0] - reach[1]
-    wanted = apart <= radius + margin
+    wanted = _near(*sides, sizes, radius + margin)
 
-    def of_lane(lane, wanted) -> _Found:
-        solids = [
-            Solid(side.rotation[lane], side.position[lane], side.vertices[jnp.asarray(side.row)[lane]])
-            for side in sides
-        ]
+    def of_lane(lane) -> _Found:
+        solids = [side.solid(lane) for side in sides]
         one, two = (
             Sided(solid, side.tables, jnp.asarray(side.hull)[lane]) for solid, side in zip(solids, sides, strict=True)
         )
         first: Solid | Round = solids[0]
         if sizes is not None:
             first = Round(first.rotation, first.position, sizes[lane], has_ends)
-        at = nearest(first, solids[1], margin[lane] + radius[lane], wanted)
+        at = nearest(first, solids[1], margin[lane] + radius[lane])
         if not several:
             return _Found(at, _no_part())
         if isinstance(first, Round):
@@ -158,7 +150,22 @@ def _searched(side1: Side, side2: Side, radius, margin, sizes, has_ends: bool, s
             shift, within = _lifted(radius[lane], within, solids[0].rotation[:, 2], at.normal)
         return _Found(at, shared_part(one, two, at, shift, within))
 
-    return _in_groups(of_lane, wanted)
+    return of_wanted(of_lane, wanted)
+
+
+def _near(side1: Side, side2: Side, sizes, reach) -> Any:
+    """Whether boxes around both shapes are within a distance along each of their axes."""
+    middle1, half1 = side1.box() if sizes is None else (side1.position, sizes)
+    middle2, half2 = side2.box()
+    turn = jnp.abs(jnp.einsum("lji,ljk->lik", side1.rotation, side2.rotation))
+    near = True
+    for side, half, other in (
+        (side1, half1, jnp.einsum("lij,lj->li", turn, half2)),
+        (side2, half2, jnp.einsum("lji,lj->li", turn, half1)),
+    ):
+        between = jnp.abs(jnp.einsum("lji,lj->li", side.rotation, middle2 - middle1))
+        near = near & jnp.all(between <= (half + other + reach[:, None]) * (1 + WIDER), axis=1)
+    return near
 
 
 def _no_part() -> Shared:
@@ -171,26 +178,6 @@ def _lifted(radius, margin, axis, normal) -> tuple[Any, Any]:
     margin."""
     across = normal - axis * jnp.sum(axis * normal, axis=-1, keepdims=True)
     return across * (radius + 0.5 * margin)[..., None], 0.5 * margin
-
-
-def _in_groups(function: Callable[[Any, Any], _Found], wanted) -> _Found:
-    """The results of all lanes, of those that are wanted first and in groups, and zeros for the others."""
-    count = len(wanted)
-    size = min(max(AT_ONCE, count // PART), count)
-    order = jnp.argsort(~wanted, stable=True)
-    order = jnp.concatenate([order, jnp.full(size, count, order.dtype)])
-    group = jax.vmap(function)
-    shapes = jax.eval_shape(group, order[:size], wanted[:size])
-    begin = jax.tree.map(lambda x: jnp.zeros((count, *x.shape[1:]), x.dtype), shapes)
-    total = jnp.sum(wanted)
-
-    def step(carried):
-        start, found = carried
-        lanes = jax.lax.dynamic_slice_in_dim(order, start, size)
-        new = group(lanes, wanted[lanes] & (lanes < count))
-        return start + size, jax.tree.map(lambda x, y: x.at[lanes].set(y, mode="drop"), found, new)
-
-    return jax.lax.while_loop(lambda carried: carried[0] < total, step, (jnp.asarray(0), begin))[1]
 
 
 def _contacts(lanes: _Lanes, most: int) -> list[Witness]:

@@ -86,6 +86,8 @@ class HullTables(NamedTuple):
     """`[hulls, vertices, degree]`: the other ends of its edges."""
     offsets: np.ndarray
     """`[hulls, faces, 3]`: see `Hull.normal_offsets`."""
+    sizes: np.ndarray
+    """`[hulls]`: the number of vertices of each."""
 
 
 def tables_of(hulls: Sequence[Hull]) -> HullTables:
@@ -107,7 +109,8 @@ def tables_of(hulls: Sequence[Hull]) -> HullTables:
             around[i, k, : len(pairs)] = [face for face, _ in pairs]
             ends[i, k, : len(pairs)] = [end for _, end in pairs]
         offsets[i, : len(hull.faces)] = hull.normal_offsets
-    return HullTables(faces, counts, around, ends, offsets)
+    sizes = np.array([len(hull.around) for hull in hulls], np.int32)
+    return HullTables(faces, counts, around, ends, offsets, sizes)
 
 
 def hulls_of(shape: Placed) -> Hulls:

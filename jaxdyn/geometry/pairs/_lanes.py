@@ -11,7 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdyn import native
+from jaxdyn._array_programs import of_wanted
 from jaxdyn.geometry.pairs._candidates import Placed
+from jaxdyn.geometry.pairs._expanding_polytope import Solid, extent
 from jaxdyn.geometry.pairs._hull_tables import HullTables, hulls_of, last_corners, normals_of
 from jaxdyn.spatial import Vec3
 
@@ -75,6 +77,27 @@ class Side(NamedTuple):
         """The same without derivatives."""
         held = jax.lax.stop_gradient((self.rotation, self.position, self.vertices))
         return Side(*held, self.row, self.hull, self.tables)
+
+    def solid(self, lane) -> Solid:
+        """The shape of one pair."""
+        vertices = self.vertices[jnp.asarray(self.row)[lane]]
+        count = jnp.asarray(len(vertices), jnp.int32)
+        if self.tables is not None:
+            count = jnp.asarray(self.tables.sizes)[jnp.asarray(self.hull)[lane]]
+        return Solid(self.rotation[lane], self.position[lane], vertices, count)
+
+    def box(self) -> tuple[Any, Any]:
+        """The middles `[lanes, 3]`, from the first shape, and half sizes of boxes around shapes along their axes."""
+        if self.tables is None:
+            low, high = jnp.min(self.vertices, axis=1), jnp.max(self.vertices, axis=1)
+        else:
+            sizes = np.zeros(len(self.vertices), np.int32)
+            # All vertices of a row are those of one hull.
+            sizes = jnp.asarray(sizes).at[self.row].set(jnp.asarray(self.tables.sizes)[self.hull])
+            every = jnp.ones(len(self.vertices), bool)
+            low, high = of_wanted(lambda row: extent(self.vertices[row], sizes[row]), every)
+        middle, half = (0.5 * (high + way * low)[self.row] for way in (1, -1))
+        return jnp.einsum("lij,lj->li", self.rotation, middle) + self.position, half
 
     def place(self, numbers) -> Any:
         """The places `[lanes, *k, 3]` of vertices `[lanes, *k]`."""

@@ -10,7 +10,7 @@ from jax import lax
 
 from jaxdyn.native._matrix_loops import Number
 from jaxdyn.native.arrays._array_values import Array, Gathered, Index, View, Writer
-from jaxdyn.native.arrays._element_loops import fill, fill_part
+from jaxdyn.native.arrays._element_loops import each, fill, fill_part
 from jaxdyn.native.arrays._elementwise import Elementwise
 from jaxdyn.native.arrays._program import Operation, Variable
 from jaxdyn.native.arrays._text import is_float, is_truth
@@ -54,21 +54,37 @@ class Gathers(Elementwise):
         return out
 
     def _scatter(self, operation: Operation, array: Array, indices: Array, update: Array) -> Array:
-        (v,), text = operation.outputs, self.text
-        row = text.integer_of(self.writer.value(indices, Index((0,))), indices.dtype)
-        out = self.new(v.shape, v.dtype, v)
+        (v,), text, mode, modes = operation.outputs, self.text, operation.params["mode"], lax.GatherScatterMode
+        out, axes = self.new(v.shape, v.dtype, v), indices.shape[-1]
         fill(self.writer, array, out.address)
-        rows, others = _one_row(update), [0] * len(update.shape)
-        if operation.params["mode"] == lax.GatherScatterMode.CLIP:
-            fill_part(self.writer, rows, out, [text.between(row, 0, v.shape[0] - 1), *others])
-            return out
-        inside = text.value(f"icmp ult i64 {row}, {v.shape[0]}")
+        window = v.shape[axes:]
 
-        def write() -> list[str]:
-            self.writer.within(lambda: fill_part(self.writer, rows, out, [row, *others]))
-            return []
+        def put(places: tuple[Number, ...]) -> None:
+            starts, inside = [], ""
+            for k in range(axes):
+                start = text.integer_of(self.writer.value(indices, Index((*places, k))), indices.dtype)
+                if mode == modes.CLIP:
+                    start = text.between(start, 0, v.shape[k] - 1)
+                elif mode != modes.PROMISE_IN_BOUNDS:
+                    here = text.value(f"icmp ult i64 {start}, {v.shape[k]}")
+                    inside = text.value(f"and i1 {inside}, {here}") if inside else here
+                starts.append(start)
+            zeros = [0] * len(window)
+            part = update
+            if places:
+                part = self._part(update, [*places, *zeros], (1,) * len(places) + window, (1,) * len(update.shape))
+            row = self.in_shape(part, (1,) * axes + window)
 
-        text.branch(inside, bool, [list, write], [])
+            def write() -> list[str]:
+                self.writer.within(lambda: fill_part(self.writer, row, out, [*starts, *zeros]))
+                return []
+
+            if inside:
+                text.branch(inside, bool, [list, write], [])
+            else:
+                write()
+
+        each(self.writer, indices.shape[:-1], put)
         return out
 
     def _gather(self, operation: Operation, array: Array, indices: Array) -> Array:
@@ -103,8 +119,3 @@ class Gathers(Elementwise):
             return text.choose(good, x, text.literal(fill_value, v.dtype), v.dtype, 1) if good else x
 
         return Gathered([array, indices], v.shape, function)
-
-
-def _one_row(array: Array) -> Array:
-    """An array with one more axis before the others."""
-    return View(array, (1, *array.shape), lambda places: places[1:], last="consecutive" if array.shape else "same")

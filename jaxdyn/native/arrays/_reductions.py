@@ -58,6 +58,7 @@ class Sums(Products):
 
     def _argmax(self, operation: Operation, array: Array) -> Array:
         (v,), text, dtype = operation.outputs, self.text, array.dtype
+        relation = "lt" if operation.name == "argmin" else "gt"
 
         def at(i: Number) -> str:
             return self.writer.within(lambda: self.writer.value(array, Index((i,))))
@@ -65,13 +66,34 @@ class Sums(Products):
         def better(state: Sequence[str]) -> list[str]:
             i, best, largest = state
             x = at(i)
-            larger = text.operate("gt", [x, largest], dtype, 1)
+            larger = text.operate(relation, [x, largest], dtype, 1)
+            if is_float(dtype):
+                # The first NaN counts as the largest and as the smallest number.
+                fresh = text.operate("ne", [x, x], dtype, 1)
+                number = text.operate("eq", [largest, largest], dtype, 1)
+                larger = text.value(f"or i1 {larger}, {text.value(f'and i1 {fresh}, {number}')}")
             chosen = text.value(f"select i1 {larger}, i64 {i}, i64 {best}")
             return [text.value(f"add i64 {i}, 1"), chosen, text.choose(larger, x, largest, dtype, 1)]
 
         state = [("i64", "1"), ("i64", "0"), (type_of(dtype), at(0))]
         out = text.repeat(state, lambda s: text.value(f"icmp ult i64 {s[0]}, {array.shape[0]}"), better)
         return Scalar(text.convert(out[1], "int64", v.dtype, 1), v.dtype)
+
+    _argmin = _argmax
+
+    def _cumsum(self, operation: Operation, array: Array) -> Array:
+        (v,), text, length = operation.outputs, self.text, array.shape[0]
+        out = self.new(v.shape, v.dtype, v)
+
+        def step(i: Number, total: str) -> list[str]:
+            place = text.minus(length - 1, i) if operation.params["reverse"] else i
+            x = self.writer.within(lambda: self.writer.value(array, Index((place,))))
+            total = text.operate("add", [total, x], v.dtype, 1)
+            text.store(total, out.address, place, v.dtype)
+            return [total]
+
+        text.loop(length, step, [text.literal(0, v.dtype)], type_of(v.dtype))
+        return out
 
 
 def _neutral(name: str, dtype: Any) -> Any:

@@ -33,7 +33,7 @@ CHEAP = VIEWS | {"iota"}
 FREE = RESHAPES | IDENTITIES
 """The operations that XLA does without copying."""
 CONTROL = {"while", "scan", "cond"}
-OTHERS = {"iota", "dot_general", "gather", "scatter", "dynamic_update_slice", "argmax"}
+OTHERS = {"iota", "dot_general", "gather", "scatter", "dynamic_update_slice", "argmax", "argmin", "cumsum"}
 LARGE = 64**3
 """The most multiplications of a product, without axes of a batch. Beyond, XLA's products are faster (measured)."""
 KNOWN = ELEMENTWISE | VIEWS | REDUCTIONS | JOINS | CONTROL | OTHERS
@@ -64,15 +64,15 @@ def _multiplications(operation: Operation) -> int:
     return a.size * b.size // max(1, of_sums * of_batch**2)
 
 
-def _sets_a_row(operation: Operation) -> bool:
-    """Whether a scatter writes one row of an array."""
+def _sets_rows(operation: Operation) -> bool:
+    """Whether a scatter writes whole elements or rows along the first axes of an array."""
     array, indices, update = operation.inputs
-    d = operation.params["dimension_numbers"]
+    d, axes = operation.params["dimension_numbers"], indices.shape[-1]
+    rows, window = indices.shape[:-1], array.shape[axes:]
     return (
-        indices.shape == (1,)
-        and update.shape == array.shape[1:]
-        and tuple(d.update_window_dims) == tuple(range(len(update.shape)))
-        and tuple(d.inserted_window_dims) == tuple(d.scatter_dims_to_operand_dims) == (0,)
+        update.shape == (*rows, *window)
+        and tuple(d.update_window_dims) == tuple(range(len(rows), len(update.shape)))
+        and tuple(d.inserted_window_dims) == tuple(d.scatter_dims_to_operand_dims) == tuple(range(axes))
         and not d.operand_batching_dims
     )
 
@@ -88,8 +88,9 @@ _CONDITIONS: dict[str, Callable[[Operation, set[str]], bool]] = {
     "select_n": lambda o, kinds: np.dtype(o.inputs[0].dtype) == bool and len(o.inputs) == 3,
     "pad": lambda o, kinds: all(a >= 0 and b >= 0 and not inner for a, b, inner in o.params["padding_config"]),
     "dot_general": _is_a_product_of_floats,
-    "argmax": lambda o, kinds: len(o.inputs[0].shape) == 1 and "f" not in kinds,
-    "scatter": lambda o, kinds: _sets_a_row(o),
+    **dict.fromkeys(("argmax", "argmin"), lambda o, kinds: len(o.inputs[0].shape) == 1),
+    "cumsum": lambda o, kinds: len(o.inputs[0].shape) == 1 and "b" not in kinds,
+    "scatter": lambda o, kinds: _sets_rows(o),
     "gather": lambda o, kinds: o.params["mode"] in _MODES,
     **dict.fromkeys(("reduce_sum", "reduce_prod"), lambda o, kinds: "b" not in kinds),
     **dict.fromkeys(("reduce_and", "reduce_or"), lambda o, kinds: kinds == {"b"}),
