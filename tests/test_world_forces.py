@@ -12,13 +12,15 @@ from test_mjcf import package_files
 mujoco = pytest.importorskip("mujoco")
 
 ALL_KINDS = """<mujoco><option timestep="0.005" gravity=".3 -.2 -9"/><worldbody>
-<site name="w" pos=".1 .2 1" quat="1 .2 .3 .4"/>
+<site name="w" pos=".1 .2 1" quat="1 .2 .3 .4"/><site name="beside" pos=".6 .3 .9"/>
+<geom name="drum" type="cylinder" size=".15 .1" pos=".5 .1 .9" euler="30 40 0"/>
 <body name="f" pos="0 0 1" gravcomp=".7">
   <joint name="free" type="free" stiffness="3 2 1" damping="1 .5 .2"/>
   <geom size=".1" type="capsule" fromto="0 0 0 .3 .1 .2"/><site name="fs" pos=".2 .1 0" quat="1 .5 0 .3"/>
   <body name="b" pos=".3 0 0" gravcomp="1">
     <joint name="ball" type="ball" stiffness="2 1 .5" damping=".3 .2 .1" pos=".02 .03 .01"/>
-    <geom type="box" size=".1 .05 .02" pos=".1 0 0" euler="10 20 30"/><site name="bs" pos="0 .1 .1" euler="30 20 10"/>
+    <geom type="box" size=".1 .05 .02" pos=".1 0 0" euler="10 20 30"/><geom name="knob" size=".12" pos=".1 .05 .1"/>
+    <site name="within" pos=".12 .06 .1"/><site name="bs" pos="0 .1 .1" euler="30 20 10"/>
     <body name="h" pos=".2 0 0">
       <joint name="h1" axis="1 2 3" stiffness="1 .3 .2" springref="20" ref="10" damping="1 2 3" pos="0 .1 0"
        actuatorgravcomp="true"/>
@@ -37,6 +39,12 @@ ALL_KINDS = """<mujoco><option timestep="0.005" gravity=".3 -.2 -9"/><worldbody>
     <site site="w"/><site site="fs"/><site site="bs"/><pulley divisor="2"/><site site="hs"/><site site="rs"/>
     <site site="ss"/><pulley divisor="2"/><site site="hs"/><site site="w"/></spatial>
   <spatial name="t3" actuatorfrclimited="true" actuatorfrcrange="-.2 .3"><site site="ss"/><site site="hs"/></spatial>
+  <spatial name="t4" stiffness="3" damping=".2"><site site="w"/><geom geom="drum"/><site site="ss"/></spatial>
+  <spatial name="t5" stiffness="3" damping=".2"><site site="ss"/><geom geom="knob"/><site site="rs"/></spatial>
+  <spatial name="t6" stiffness="3" damping=".2"><site site="w"/><site site="ss"/><pulley divisor="2"/>
+    <site site="w"/><geom geom="drum" sidesite="beside"/><site site="rs"/></spatial>
+  <spatial name="t7" damping=".2"><site site="w"/><geom geom="knob" sidesite="within"/><site site="rs"/></spatial>
+  <spatial name="t8" damping=".2"><site site="w"/><geom geom="knob" sidesite="bs"/><site site="rs"/></spatial>
 </tendon><actuator>
   <motor joint="free" gear="1 2 3 4 5 6"/>
   <motor jointinparent="free" gear="1 2 3 4 5 6" ctrlrange="-.5 .5"/>
@@ -72,6 +80,9 @@ FLUID = f"""<mujoco><option density="1.2" viscosity=".3" wind="1 2 -3"/><worldbo
 </worldbody></mujoco>"""
 
 SMALL = """<mujoco><option density="2" viscosity=".3" gravity="0 0 -9"/><worldbody><site name="w" pos=".1 0 1"/>
+<geom name="big" size=".15" pos=".05 0 1.25"/><geom name="small" size=".1" pos="0 0 1.25"/>
+<site name="c" pos="0 0 1.26"/><geom name="drum" type="cylinder" size=".1 .1" pos="0 0 1.25" euler="90 0 0"/>
+<site name="left" pos="-1 0 1.25"/><geom name="near" size=".1" pos=".2 0 1"/>
 <body pos="0 0 1" gravcomp=".5"><joint name="b" type="ball" stiffness="2 1 .5" damping=".3 .2 .1"/>
   <geom type="ellipsoid" size=".1 .2 .3" fluidshape="ellipsoid" pos=".1 0 0"/><site name="bs" pos=".1 0 0"/>
   <body pos="0 0 .5"><joint name="h" axis="1 2 3" damping="1 2 3" stiffness="1 2 3"/><geom type="box" size=".1 .2 .1"/>
@@ -79,6 +90,12 @@ SMALL = """<mujoco><option density="2" viscosity=".3" gravity="0 0 -9"/><worldbo
 </worldbody><tendon>
   <spatial name="t" stiffness="5 1 .3" damping=".4 .1 .1" springlength="0 .1"><site site="w"/><site site="bs"/>
     <site site="hs"/></spatial>
+  <spatial stiffness="5"><site site="w"/><geom geom="big"/><site site="hs"/></spatial>
+  <spatial stiffness="5"><site site="w"/><geom geom="small"/><site site="hs"/></spatial>
+  <spatial stiffness="5"><site site="w"/><geom geom="small" sidesite="c"/><site site="hs"/></spatial>
+  <spatial stiffness="5"><site site="w"/><geom geom="drum"/><site site="hs"/></spatial>
+  <spatial stiffness="5"><site site="w"/><geom geom="drum" sidesite="left"/><site site="hs"/></spatial>
+  <spatial stiffness="5"><site site="w"/><geom geom="near"/><site site="hs"/></spatial>
 </tendon><actuator><muscle joint="h" lengthrange="-1 1" force="9" tausmooth=".2"/><position joint="b" kp="3" kv="1"/>
   <motor tendon="t"/></actuator></mujoco>"""
 
@@ -93,7 +110,11 @@ def check(m, count=4, size=1.0):
 def test_all_kinds_of_forces_are_mujocos():
     m = mujoco.MjModel.from_xml_string(ALL_KINDS)
     assert not worlds.reasons(m)
-    check(m, size=5.0)
+    states = worlds.states_of(m, 24)
+    # Each path around a geom touches it in some states, and not in others.
+    points = np.array([worlds.data_at(m, state).ten_wrapnum[-5:] for state in states])
+    assert [sorted(set(x.tolist())) for x in points.T] == [[2, 4], [2, 4], [5, 7], [2, 4], [2, 4]]
+    check(m, count=len(states), size=5.0)
 
 
 @pytest.mark.slow
@@ -192,7 +213,8 @@ def inputs(m, parts, states):
 
 
 def rest_of(m):
-    """At rest in the fluid, a spatial tendon without length, springs without stretch, no excitation."""
+    """At rest in the fluid, a spatial tendon without length, others that just touch a sphere and a cylinder or start on
+    a sphere, springs without stretch, no excitation."""
     return [(m.qpos0, np.zeros(m.nv), np.zeros(m.nu), np.zeros(m.na))] * 3
 
 
@@ -242,17 +264,10 @@ def test_reverse_mode_is_forward_mode():
 
 
 def test_what_is_not_built_is_named():
-    geom = '<geom size=".1"/>'
     m = mujoco.MjModel.from_xml_string(
-        f"""<mujoco><worldbody><geom name="wrap" size=".01"/><site name="a" pos="1 0 0"/>
-        <body name="b"><joint name="j" springyield="1" stiffness="1"/>{geom}<site name="s" pos="0 1 0"/></body>
-        </worldbody><tendon><spatial name="t"><site site="a"/><geom geom="wrap"/><site site="s"/></spatial></tendon>
-        <actuator><adhesion name="sticky" body="b" ctrlrange="0 1"/>
-        <motor name="late" joint="j" delay=".1" nsample="9"/>
-        </actuator></mujoco>"""
+        """<mujoco><worldbody><body name="b"><joint name="j" springyield="1" stiffness="1"/><geom size=".1"/></body>
+        </worldbody><actuator><motor name="late" joint="j" delay=".1" nsample="9"/></actuator></mujoco>"""
     )
     found = worlds.reasons(m)
-    assert found["t"] == "it wraps around geoms"
-    assert "adhesion" in found["sticky"]
     assert found["late"] == "has a delay"
     assert found["joint 'j'"].startswith("its spring yields")

@@ -21,6 +21,7 @@ from world_oracle import solved_to_the_end as tight
 
 import jaxdyn
 from jaxdyn import RobotFileError, ShapeError, SolverOptions, State, UnknownNameError, load_world, native
+from jaxdyn.io import RobotFileWarning
 from jaxdyn.worlds import accelerations_step_and_sensors, world_stages
 
 mujoco = pytest.importorskip("mujoco")
@@ -343,17 +344,61 @@ def test_keyframes_and_errors():
         SolverOptions(iterations=0)
 
 
+COUPLED = """<mujoco><option cone="{cone}" gravity="0 0 -3" integrator="{integrator}"><flag sleep="enable"/></option>
+<worldbody><geom type="plane" size="3 3 1"/><site name="w" pos=".1 .2 .6"/><site name="v" pos="-.3 .2 .6"/>
+<body name="f" pos="0 0 .12"><joint name="free" type="free" frictionloss=".7"/>
+ <geom type="capsule" size=".05 .1" pos=".1 0 0" euler="30 0 0" margin=".01" gap=".1"/><site name="s" pos="0 .1 .1"/>
+ <body name="g" pos=".2 0 0"><joint name="h" axis="0 1 0" frictionloss=".1" damping=".3"/><geom size=".1"/>
+  <site name="t" pos=".1 0 .1"/><body name="k" pos=".2 0 0"><joint name="k" axis="0 1 1"/><geom size=".06"/>
+   <site name="u" pos=".1 0 .1"/></body></body>
+ <body name="l" pos="-.2 0 0"><joint name="l" axis="0 1 0"/><geom size=".1"/></body></body>
+<body name="d" pos="1 0 .1"><joint type="free" frictionloss=".2"/><geom type="capsule" size=".05 .1"/></body>
+</worldbody><tendon><spatial armature="1.3" stiffness="3" damping=".2"><site site="w"/><site site="s"/>
+ <pulley divisor="2"/><site site="s"/><site site="v"/></spatial>
+<spatial name="second"><site site="w"/><site site="u"/></spatial>
+<fixed name="across" armature=".2"><joint joint="h" coef="1"/><joint joint="l" coef="-2"/></fixed></tendon>
+<actuator><motor joint="free" gear="1 2 3 1 0 1"/><adhesion body="f" ctrlrange="0 1" gain="5"/>
+<adhesion body="world" ctrlrange="0 1" gain="3"/><adhesion name="g" body="g" ctrlrange="0 1" gain="2"/>
+<motor tendon="second" armature=".7"/></actuator>
+<sensor><force site="t"/><torque site="t"/><force site="s"/><e_kinetic/><accelerometer site="u"/>
+<actuatorvel actuator="g"/><actuatorfrc actuator="g"/></sensor></mujoco>"""
+"""Friction of free joints, adhesion, and inertia along tendons."""
+
+
+@pytest.mark.parametrize("cone", ["pyramidal", pytest.param("elliptic", marks=pytest.mark.slow)])
+def test_adhesion_inertia_along_tendons_and_friction_of_free_joints(cone):
+    m = compiled(COUPLED, cone, "implicitfast")
+    with pytest.warns(RobotFileWarning) as heard:
+        world = load_world(m)
+    messages = [str(x.message) for x in heard]
+    assert sum("'sleep'" in x and "bodies 'd'" in x for x in messages) == 1
+    assert sum("inertia along tendons" in x and "tendons 'across'" in x for x in messages) == 1
+    qpos, qvel, act, control, qacc, _, *after = random_states(m, 12)
+    state = state_of(world, qpos, qvel, act)
+    a, end, sensors = accelerations_step_and_sensors(world, state, jnp.asarray(control))
+    assert relative(accelerations_as_mujoco(world, state, a), qacc) < 1e-8
+    for x, y in zip((end.q, as_mujoco(world, end.q, end.v)), after, strict=False):
+        assert np.abs(np.asarray(x) - y).max() < 1e-8 * max(1, np.abs(y).max())
+    d, active, gaps = mujoco.MjData(m), set(), set()
+    for i in range(len(qpos)):
+        d.qpos, d.qvel, d.ctrl = qpos[i], qvel[i], control[i]
+        mujoco.mj_forward(m, d)
+        active.add(d.ncon)
+        gaps |= set(d.contact.exclude.tolist())
+        np.testing.assert_allclose(sensors[i], d.sensordata, atol=1e-6 * max(1, np.abs(d.sensordata).max()))
+    assert len(active) > 1
+    assert gaps == {0, 1}
+
+
 BODY = '<worldbody><body><joint {0}/><geom size=".1"/></body></worldbody>'
 REFUSED = {
-    "sleep": '<option><flag sleep="enable"/></option>' + BODY.format('type="free"'),
+    "asleep: bodies 'b'": '<option><flag sleep="enable"/></option>'
+    + BODY.format('type="free"').replace("<body>", '<body name="b" sleep="init">'),
     "multiccd": '<option><flag multiccd="disable"/></option><worldbody><geom type="cylinder" size=".1 .1"/>'
     '<body><joint/><geom type="capsule" size=".1 .1"/></body></worldbody>',
-    "frictionloss": BODY.format('type="free" frictionloss="1"'),
     "hfield and mesh": '<asset><mesh name="m" vertex="0 0 0 1 0 0 0 1 0 0 0 1"/>'
     '<hfield name="h" nrow="2" ncol="2" size="1 1 1 1" elevation="0 0 0 0"/></asset><worldbody>'
     '<geom type="hfield" hfield="h"/><body><joint/><geom type="mesh" mesh="m"/></body></worldbody>',
-    "acts on a body": '<worldbody><geom type="plane" size="1 1 1"/><body name="b"><joint/><geom size=".1"/></body>'
-    '</worldbody><actuator><adhesion name="glue" body="b" ctrlrange="0 1"/></actuator>',
 }
 
 

@@ -67,7 +67,8 @@ def problem_of(
     terms = [term for term in terms if term.offset.shape[0]]
     motion, free = sum_down(robot.tree, bodies.S * free), robot.broadcast(free)
     rows = tuple(term.rows for term in terms)
-    if held is None and not dense and not lists and all(x.touch_one() for x in rows):
+    tree = held is None and bodies.coupling is None and not dense and not lists
+    if tree and all(x.touch_one() for x in rows):
         form = TreeForm(bodies, rows)
     else:
         form = MatrixForm.of(robot, bodies, rows, held)

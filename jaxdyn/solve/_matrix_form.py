@@ -185,4 +185,5 @@ def mass_matrix(robot: Robot, bodies: MovingBodies):
     force = sum_up(robot.tree, bodies.inertia).apply(bodies.S)
     S, force = (jax.tree.map(robot.broadcast, x) for x in (bodies.S, force))
     M = jax.tree.map(lambda x: x[None], S).dot(jax.tree.map(lambda x: x[:, None], force))
-    return M + robot.constant(np.eye(robot.nv)) * robot.broadcast(bodies.armature)[:, None]
+    M = M + robot.constant(np.eye(robot.nv)) * robot.broadcast(bodies.armature)[:, None]
+    return M if bodies.coupling is None else M + bodies.coupling.reshape(robot.nv, robot.nv, *bodies.coupling.shape[1:])

@@ -17,7 +17,7 @@ import numpy as np
 
 from jaxdyn.algorithms.recursions import Factors, Robot, substitute_forces
 from jaxdyn.laws import Curvature
-from jaxdyn.rows import AbstractRows
+from jaxdyn.rows import AbstractRows, rates_of
 from jaxdyn.solve._terms import added, forces_of
 from jaxdyn.spatial import ArticulatedInertia, Force, Inertia, Mat3, Motion, Sym3
 from jaxdyn.tree import scan_down, scan_up, sum_down, sum_up
@@ -31,6 +31,12 @@ class MovingBodies(NamedTuple):
     inertia: Inertia
     armature: Any
     """With the resistance of joints over a step."""
+    coupling: Any = None
+    """What else the mass matrix has, as of tendons with inertia, `[nv * nv, *batch]`; None for nothing."""
+
+    def coupled(self, x) -> Any:
+        """Return the product of `coupling` with `x`, rows `[nv]`."""
+        return rates_of(self.coupling.reshape(x.shape[0], -1, *self.coupling.shape[1:]), x)
 
     def sparse(self, robot: Robot) -> MovingBodies:
         """Return the same, with the zeros that it has for all robots of this structure as constants.
@@ -44,7 +50,7 @@ class MovingBodies(NamedTuple):
 
         angular = kept(robot.topology.rotating_dofs, self.S.angular)
         inertia = kept(robot.topology.body_of_dof >= 0, self.inertia)
-        return MovingBodies(Motion(angular, self.S.linear), inertia, self.armature)
+        return MovingBodies(Motion(angular, self.S.linear), inertia, self.armature, self.coupling)
 
 
 class TreeFactors(NamedTuple):
@@ -86,6 +92,8 @@ class TreeForm(eqx.Module):
     def inner(self, a: Moved, b: Moved):
         """Return `a^T M b`, `[1, *batch]`."""
         products = a.motion.dot(self.bodies.inertia.apply(b.motion)) + self.bodies.armature * a.x * b.x
+        if self.bodies.coupling is not None:
+            products = products + a.x * self.bodies.coupled(b.x)
         return products.sum(axis=0, keepdims=True)
 
     def descent(self, robot: Robot, at: Moved, pushes: Sequence):
@@ -95,6 +103,8 @@ class TreeForm(eqx.Module):
         # Summed body by body: the terms are of the size of the forces, and cancel.
         unbalanced = added(wrench, -bodies.inertia.apply(at.motion))
         tau = bodies.S.dot(sum_up(robot.tree, unbalanced)) - bodies.armature * at.x
+        if bodies.coupling is not None:
+            tau = tau - bodies.coupled(at.x)
         return robot.broadcast(added(tau, torque))
 
     def step(self, robot: Robot, curvatures: Sequence[Curvature], tau) -> tuple[Moved, TreeFactors]:

@@ -145,11 +145,11 @@ def _movers(world: World, places: Any) -> Iterator[int]:
 
 
 def _cables(world: World) -> tuple[Cable, ...]:
-    """Return the tendons that are paths through sites."""
+    """Return the tendons that are paths through sites, straight also where they wrap around geoms."""
     tendons = world.parts.tendons
     points = np.asarray(tendons.sites.placement, np.float64)[:, :3]
     ends = list(zip(_movers(world, tendons.sites), points, strict=True))
     pieces: dict[int, list[Any]] = {}
-    for owner, first, second in tendons.segments:
+    for owner, first, second, *_ in (*tendons.segments, *tendons.wraps):
         pieces.setdefault(owner, []).append((ends[first], ends[second]))
     return tuple(Cable(tendons.names[i], tuple(found)) for i, found in pieces.items())

@@ -7,6 +7,7 @@ MuJoCo's documentation, chapter Computation, section "Actuation model"; muscles:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -22,7 +23,7 @@ from jaxdyn.worlds._actuator_blocks import StackedBlocks, passed, starts
 from jaxdyn.worlds._muscles import activation_rate, muscle_bias, muscle_gain
 from jaxdyn.worlds._parts import ENDLESS, SMALL, Instant, Part, PartRows, Places, length_of, sums
 from jaxdyn.worlds._tendons import TendonRows
-from jaxdyn.worlds._transmission import Transmission, transmission
+from jaxdyn.worlds._transmission import ContactNormals, Transmission, transmission
 
 _ROUNDED = 1e-10
 """How near to the limits of a tendon, relatively, the sum of forces counts as limited by it."""
@@ -71,6 +72,8 @@ class Actuators(Part):
     """Each of `pushing`: the rows of its site and of its reference site in `sites`, -1 without one."""
     cranks: tuple[tuple[int, int, int], ...] = eqx.field(static=True)
     """Each on a slider-crank: its number, and the rows of the crank and of the slider in `sites`."""
+    adhering: tuple[tuple[int, int], ...] = eqx.field(static=True)
+    """Each that pulls a body to what it touches (adhesion): its number, and MuJoCo's number of the body."""
     circular: tuple[tuple[int, int], ...] = eqx.field(static=True)
     """Each servo of an angle about an axis that turns freely: its number, and the first of the three gears of the axis.
     Such a servo goes the shorter way round."""
@@ -142,6 +145,7 @@ class Actuators(Part):
             *(x[0] for x in self.pulling),
             *self.pushing,
             *(x[0] for x in self.cranks),
+            *(x[0] for x in self.adhering),
         )
 
 
@@ -154,14 +158,16 @@ def actuated(
     activation,
     dt,
     compensation=None,
+    normals: Sequence[ContactNormals] = (),
 ) -> Actuated:
     """Return what the actuators do.
 
     `control`: `[nu, *batch]`; `activation`: `[na, *batch]`; `dt`: the time step, for those that take the activation at
-    its end; `compensation`: the gravity compensation that actuators of joints produce, rows `[nv, *batch]`.
+    its end; `compensation`: the gravity compensation that actuators of joints produce, rows `[nv, *batch]`;
+    `normals`: those of contacts, for adhesion.
     """
     count = len(actuators.names)
-    by = transmission(robot, actuators, at, tendons)
+    by = transmission(robot, actuators, at, tendons, normals)
     if actuators.idle:
         by = by._replace(velocity=by.velocity * 0)
     if not count or actuators.idle:

@@ -51,12 +51,14 @@ def _ranges(limited, values) -> Array:
 
 def _targets(m) -> dict[str, Any]:
     """Return the fields of `Actuators` that say on what each acts."""
-    scalars, turning, pulling, pushing, referred, cranks = [], [], [], [], [], []
+    scalars, turning, pulling, pushing, referred, cranks, adhering = [], [], [], [], [], [], []
     sites: dict[int, int] = {}
     for i in range(m.nactuator):
         target, (first, second) = enum_name("mjtTrn", m.actuator_trntype[i]), map(int, m.actuator_trnid[i])
         if target == "tendon":
             pulling.append((i, first))
+        elif target == "body":
+            adhering.append((i, first))
         elif target in ("site", "slidercrank"):
             rows = tuple(-1 if x < 0 else sites.setdefault(x, len(sites)) for x in (first, second))
             if target == "slidercrank":
@@ -80,6 +82,7 @@ def _targets(m) -> dict[str, Any]:
         "sites": Places.of(m, "site", list(sites)),
         "referred": tuple(referred),
         "cranks": tuple(cranks),
+        "adhering": tuple(adhering),
     }
 
 

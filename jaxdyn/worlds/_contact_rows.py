@@ -18,6 +18,7 @@ import numpy as np
 from jaxdyn._types import Array, Float, float_leaf
 from jaxdyn.algorithms.recursions import Robot
 from jaxdyn.geometry import (
+    FAR,
     Candidates,
     Hulls,
     PointChoice,
@@ -35,6 +36,7 @@ from jaxdyn.tree import take_rows
 from jaxdyn.worlds._contact_search import ListedContacts, list_shapes, listed_contacts, lists_of
 from jaxdyn.worlds._parts import Instant, Located, Part, PartRows, Places
 from jaxdyn.worlds._rows import Timing, arm_of, coherent, regularization, soft_term, softness
+from jaxdyn.worlds._transmission import ContactNormals
 
 MOST_CANDIDATES = 200
 """The most candidates that have rows of their own: Gymnasium's humanoid has 190 and a native program of a step, the
@@ -304,6 +306,16 @@ def _found(dim: int, own: ListedContacts) -> FoundBodies:
     """Return contacts of lists, which have so many directions."""
     touch = _Touching(Candidates(own.distance, own.position, own.frame), **own.law)
     return FoundBodies(np.full(len(own.distance), dim), own.bodies, touch, own.signs)
+
+
+def contact_normals(robot: Robot, contacts: PartRows, at: Instant) -> list[ContactNormals]:
+    """Return the normals of the contacts at a state."""
+    out = []
+    for _, own in by_directions(robot, contacts, at):
+        ends = own.bodies if isinstance(own, FoundBodies) else (own.bodies[:, 0], own.bodies[:, 1])
+        J = robot.broadcast(own.motions(robot, 1, at).jacobian(robot, at.at.S))
+        out.append(ContactNormals(ends, J, jnp.where(own.touching.candidates.distance < 0.5 * FAR, 1.0, 0.0)))
+    return out
 
 
 def deep_contacts(robot: Robot, world: PartRows, at: Instant):

@@ -52,7 +52,7 @@ def describe(world: Any) -> dict[str, Any]:
         for name, frame in world.keyframes.items()
     }
     sensors = zip(parts.sensors.names, parts.sensors.types, parts.sensors.sizes, strict=True)
-    spatial = {tendon for tendon, *_ in parts.tendons.segments}
+    spatial = {tendon for tendon, *_ in (*parts.tendons.segments, *parts.tendons.wraps)}
     return {
         "timestep": float(world.timestep),
         "integrator": parts.integrator,
@@ -84,6 +84,7 @@ def _actuators(world: Any, joints: list[str]) -> list[dict[str, Any]]:
         targets[i] = f"{targets[i]} and {joints[v]}" if i in targets else f"joints {joints[v]}"
     targets |= {i: f"tendon {world.parts.tendons.names[k]}" for i, k in own.pulling}
     targets |= dict.fromkeys(own.pushing, "site") | {i: "slider-crank" for i, *_ in own.cranks}
+    targets |= {i: f"contacts of body {world.body_names[body]}" for i, body in own.adhering}
     rows = [np.asarray(x, np.float64).tolist() for x in (own.gear, own.gain, own.bias)]
     ranges = [_range(x) for x in (own.control_range, own.force_range)]
     return [

@@ -41,11 +41,12 @@ from jaxdyn.solve import (
 from jaxdyn.tree import sum_down
 from jaxdyn.worlds._actuators import Actuated, actuated, next_activation
 from jaxdyn.worlds._constraints import constraint_terms
+from jaxdyn.worlds._contact_rows import contact_normals
 from jaxdyn.worlds._free_bodies import with_gyroscopic
 from jaxdyn.worlds._parts import Instant, PartRows, instant
 from jaxdyn.worlds._passive import PassiveForces, passive_forces
 from jaxdyn.worlds._slopes import bias_force, bias_slopes, damper_slopes, eliminated, resistance_terms, smooth_slopes
-from jaxdyn.worlds._tendons import TendonRows, tendon_rows
+from jaxdyn.worlds._tendons import TendonInertia, TendonRows, tendon_inertia, tendon_rows
 
 
 class Acting(NamedTuple):
@@ -59,6 +60,8 @@ class Acting(NamedTuple):
     activation: Any
     torque: Any
     """On the degrees of freedom, without constraints, rows `[nv]`."""
+    along: TendonInertia | None = None
+    """The inertia along tendons."""
 
 
 def acting(robot: Robot, world: PartRows, q, v, control, activation, applied, contacts=None) -> Acting:
@@ -67,10 +70,12 @@ def acting(robot: Robot, world: PartRows, q, v, control, activation, applied, co
     tendons = tendon_rows(robot, world.tendons, at) if world.tendons.names else None
     passive = passive_forces(robot, world.passive, at, tendons)
     dt = world.timestep
-    actuators = actuated(robot, world.actuators, at, tendons, control, activation, dt, passive.compensation)
+    normals = contact_normals(robot, world.constraints.contacts, at) if world.actuators.adhering else ()
+    actuators = actuated(robot, world.actuators, at, tendons, control, activation, dt, passive.compensation, normals)
     equations, _ = equations_and_velocities(robot, *at.at, at.v)
     torque = robot.broadcast(passive.torque + actuators.torque + applied)
-    return Acting(at, equations, tendons, passive, actuators, activation, torque)
+    along = tendon_inertia(robot, world.tendons, at, tendons)
+    return Acting(at, equations, tendons, passive, actuators, activation, torque, along)
 
 
 class Balance(NamedTuple):
@@ -125,22 +130,30 @@ def _smooth_parts(world: PartRows, now: Acting) -> tuple:
     return now.at, world.passive, now.passive, world.actuators, now.actuators, now.tendons
 
 
-def bodies_of(equations: EquationsOfMotion) -> MovingBodies:
-    """Return the inertia of a world's bodies."""
-    return MovingBodies(equations.S, equations.inertia, equations.armature)
+def bodies_of(now: Acting) -> MovingBodies:
+    """Return the inertia of a world."""
+    equations = now.equations
+    along = None if now.along is None else now.along.matrix
+    return MovingBodies(equations.S, equations.inertia, equations.armature, along)
+
+
+def bias_of(robot: Robot, now: Acting):
+    """Return the forces without acceleration, rows `[nv]`: MuJoCo's `qfrc_bias`."""
+    bias = bias_force(robot, now.equations, now.at.v)
+    return bias if now.along is None else bias + now.along.bias
 
 
 def problem(robot: Robot, world: PartRows, at: Balance) -> Problem:
     """Return the convex problem of a state."""
     now = at.now
     equations = now.equations
-    rest = now.torque - bias_force(robot, equations, now.at.v)
-    bodies, held = bodies_of(equations), at.held
-    if held is None:
+    rest = now.torque - bias_of(robot, now)
+    bodies, held = bodies_of(now), at.held
+    if held is None and bodies.coupling is None:
         a0 = solve_tree(robot, equations, constant_elimination(robot, equations).factors, rest)
     else:
         factors = MatrixForm.of(robot, bodies, (), held).step(robot, (), rest)[1]
-        a0 = factors.solve(robot, rest, -held.gamma)[0]
+        a0 = factors.solve(robot, rest, None if held is None else -held.gamma)[0]
     # Sweeps against slip need the matrices.
     return problem_of(robot, bodies, at.all_terms, a0, held=held, dense=world.no_slip is not None)
 
@@ -156,6 +169,8 @@ def residual(robot: Robot, world: PartRows, at: Balance, unknown: Unknown) -> Un
     equations = now.equations
     pushed = equations if wrench is None else equations._replace(p=equations.p - wrench)
     unbalanced = bias_force(robot, pushed, now.at.v, a) - now.torque
+    if now.along is not None:
+        unbalanced = unbalanced + bodies_of(now).coupled(a) + now.along.bias
     unbalanced = unbalanced if torque is None else unbalanced - torque
     if at.held is None:
         return Unknown(unbalanced)
@@ -193,7 +208,7 @@ def step_accelerations(robot: Robot, world: PartRows, now: Acting, a) -> tuple[A
     if slope is None:
         return robot.broadcast(a), after
     # (M - dt slope) x = M a: the forces are those of the accelerations a, but for those that hold loops.
-    M = _whole(robot, mass_matrix(robot, bodies_of(now.equations)))
+    M = _whole(robot, mass_matrix(robot, bodies_of(now)))
     damped = M - world.timestep * slope
     acting_force = rates_of(M, a)
     if world.integrator == "implicit":

@@ -137,8 +137,11 @@ def inverse_weights(parts: Any, model: Model, start: Any) -> InverseWeights:
     bound, operands = RobotAndParts.of(model, parts, q.dtype, "World.with_model", q)
     flat = bound.call(_moments, operands, q)
     nv = model.nv
-    inverse = jnp.linalg.inv(crba(model, q))
     centers, tendons, actuators = (x.reshape(*x.shape[:-1], -1, nv) for x in flat)
+    # As in `TendonInertia`.
+    related = model.topology.dof_ancestors | model.topology.dof_ancestors.T
+    along = jnp.einsum("...ti,...t,...tj->...ij", tendons, parts.tendons.armature, tendons)
+    inverse = jnp.linalg.inv(crba(model, q) + jnp.where(related, along, 0.0))
 
     def diagonal(J):
         return jnp.einsum("...ij,...jk,...ik->...i", J, inverse, J)

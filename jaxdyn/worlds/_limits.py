@@ -13,11 +13,11 @@ from jaxdyn._types import Array, Float, float_leaf
 from jaxdyn.algorithms.recursions import Robot
 from jaxdyn.io.mjcf import enum_name, is_disabled
 from jaxdyn.laws import SoftFriction, SoftInequality
-from jaxdyn.rows import AbstractRows, DofRows, MatrixRows, unit_rows
+from jaxdyn.rows import AbstractRows, DofRows, Ends, MatrixRows, PointRows, unit_rows
 from jaxdyn.solve import Term
-from jaxdyn.spatial import Quaternion
+from jaxdyn.spatial import Quaternion, Vec3
 from jaxdyn.tree import columns_of, take_rows
-from jaxdyn.worlds._parts import Instant, Part, PartRows
+from jaxdyn.worlds._parts import FreeJoints, Instant, Part, PartRows, translations_of_free_joints
 from jaxdyn.worlds._rows import Timing, coherent, regularization, soft_term, softness
 from jaxdyn.worlds._tendons import TendonRows
 
@@ -129,9 +129,12 @@ def _balls(robot: Robot, limits: PartRows, at: Instant) -> tuple[Any, np.ndarray
 
 
 class FrictionLosses(Part):
-    """The dry friction of degrees of freedom and of tendons, in this order."""
+    """The dry friction of degrees of freedom and of tendons, in this order. The first ones of `dofs` are translations
+    of free joints along axes of the world."""
 
     dofs: tuple[int, ...] = eqx.field(static=True)
+    free: int = eqx.field(static=True)
+    """How many of `dofs` are translations of free joints."""
     tendons: tuple[int, ...] = eqx.field(static=True)
     loss: Float[Array, "*batch n"]
     solref: Float[Array, "*batch n 2"]
@@ -142,7 +145,9 @@ class FrictionLosses(Part):
     def of(cls, m) -> Self:
         """Return the friction losses of an `mjModel`."""
         off = is_disabled(m, "frictionloss", "constraint")
-        dofs = [] if off else np.flatnonzero(m.dof_frictionloss).tolist()
+        free = [i for i in translations_of_free_joints(m).ravel().tolist() if m.dof_frictionloss[i] and not off]
+        others = [] if off else [i for i in np.flatnonzero(m.dof_frictionloss).tolist() if i not in free]
+        dofs = free + others
         tendons = [] if off else np.flatnonzero(m.tendon_frictionloss > 0).tolist()
         arrays = [
             np.concatenate([of_dofs[dofs], of_tendons[tendons]])
@@ -154,17 +159,19 @@ class FrictionLosses(Part):
             )
         ]
         arrays[1] = coherent(arrays[1])
-        return cls(tuple(dofs), tuple(tendons), *map(float_leaf, arrays))
+        return cls(tuple(dofs), len(free), tuple(tendons), *map(float_leaf, arrays))
 
 
 def friction_terms(
     robot: Robot, losses: PartRows, at: Instant, tendons: TendonRows | None, timing: Timing
 ) -> list[Term]:
     """Return the rows of the friction losses at a state."""
-    of_dofs, of_tendons = len(losses.dofs), len(losses.tendons)
+    of_dofs, of_tendons, free = len(losses.dofs), len(losses.tendons), losses.free
     kinds: list[tuple[AbstractRows, np.ndarray]] = []
-    if of_dofs:
-        kinds.append((DofRows(losses.dofs, (1.0,) * of_dofs), np.arange(of_dofs)))
+    if free:
+        kinds.append((_translations(robot, np.array(losses.dofs[:free]), at), np.arange(free)))
+    if of_dofs > free:
+        kinds.append((DofRows(losses.dofs[free:], (1.0,) * (of_dofs - free)), np.arange(free, of_dofs)))
     if of_tendons:
         assert tendons is not None
         kinds.append((tendons.rows(np.array(losses.tendons)), of_dofs + np.arange(of_tendons)))
@@ -176,3 +183,13 @@ def friction_terms(
         law = functools.partial(SoftFriction, loss=robot.broadcast(loss))
         out.append(soft_term(robot, law, rows, aref, regularization(soft.share, weight)))
     return out
+
+
+def _translations(robot: Robot, dofs: np.ndarray, at: Instant) -> PointRows:
+    """Return the rows of translations of free joints along axes of the world, each by its degree of freedom."""
+    first = FreeJoints.of(robot).rows
+    starts = first[np.searchsorted(first, dofs, side="right") - 1]
+    # The last degree of freedom of a joint carries its body, whose frame has its origin at the joint.
+    arm = take_rows(at.at.poses.translation, starts + 5)
+    axes = Vec3(*(robot.broadcast(robot.constant((dofs - starts == k).astype(float))) for k in range(3)))
+    return PointRows(Ends.of(np.full(len(dofs), -1), None, starts + 5, arm, shared=True), (axes,))

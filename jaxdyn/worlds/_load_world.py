@@ -16,7 +16,7 @@ from jaxdyn._types import float_leaf
 from jaxdyn.contact import ContactLaw, MujocoLaw, load_contact_shapes
 from jaxdyn.io import LeftOutWarning, load_urdf
 from jaxdyn.io.mjcf import compile_mjcf, enum_name, is_disabled, is_mjcf, object_name
-from jaxdyn.io.robot_files import is_archive
+from jaxdyn.io.robot_files import is_archive, named_robot
 from jaxdyn.solve import SolverOptions
 from jaxdyn.worlds._actuators_of_file import actuators_of_file
 from jaxdyn.worlds._appearance import Appearance, VisualFile
@@ -27,11 +27,11 @@ from jaxdyn.worlds._free_bodies import free_bodies
 from jaxdyn.worlds._no_slip import NoSlip
 from jaxdyn.worlds._parts import ENDLESS
 from jaxdyn.worlds._passive import Passive
-from jaxdyn.worlds._refusals import refuse_what_is_not_built, warn_of_what_differs
+from jaxdyn.worlds._refusals import refuse_what_is_not_built, warn_of_what_differs, warn_of_what_is_not_simulated
 from jaxdyn.worlds._saved_values import read_world
 from jaxdyn.worlds._sensors import Sensors, reasons_against_sensors
 from jaxdyn.worlds._states import keyframes_of
-from jaxdyn.worlds._tendons import Tendons
+from jaxdyn.worlds._tendons import Tendons, across_branches
 from jaxdyn.worlds._tree_of_file import tree_of
 from jaxdyn.worlds._world import World
 from jaxdyn.worlds._world_parts import WorldParts
@@ -50,7 +50,9 @@ def load_world(
     **attached: Any,
 ) -> World:
     """Return the world that an MJCF or URDF file, the text of one, a compiled `mujoco.MjModel`, or a file of
-    `save_world` describes.
+    `save_world` describes. A name that is no file is that of a robot of the packages robot_descriptions (`"go1"`, with
+    or without `_description` or `_mj_description`; MJCF before URDF) or mujoco_menagerie (`"unitree_go1"`; also in a
+    copy of its repository), which fetch its files when they are first used.
 
     **MJCF.** It moves as in MuJoCo: contacts, limits, friction losses and equality constraints are MuJoCo's soft
     constraints, and `step` is the integrator of the file (Euler, implicit, implicitfast or RK4) with its time step.
@@ -81,6 +83,7 @@ def load_world(
     model without a moving body, and for arguments that the format does not take; `ImportError` without MuJoCo, which
     files of `save_world` do not need; as `World` does.
     """
+    path_or_text = named_robot(path_or_text, ("MJCF", "URDF"))
     given: dict[str, Any] = {"ground": ground, "free_base": free_base, "links": links, "package_dirs": package_dirs}
     mjcf, saved = is_mjcf(path_or_text), is_archive(path_or_text)
     given |= attached if mjcf else attached | {"law": law}
@@ -108,7 +111,7 @@ def _world_of_mjcf(path_or_text: Any, law: Any, options: SolverOptions | None) -
     """Return the world that an MJCF file describes."""
     compliance = None if law is None else Compliance.of(law)
     m, source = compile_mjcf(path_or_text)
-    refuse_what_is_not_built(m, source)
+    refuse_what_is_not_built(m, source, as_mujoco=compliance is None)
     if compliance is None:
         warn_of_what_differs(m, source)
     else:
@@ -128,8 +131,9 @@ def _world_of_mjcf(path_or_text: Any, law: Any, options: SolverOptions | None) -
         integrator,
         passive.damped and not is_disabled(m, "eulerdamp"),
         free_bodies(m),
-        NoSlip.of(m, constraints.contacts),
+        NoSlip.of(m, constraints),
     )
+    warn_of_what_is_not_simulated(m, source, across_branches(model, parts.tendons))
     if compliance is not None:
         contacts = compliant_contacts(constraints.contacts)
         constraints = dataclasses.replace(constraints, contacts=contacts, compliance=compliance)

@@ -25,7 +25,7 @@ from jaxdyn._types import Array, Float, float_leaf
 from jaxdyn.algorithms.recursions import Robot, RobotAndParts
 from jaxdyn.io.mjcf import is_disabled
 from jaxdyn.solve import MatrixForm, Problem
-from jaxdyn.worlds._constraints import RowKinds
+from jaxdyn.worlds._constraints import Constraints, RowKinds
 from jaxdyn.worlds._contact_rows import Contacts
 from jaxdyn.worlds._equations import balance, problem
 from jaxdyn.worlds._parts import SMALL, Part, PartRows
@@ -45,6 +45,8 @@ class NoSlip(Part):
     iterations: int = eqx.field(static=True)
     order: tuple[tuple[int, int], ...] = eqx.field(static=True)
     """The contacts with friction in MuJoCo's order: the number of their directions, and their number among those."""
+    losses: tuple[int, ...] = eqx.field(static=True)
+    """The rows of friction losses in MuJoCo's order, from the first one on."""
     trees: tuple[int, ...] = eqx.field(static=True)
     """The number of the tree of each degree of freedom; the same for all where there are no islands."""
     islands: bool = eqx.field(static=True)
@@ -52,7 +54,7 @@ class NoSlip(Part):
     """The improvement of the cost below which sweeps end; of islands, in parts of the trace of their mass matrix."""
 
     @classmethod
-    def of(cls, m, contacts: Contacts) -> Self | None:
+    def of(cls, m, constraints: Constraints) -> Self | None:
         """Return the sweeps of an `mjModel`, None where it has none."""
         if m.opt.noslip_iterations <= 0:
             return None
@@ -60,7 +62,9 @@ class NoSlip(Part):
         trees = tuple(np.unique(m.dof_treeid, return_inverse=True)[1].tolist()) if islands else (0,) * m.nv
         size = 1.0 if islands else float(m.stat.meaninertia) * max(1, m.nv)
         least = float_leaf(float(m.opt.noslip_tolerance) * size)
-        return cls(int(m.opt.noslip_iterations), _order(m, contacts), trees, islands, least)
+        order, dofs = _order(m, constraints.contacts), np.array(constraints.losses.dofs, int)
+        losses = (*np.argsort(dofs).tolist(), *(len(dofs) + k for k in range(len(constraints.losses.tendons))))
+        return cls(int(m.opt.noslip_iterations), order, losses, trees, islands, least)
 
 
 def _order(m, contacts: Contacts) -> tuple[tuple[int, int], ...]:
@@ -109,6 +113,7 @@ class _SweepPlan(NamedTuple):
     kinds: RowKinds
     iterations: int
     order: tuple[tuple[int, int], ...]
+    losses: tuple[int, ...]
     trees: tuple[int, ...]
     islands: bool
 
@@ -122,7 +127,7 @@ def without_slip(bound: RobotAndParts, operands: list[Any], arguments: dict[str,
     structure = jax.tree.structure(everything)
     least = jnp.broadcast_to(parts.no_slip.least.astype(a.dtype), batch)
     own = parts.no_slip
-    static = _SweepPlan(parts.constraints.kinds, own.iterations, own.order, own.trees, own.islands)
+    static = _SweepPlan(parts.constraints.kinds, own.iterations, own.order, own.losses, own.trees, own.islands)
 
     def one(least, *leaves):
         return _swept(static, *jax.tree.unflatten(structure, leaves), least)
@@ -220,8 +225,8 @@ def _sweeps(static: _SweepPlan, problem: Problem, y, least, *, ends: bool):
 
     def swept(sweep: _Sweep, done) -> _Sweep:
         if kinds.frictions:
-            first = kinds.equalities
-            sweep = lax.fori_loop(first, first + kinds.frictions, lambda row, at: solver.loss(at, row, done), sweep)
+            rows = jnp.asarray(kinds.equalities + np.array(static.losses))
+            sweep = lax.fori_loop(0, kinds.frictions, lambda k, at: solver.loss(at, rows[k], done), sweep)
         if not len(table.normals):
             return sweep
         if ends:

@@ -16,7 +16,13 @@ import numpy as np
 from jax.core import Tracer
 
 from jaxdyn._types import Array, Float, float_leaf
-from jaxdyn.algorithms.recursions import Kinematics, Robot, kinematics_and_poses, velocities
+from jaxdyn.algorithms.recursions import (
+    Kinematics,
+    Robot,
+    kinematics_and_poses,
+    velocities,
+    velocity_accelerations,
+)
 from jaxdyn.io.mjcf import enum_name
 from jaxdyn.model import Model, Placement, pose_in_body
 from jaxdyn.rows import sums
@@ -30,7 +36,7 @@ from jaxdyn.spatial import (
     compose_poses,
     pose_array,
 )
-from jaxdyn.tree import packed_rows, rows_of, sum_up, take_rows
+from jaxdyn.tree import packed_rows, rows_of, sum_down, sum_up, take_rows
 
 ENDLESS = 1e30
 """The bound that stands for none, since native programs take numbers that are not finite for errors, and products of
@@ -318,6 +324,15 @@ def wrenches_on_dofs(robot: Robot, at: Instant, place: Located, wrench: Force):
     return at.at.S.dot(sum_up(robot.tree, on_dofs))
 
 
+def accelerations_of(robot: Robot, at: Instant, acceleration, place: Located) -> Motion:
+    """Return the accelerations of frames at their origins, in world axes, less that of gravity."""
+    joint, velocity = velocities(robot, at.at.S, at.v)
+    total = sum_down(robot.tree, at.at.S * acceleration + velocity_accelerations(robot, joint, velocity))
+    own, moving = take_rows(total, place.dofs).at(place.arm), place.velocity(at)
+    # The acceleration of a point of the body, from the spatial one.
+    return Motion(own.angular, own.linear + moving.angular.cross(moving.linear) - robot.gravity_vector)
+
+
 class FreeJoints(NamedTuple):
     """The free joints of a world, whose linear velocities MuJoCo has in world axes, and this library in body axes."""
 
@@ -352,6 +367,12 @@ class FreeJoints(NamedTuple):
         keep = (where < 0).all(axis=0)
         kept = jnp.where(keep.reshape((-1,) + (1,) * (x.ndim - 1)), x, jnp.zeros((), x.dtype))
         return sum((take_rows(c, w) for c, w in zip((linear.x, linear.y, linear.z), where, strict=True)), kept)
+
+
+def translations_of_free_joints(m) -> np.ndarray:
+    """Return the degrees of freedom `[n, 3]` of the translations of the free joints of an `mjModel`."""
+    free = [j for j in range(m.njnt) if enum_name("mjtJoint", m.jnt_type[j]) == "free"]
+    return np.asarray(m.jnt_dofadr, int)[free][:, None] + np.arange(3)
 
 
 def disabled(m) -> set[str]:

@@ -9,7 +9,7 @@ import numpy as np
 from jaxdyn.spatial import Vec3
 from jaxdyn.worlds._actuators import Actuated
 from jaxdyn.worlds._parts import Loads
-from jaxdyn.worlds._tendons import TendonRows
+from jaxdyn.worlds._tendons import TendonInertia, TendonRows
 
 
 class ContactLoads(NamedTuple):
@@ -36,6 +36,8 @@ class Readings(NamedTuple):
     acceleration: Any = None
     """Accelerations of the degrees of freedom, rows `[nv, *batch]`."""
     tendons: TendonRows | None = None
+    along: TendonInertia | None = None
+    """The inertia along tendons."""
     actuated: Actuated | None = None
     loads: tuple[Loads, ...] | None = None
     """The forces of contacts, of equality constraints between bodies, of spatial tendons (`tendon_loads`), and those

@@ -20,24 +20,33 @@ from jaxdyn.io.mjcf import (
     reasons_against_actuators,
     shapes_of_pair,
 )
+from jaxdyn.io.robot_files import enumerate_names
 from jaxdyn.worlds._equalities import reasons_against_equalities
 from jaxdyn.worlds._free_bodies import free_bodies
+from jaxdyn.worlds._parts import translations_of_free_joints
 from jaxdyn.worlds._passive import reasons_against_passive
 from jaxdyn.worlds._tendons import reasons_against_tendons
-from jaxdyn.worlds._tree_of_file import translations_of_free_joints
 
 _INTEGRATORS = ("euler", "rk4", "implicitfast", "implicit")
-_ENABLED = ("diagexact", "sleep", "ipc", "speculative")
+_ENABLED = ("diagexact", "ipc", "speculative")
 """Additional features of MuJoCo that change how a world moves."""
 _SHOWN = 3
 """The most pairs of geoms that a warning names."""
 
 
-def refuse_what_is_not_built(m, source: str) -> None:
-    """Raise `RobotFileError` with all that an `mjModel` has and worlds do not."""
+def refuse_what_is_not_built(m, source: str, *, as_mujoco: bool) -> None:
+    """Raise `RobotFileError` with all that an `mjModel` has and worlds, with MuJoCo's law of contact or without, do
+    not."""
     gaps = [f"{kind} {name!r}: {reason}" for kind, reasons in _by_kind(m).items() for name, reason in reasons.items()]
     gaps += [f"{name}: {reason}" for name, reason in reasons_against_passive(m).items()]
     gaps += _options(m) + _joints(m) + _geoms(m)
+    if not as_mujoco:
+        adhering = [i for i, x in enumerate(m.actuator_trntype) if enum_name("mjtTrn", x) == "body"]
+        names = [object_name(m, "actuator", i) for i in adhering]
+        gaps += [
+            f"actuator {name!r}: it acts on contacts (adhesion), which law=ContactLaw(...) does not have"
+            for name in names
+        ]
     if gaps:
         lines = "\n".join(f"- {gap}" for gap in gaps)
         raise RobotFileError(
@@ -71,6 +80,22 @@ def warn_of_what_differs(m, source: str) -> None:
         )
 
 
+def warn_of_what_is_not_simulated(m, source: str, across: list[str]) -> None:
+    """Warn of what worlds do not simulate of an `mjModel`, by name; `across` are tendons (`across_branches`)."""
+    if across:
+        warn(
+            f"{source}: MuJoCo leaves the inertia along tendons out of the mass matrix between degrees of freedom of "
+            f"which neither moves the other, and so does the world: tendons {enumerate_names(across)}",
+            RobotFileWarning,
+        )
+    if sleepy := _sleeping(m, "auto_allowed", "allowed"):
+        warn(
+            f"{source}: with the flag 'sleep', MuJoCo stops trees whose velocities stay below sleep_tolerance, until "
+            f"something wakes them. The world moves these on, as without the flag: bodies {enumerate_names(sleepy)}",
+            RobotFileWarning,
+        )
+
+
 def _warn_of_orders(m, source: str) -> None:
     pairs = [pair for pair in geom_pairs(m) if pair.condim > 1 and has_several_contacts(*pair.kinds)]
     if pairs:
@@ -91,18 +116,9 @@ def _shown(m, pairs: list[GeomPair]) -> str:
 def _by_kind(m) -> dict[str, dict[str, str]]:
     return {
         "actuator": {name: f"it {reason}" for name, reason in reasons_against_actuators(m).items()},
-        "tendon": reasons_against_tendons(m) | _heavy_tendons(m),
+        "tendon": reasons_against_tendons(m),
         "equality": reasons_against_equalities(m),
     }
-
-
-def _heavy_tendons(m) -> dict[str, str]:
-    heavy = {int(i) for i in np.flatnonzero(m.tendon_armature)}
-    by_actuator = np.asarray(m.actuator_armature) != 0
-    for i in np.flatnonzero(by_actuator):
-        if enum_name("mjtTrn", m.actuator_trntype[i]) == "tendon":
-            heavy.add(int(m.actuator_trnid[i, 0]))
-    return {object_name(m, "tendon", i): "it has armature" for i in sorted(heavy)}
 
 
 def _options(m) -> list[str]:
@@ -111,6 +127,8 @@ def _options(m) -> list[str]:
     if integrator not in _INTEGRATORS:
         out.append(f"the integrator {integrator!r}; those built are {', '.join(_INTEGRATORS)}")
     out += [f"the flag {name!r} in <option>" for name in _ENABLED if is_enabled(m, name)]
+    if starting := _sleeping(m, "init"):
+        out.append(f'sleep="init", with which trees start asleep: bodies {enumerate_names(starting)}')
     fluid = m.opt.density > 0 or m.opt.viscosity > 0
     if integrator == "implicitfast" and fluid and free_bodies(m):
         out.append("a fluid around free bodies that carry no joints, with the integrator 'implicitfast'; use 'Euler'")
@@ -119,17 +137,21 @@ def _options(m) -> list[str]:
     return out
 
 
+def _sleeping(m, *policies: str) -> list[str]:
+    """Return the roots of the trees of an `mjModel` that may sleep, or do from the start, by their policies."""
+    if not is_enabled(m, "sleep"):
+        return []
+    trees = [i for i in range(m.ntree) if enum_name("mjtSleepPolicy", m.tree_sleep_policy[i]) in policies]
+    return [object_name(m, "body", np.flatnonzero(np.asarray(m.body_treeid) == i)[0]) for i in trees]
+
+
 def _joints(m) -> list[str]:
-    """Return what free joints have along axes of the world, and body axes would not have."""
+    """Return the inertias of free joints along axes of the world that body axes would not have."""
     out = []
     for rows in translations_of_free_joints(m):
         name = object_name(m, "joint", m.dof_jntid[rows[0]])
-        for what, there in (
-            ("frictionloss", m.dof_frictionloss[rows[0] : rows[0] + 6].any()),
-            ("uneven armature", np.ptp(m.dof_armature[rows]) > 0),
-        ):
-            if there:
-                out.append(f"free joint {name!r}: {what} (along axes of the world in MuJoCo); set it to 0")
+        if np.ptp(m.dof_armature[rows]) > 0:
+            out.append(f"free joint {name!r}: uneven armature (along axes of the world in MuJoCo); set it to 0")
     return out
 
 

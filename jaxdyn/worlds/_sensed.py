@@ -25,7 +25,7 @@ from jaxdyn.worlds._parts import Instant, Loads, PartRows, Places, sums
 from jaxdyn.worlds._passive import spring_energy
 from jaxdyn.worlds._readings import ContactLoads, Readings
 from jaxdyn.worlds._sensors import sensor_values
-from jaxdyn.worlds._tendons import tendon_loads
+from jaxdyn.worlds._tendons import inertial_tension, tendon_loads
 
 
 class ContactTable(NamedTuple):
@@ -46,11 +46,14 @@ def sensor_rows(robot: Robot, world: PartRows, at: Balance, a, pushes, time, wre
         loads += (loads_of(robot, world, now.at, wrenches),)
     if now.tendons is not None:
         tension = _tension(robot, world, now) + _constrained_tension(robot, world, now, kinds, pushes)
+        if now.along is not None:
+            tension = tension + inertial_tension(world.tendons, now.tendons, now.along, a)
         loads += tendon_loads(robot, world.tendons, now.at, tension)
     joint_limits, tendon_limits = _limits(robot, world, kinds, pushes)
     readings = Readings(
         acceleration=a - turning_accelerations(robot, now.at.v),
         tendons=now.tendons,
+        along=now.along,
         actuated=now.actuators,
         loads=loads,
         contacts=contacts,

@@ -9,10 +9,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdyn.algorithms.recursions import Robot, velocities, velocity_accelerations
-from jaxdyn.spatial import Motion, Quaternion, Sym3, Vec3
-from jaxdyn.tree import columns_of, sum_down, take_rows
-from jaxdyn.worlds._parts import FreeJoints, Instant, Loads, Located, PartRows, Places, length_of, sums
+from jaxdyn.algorithms.recursions import Robot
+from jaxdyn.rows import rates_of
+from jaxdyn.spatial import Quaternion, Sym3, Vec3
+from jaxdyn.tree import columns_of, take_rows
+from jaxdyn.worlds._parts import (
+    FreeJoints,
+    Instant,
+    Loads,
+    Located,
+    PartRows,
+    Places,
+    accelerations_of,
+    length_of,
+    sums,
+)
 from jaxdyn.worlds._rays import ranges
 from jaxdyn.worlds._readings import Readings
 from jaxdyn.worlds._turns import quaternions
@@ -201,15 +212,6 @@ def _site_velocity(part: str) -> _Value:
     return value
 
 
-def accelerations_of(robot: Robot, at: Instant, acceleration, place: Located) -> Motion:
-    """Return the accelerations of frames at their origins, in world axes, less that of gravity."""
-    joint, velocity = velocities(robot, at.at.S, at.v)
-    total = sum_down(robot.tree, at.at.S * acceleration + velocity_accelerations(robot, joint, velocity))
-    own, moving = take_rows(total, place.dofs).at(place.arm), place.velocity(at)
-    # The acceleration of a point of the body, from the spatial one.
-    return Motion(own.angular, own.linear + moving.angular.cross(moving.linear) - robot.gravity_vector)
-
-
 def _frame_acceleration(part: str, in_site: bool) -> _Value:
     def value(robot, sensors, at, readings, which):
         own, _, _ = _located(sensors, at, which)
@@ -302,8 +304,9 @@ def _kinetic_energy(robot, sensors, at, readings, which):
     own = members.mass * v.linear.squared_norm() + v.angular.dot(members.momentum(v.angular))
     speed = FreeJoints.of(robot).to_world(at, at.v)
     geared = (sensors.armature * speed * speed).sum(axis=0)
-    if readings.tendons is not None:
-        geared = geared + (sensors.tendon_armature * readings.tendons.velocity**2).sum(axis=0)
+    if readings.along is not None:
+        matrix = readings.along.matrix.reshape(robot.nv, robot.nv, *readings.along.matrix.shape[1:])
+        geared = geared + (rates_of(matrix, at.v) * at.v).sum(axis=0)
     return (0.5 * (members.total(own, len(which)) + geared),)
 
 

@@ -78,7 +78,6 @@ class Sensors(Part):
     """The tendon of each actuator, -1 for those on others."""
     magnetic: Float[Array, "*batch 3"]
     armature: Float[Array, "*batch nv"]
-    tendon_armature: Float[Array, "*batch nt"]
     targets: Targets
 
     @classmethod
@@ -93,7 +92,7 @@ class Sensors(Part):
         types = tuple(_type(m, i) for i in chosen)
         objects = tuple(int(m.sensor_objid[i]) for i in chosen)
         limits = not {"limit", "constraint"} & disabled(m)
-        armature, tendon_armature = with_actuators(m, m.dof_armature, m.tendon_armature, m.actuator_armature)
+        armature = with_actuators(m, m.dof_armature, m.tendon_armature, m.actuator_armature)[0]
         return cls(
             names=tuple(known[i] for i in chosen),
             types=types,
@@ -123,7 +122,6 @@ class Sensors(Part):
             ),
             magnetic=float_leaf(np.array(m.opt.magnetic)),
             armature=float_leaf(armature),
-            tendon_armature=float_leaf(tendon_armature),
             targets=Targets.of(m, "rangefinder" in types),
         )
 

@@ -13,9 +13,8 @@ from jaxdyn.algorithms.recursions import Robot, RobotAndParts
 from jaxdyn.simulate import State
 from jaxdyn.solve import ListedTerm, mass_matrix
 from jaxdyn.worlds._contact_search import found_contacts
-from jaxdyn.worlds._equations import balance, bodies_of
+from jaxdyn.worlds._equations import balance, bias_of, bodies_of
 from jaxdyn.worlds._parts import PartRows
-from jaxdyn.worlds._slopes import bias_force
 from jaxdyn.worlds._states import as_in, given_of
 from jaxdyn.worlds._steps import solved, step_from, step_quantities
 from jaxdyn.worlds._world import World
@@ -77,8 +76,8 @@ def _stages(robot: Robot, world: PartRows, q, v, control, activation, contacts=N
         [robot.broadcast(robot.constant(np.zeros((0, robot.nv)))), *(x.rows.jacobian(robot, S) for x in terms)]
     )
     laws: list[Any] = [term.law for term in terms]
-    M = mass_matrix(robot, bodies_of(now.equations))
-    bias = bias_force(robot, now.equations, now.at.v)
+    M = mass_matrix(robot, bodies_of(now))
+    bias = bias_of(robot, now)
     stages = Stages(
         robot.zeros()[:0] if now.tendons is None else now.tendons.length,
         M.reshape(-1, *M.shape[2:]),

@@ -6,6 +6,7 @@ MuJoCo's documentation, chapter Computation, section "Transmission"; `engine_cor
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -19,6 +20,18 @@ from jaxdyn.worlds._parts import Instant, PartRows, Places, point_rows, sums
 from jaxdyn.worlds._tendons import TendonRows
 
 
+class ContactNormals(NamedTuple):
+    """Contacts that may pull bodies to each other, `[n, *batch]`."""
+
+    bodies: tuple[Any, Any]
+    """MuJoCo's numbers of both bodies: NumPy arrays `[n]`, or where they depend on the state, rows."""
+    jacobian: Any
+    """The derivatives of the velocities at which the bodies part along the normals by the velocities of the degrees of
+    freedom, `[n, nv, *batch]`."""
+    there: Any
+    """One for contacts within margin and gap, else zero."""
+
+
 class Transmission(NamedTuple):
     """The lengths of actuators and their rates, `[nu, *batch]`."""
 
@@ -28,8 +41,15 @@ class Transmission(NamedTuple):
     """The derivatives of the lengths by the velocities, `[n, nv, *batch]`, of those in `Actuators.coupled`."""
 
 
-def transmission(robot: Robot, actuators: PartRows, at: Instant, tendons: TendonRows | None) -> Transmission:
-    """Return the lengths and velocities of the actuators at a state."""
+def transmission(
+    robot: Robot,
+    actuators: PartRows,
+    at: Instant,
+    tendons: TendonRows | None,
+    normals: Sequence[ContactNormals] = (),
+) -> Transmission:
+    """Return the lengths and velocities of the actuators at a state. Those that pull bodies to what these touch have no
+    length, and without `normals` nothing to pull."""
     count = len(actuators.names)
     length = jnp.zeros((count, *robot.batch), robot.dtype)
     velocity = length
@@ -56,6 +76,8 @@ def transmission(robot: Robot, actuators: PartRows, at: Instant, tendons: Tendon
         _add(_pushing(robot, actuators, at), lengths, moments)
     if actuators.cranks:
         _add(_cranking(robot, actuators, at), lengths, moments)
+    if actuators.adhering:
+        _add(_adhering(robot, actuators, normals), lengths, moments)
     if not moments:
         return Transmission(length, velocity, None)
     moment = jnp.concatenate([robot.broadcast(x) for x in moments])
@@ -152,6 +174,22 @@ def _cranking(robot: Robot, actuators: PartRows, at: Instant) -> tuple[Any, Any]
     turning = take_rows(moving.angular, slider).cross(axis)
     shifting = take_rows(moving.linear, crank) - take_rows(moving.linear, slider)
     return gear * length, gear[:, None] * (by_axis.dot(turning) + by_shift.dot(shifting))
+
+
+def _adhering(robot: Robot, actuators: PartRows, normals: Sequence[ContactNormals]) -> tuple[Any, Any]:
+    """Return the lengths and moments of actuators that pull bodies to what these touch: the mean of the normals of a
+    body's contacts, towards each other."""
+    own = [body for _, body in actuators.adhering]
+    moments = jnp.zeros((len(own), robot.nv, *robot.batch), robot.dtype)
+    count = jnp.zeros((len(own), *robot.batch), robot.dtype)
+    for contacts in normals:
+        # Axes: the actuators, the contacts, the batch.
+        of_body = [jnp.stack([jnp.where(x == body, 1.0, 0.0) for body in own]) for x in contacts.bodies]
+        share = jnp.maximum(*(x.reshape((*x.shape, *[1] * (robot.rank + 2 - x.ndim))) for x in of_body))
+        share = share.astype(robot.dtype) * contacts.there[None]
+        moments = moments - (share[:, :, None] * contacts.jacobian[None]).sum(axis=1)
+        count = count + share.sum(axis=1)
+    return jnp.zeros_like(count), moments / jnp.maximum(count, 1.0)[:, None]
 
 
 def _moved(robot: Robot, dofs: np.ndarray) -> np.ndarray:

@@ -10,8 +10,9 @@ import numpy as np
 
 from jaxdyn._types import float_leaf
 from jaxdyn.io import LeftOutWarning, load_mjcf
-from jaxdyn.io.mjcf import enum_name, with_actuators
+from jaxdyn.io.mjcf import with_actuators
 from jaxdyn.model import Model
+from jaxdyn.worlds._parts import translations_of_free_joints
 
 _ZERO = (
     "dof_damping",
@@ -52,9 +53,3 @@ def tree_of(m) -> Model:
     armature = np.array(model.armature)
     armature[rows] = with_actuators(m, m.dof_armature, m.tendon_armature, m.actuator_armature)[0][rows]
     return dataclasses.replace(model, armature=float_leaf(armature))
-
-
-def translations_of_free_joints(m) -> np.ndarray:
-    """Return the degrees of freedom `[n, 3]` of the translations of the free joints of an `mjModel`."""
-    free = [j for j in range(m.njnt) if enum_name("mjtJoint", m.jnt_type[j]) == "free"]
-    return np.asarray(m.jnt_dofadr, int)[free][:, None] + np.arange(3)

@@ -12,7 +12,7 @@ from jaxdyn.io.mjcf import _compiled as mj
 _OF_GAINS = {"fixed": 1, "affine": 3, "muscle": 9}
 _OF_BIASES = {"none": 0, "affine": 3, "muscle": 9}
 _DYNAMICS = ("none", "integrator", "filter", "filterexact", "muscle")
-_TARGETS = ("joint", "jointinparent", "tendon", "site", "slidercrank")
+_TARGETS = ("joint", "jointinparent", "tendon", "site", "slidercrank", "body")
 
 
 class FileActuators(NamedTuple):
@@ -82,7 +82,7 @@ def reasons_against_actuators(m: Any) -> dict[str, str]:
     for i, (name, target) in enumerate(zip(numbers.names, numbers.targets, strict=True)):
         gain, bias, dynamics = numbers.gains[i], numbers.biases[i], numbers.dynamics[i]
         if target not in _TARGETS:
-            out[name] = f"acts on a {target}" + " (adhesion)" * (target == "body")
+            out[name] = f"acts on a {target}"
         elif gain not in _OF_GAINS or bias not in _OF_BIASES or dynamics not in _DYNAMICS:
             out[name] = f"has gain {gain!r}, bias {bias!r} and dynamics {dynamics!r}"
         elif m.actuator_plugin[i] >= 0:

@@ -35,7 +35,7 @@ from jaxdyn.io.mjcf import _compiled as mj
 from jaxdyn.io.mjcf._equality_constraints import acting_equalities, add_equalities
 from jaxdyn.io.mjcf._left_out_of_mjcf import parts_left_out
 from jaxdyn.io.mjcf._massless import compile_massless_mjcf
-from jaxdyn.io.robot_files import LARGEST, LeftOut, enumerate_names, present, warn_of_what_is_left_out
+from jaxdyn.io.robot_files import LARGEST, LeftOut, enumerate_names, named_robot, present, warn_of_what_is_left_out
 from jaxdyn.model import BodyInertia, Joint, Model, ModelBuilder
 from jaxdyn.spatial import IDENTITY_POSE, axis_angle_to_quaternion, compose_poses, pose_array, quaternion_to_rotation
 
@@ -78,7 +78,8 @@ def load_mjcf(
 
     **Arguments**
 
-    - `path_or_text`: a path; text, which begins with `<`; or a `mujoco.MjModel`.
+    - `path_or_text`: a path; text, which begins with `<`; a `mujoco.MjModel`; or the name of a robot, as in
+      `load_world`.
     - `unsupported`: `"error"` refuses a file with parts that act and that models do not have, and names all of them;
       `"warn"` leaves them out. These are: active equality constraints of tendons and flexes; tendons with limits,
       spring, damping, friction or armature; fluids; gravity compensation; springs and damping that are not linear or
@@ -100,6 +101,7 @@ def load_mjcf(
     `jaxdyn.io.left_out` lists them, and what does not act. `RobotFileWarning` of what the compiler warns of;
     `PhysicalityWarning` of inertias that no mass distribution has.
     """
+    path_or_text = named_robot(path_or_text, ("MJCF",))
     m, source = compile_massless_mjcf(path_or_text, kinematics_only)
     names = mj.Names.of(m)
     if gravity is None:

@@ -11,7 +11,15 @@ import numpy as np
 
 from jaxdyn._errors import JaxdynError, PhysicalityWarning, require_choice
 from jaxdyn._types import ArrayLike
-from jaxdyn.io.robot_files import LeftOut, enumerate_items, enumerate_names, quote, warn, warn_of_what_is_left_out
+from jaxdyn.io.robot_files import (
+    LeftOut,
+    enumerate_items,
+    enumerate_names,
+    named_robot,
+    quote,
+    warn,
+    warn_of_what_is_left_out,
+)
 from jaxdyn.io.urdf import _link_tree as tree
 from jaxdyn.io.urdf._extensions import FRAME_ATTRIBUTE, JOINT_TAG, armatures, joint_extensions
 from jaxdyn.io.urdf._left_out_of_urdf import INERTIA, PRODUCTS, unread_parts
@@ -63,7 +71,8 @@ def load_urdf(
 
     **Arguments**
 
-    - `path_or_text`: a path, or text, which begins with `<`, or `package://name/path` (see `package_dirs`).
+    - `path_or_text`: a path, or text, which begins with `<`, or `package://name/path` (see `package_dirs`), or
+      the name of a robot of the package robot_descriptions (`"go1"`, with or without `_description`).
     - `free_base`: whether the root link moves freely, by a free joint named `root_joint`, the first of the model.
       Otherwise it is fixed to the world; a fixed root link named `world` is the world itself.
     - `root_placement`: pose of the root link in the world: an `SE3`, position and quaternion `w x y z` `[7]`, or a
@@ -99,6 +108,7 @@ def load_urdf(
     """
     require_choice(mimic, get_args(MimicMode.__value__), "mimic")
     placement = None if root_placement is None else pose_vector(root_placement, "root_placement")
+    path_or_text = named_robot(path_or_text, ("URDF",))
     loader = UrdfLoader(read_robot(path_or_text, package_dirs, strict), free_base, placement, mimic)
     warn_of_what_is_left_out(loader.source.name, loader.left_out)
     try:
