@@ -39,14 +39,6 @@ class Plain:
 
 
 @dataclasses.dataclass(frozen=True)
-class Written(Plain):
-    """A function whose native program is written as loops over matrices, instead of traced. Its derivatives have no
-    native programs."""
-
-    matrix_program: native.MatrixProgram | None = None
-
-
-@dataclasses.dataclass(frozen=True)
 class Collected(Plain):
     """The candidates that functions find, of many alike things: see `native.Collection`. It has no derivatives."""
 

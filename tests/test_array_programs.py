@@ -167,7 +167,27 @@ def test_products():
 
     assert_same(products, A, B, v)
     # A large one is XLA's, between two programs.
-    assert_same(lambda x: (2 * x @ x) + 1, draw((65, 65)), programs=2)
+    assert_same(lambda x: (2 * x @ x) + 1, draw((101, 101)), programs=2)
+
+
+def test_factorizations_of_matrices():
+    """Sizes below and above the lanes of a vector, several matrices at once, and all kinds of triangles."""
+
+    def solve(A, b, lower, trans):
+        A = A if lower else jnp.swapaxes(A, -1, -2)
+        return jax.scipy.linalg.solve_triangular(A, b, lower=lower, trans=trans)
+
+    def function(A, b):
+        root = jnp.linalg.cholesky(jnp.swapaxes(A, -1, -2) @ A + jnp.eye(A.shape[-1], dtype=A.dtype))
+        return root, [solve(root, b, lower, trans) for lower in (True, False) for trans in (0, 1)]
+
+    draws = [
+        (draw((*batch, n, n)), draw((*batch, n, m), 1)) for batch, n, m in (((), 1, 1), ((2, 2), 3, 9), ((), 11, 70))
+    ]
+    assert_same(lambda pairs: [function(*pair) for pair in pairs], draws)
+    assert_same(function, draw((5, 5), dtype=np.float32), draw((5, 20), 1, np.float32))
+    # A matrix that is not positive definite has no factor.
+    assert_same(lambda A: jnp.isnan(jnp.linalg.cholesky(A)).any(), -jnp.eye(3))
 
 
 def test_places_that_depend_on_data():

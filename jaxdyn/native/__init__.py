@@ -3,8 +3,7 @@
 A function is traced for one state, its jaxpr becomes a graph of scalar operations, and the graph becomes machine code
 that computes as many states at once as a vector register has lanes, or for NVIDIA GPUs a kernel with a thread for each
 state. XLA calls it like one of its own operations. Where there is no such program, XLA compiles the function itself.
-Recursions over matrices are written as loops instead of traced (`MatrixProgram`), and operations on whole arrays are
-traced as such and become loops over their elements (`arrays`).
+Operations on whole arrays become loops over their elements instead (`arrays`).
 """
 
 from jaxdyn.native._collection import Collection, Searched
@@ -12,7 +11,5 @@ from jaxdyn.native._each_row import each_row
 from jaxdyn.native._forms import add_gram
 from jaxdyn.native._interpreter import expand, expansion, scan_counts
 from jaxdyn.native._kernel import Kernel, kernel
-from jaxdyn.native._matrix_loops import Matrix, MatrixLoops, Number
-from jaxdyn.native._matrix_module import MatrixProgram
 from jaxdyn.native._specialize import Repetition, leave_to_xla
 from jaxdyn.native._target import NativeStatus, Target, disabled, enabled, status, target, wanted

@@ -56,9 +56,9 @@ class Kernel(NamedTuple):
 def kernel(
     function: Callable, shapes: tuple[tuple[int, ...], ...], uniform: tuple[bool, ...], dtype, _batch: int
 ) -> Kernel | None:
-    """Return the kernel of a function of arrays, or None where there is none, as for a repetition and for a function
-    that is written as loops over matrices. The arguments are those of `target`."""
-    without = any(getattr(function, name, None) is not None for name in ("repetition", "matrix_program", "collection"))
+    """Return the kernel of a function of arrays, or None where there is none, as for a repetition. The arguments are
+    those of `target`."""
+    without = any(getattr(function, name, None) is not None for name in ("repetition", "collection"))
     if not wanted() or np.dtype(dtype) != np.float32 or without:
         return None
     return _kernel(function, shapes, uniform)

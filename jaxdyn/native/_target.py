@@ -173,32 +173,28 @@ def cached_target(function: Callable, shapes, uniform, bits: int, short: bool, o
     are forgotten."""
     from jaxdyn.native._collection import collection_module
     from jaxdyn.native._compiler import host
-    from jaxdyn.native._matrix_module import matrix_module
     from jaxdyn.native._module import module_of
 
     inputs, here = [jax.ShapeDtypeStruct(shape, f"float{bits}") for shape in shapes], host()
     summed: tuple[bool, ...] = ()
-    if (written := getattr(function, "matrix_program", None)) is not None:
-        module = matrix_module(written, shapes, function.results, bits, here.vector_bits // bits, interface())
-    else:
-        try:
-            with without_garbage_collection():
-                if (collection := getattr(function, "collection", None)) is not None:
-                    lanes = here.vector_bits // bits
-                    module = collection_module(collection, shapes, bits, lanes, interface())
-                    return _registered_target(module, uniform, summed)
-                program = specialize(function, inputs, uniform, bits, row_loops=True)
-                lanes = (SHORT if short else here.vector_bits) // bits
-                if one and not program.summed:
-                    # Sums over the batch add up the lanes.
-                    program, lanes = program._replace(one=True), min(LANES, here.vector_bits // bits)
-                module, summed = module_of(program, bits, lanes, interface()), program.summed
-        except UnsupportedError as error:
-            while hasattr(function, "of"):
-                function = function.of
-            if getattr(function, "of_user", False) and error.operation is not None:
-                _name_slow(error.operation)
-            return None
+    try:
+        with without_garbage_collection():
+            if (collection := getattr(function, "collection", None)) is not None:
+                lanes = here.vector_bits // bits
+                module = collection_module(collection, shapes, bits, lanes, interface())
+                return _registered_target(module, uniform, summed)
+            program = specialize(function, inputs, uniform, bits, row_loops=True)
+            lanes = (SHORT if short else here.vector_bits) // bits
+            if one and not program.summed:
+                # Sums over the batch add up the lanes.
+                program, lanes = program._replace(one=True), min(LANES, here.vector_bits // bits)
+            module, summed = module_of(program, bits, lanes, interface()), program.summed
+    except UnsupportedError as error:
+        while hasattr(function, "of"):
+            function = function.of
+        if getattr(function, "of_user", False) and error.operation is not None:
+            _name_slow(error.operation)
+        return None
     return _registered_target(module, uniform, summed)
 
 

@@ -10,9 +10,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from jaxdyn.native._matrix_loops import Number
 from jaxdyn.native.arrays._memory import Allocation
-from jaxdyn.native.arrays._text import ArrayText, is_float, type_of
+from jaxdyn.native.arrays._text import ArrayText, Number, is_float, type_of
 
 
 class Index(NamedTuple):

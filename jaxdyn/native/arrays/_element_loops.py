@@ -7,9 +7,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from jaxdyn.native._matrix_loops import Number
 from jaxdyn.native.arrays._array_values import Array, Buffer, Index, Writer
-from jaxdyn.native.arrays._text import ArrayText, type_of
+from jaxdyn.native.arrays._text import ArrayText, Number, type_of
 
 UNROLLED = 4
 """The most rounds of an inner loop that are written out one after the other."""
@@ -81,8 +80,8 @@ def fill(writer: Writer, array: Array, address: str) -> None:
 
 def lanes_along_last(writer: Writer, shape: Sequence[int], vectors: bool, inside: Callable[[Index], None]) -> None:
     """Append loops over all indices of a shape, with `vectors` along the last axis where it is long enough."""
-    lanes = writer.text.lanes
-    if not (vectors and shape and shape[-1] >= lanes):
+    lanes = writer.text.lanes_within(shape[-1]) if vectors and shape else 1
+    if lanes == 1:
         each(writer, shape, lambda places: inside(Index(places)))
         return
 

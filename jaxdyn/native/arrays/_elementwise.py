@@ -17,7 +17,9 @@ class Elementwise(Views):
         (v,) = operation.outputs
         text, name, source = self.text, operation.name, given[0].dtype
         arrays = [self.broadcast(a, v.shape, range(len(v.shape))) if a.shape else a for a in given]
-        vectors = bool(v.shape) and v.shape[-1] >= text.lanes and all(a.along_last for a in arrays)
+        last = text.lanes_within(v.shape[-1]) if v.shape and all(a.along_last for a in arrays) else 1
+        # Rows that are shorter than a vector have shorter vectors, unless flat order takes no copies.
+        vectors = last == text.lanes or (last > 1 and not all(a.flat for a in arrays))
         if v.size >= text.lanes and not vectors:
             # In flat order, several elements are taken at once, whatever the length of the last axis.
             arrays = [a if a.flat else self.in_memory(a) for a in arrays]

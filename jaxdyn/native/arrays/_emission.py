@@ -8,13 +8,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from jaxdyn.native._interpreter import scan_counts
-from jaxdyn.native._matrix_loops import Number
 from jaxdyn.native.arrays._array_values import Array, Buffer, Chosen, Counted, Gathered, Literal, Mapped, Scalar
 from jaxdyn.native.arrays._element_loops import fill
 from jaxdyn.native.arrays._program import ArrayConstant, ArrayProgram, Atom, Operation, Variable, array_program
 from jaxdyn.native.arrays._reductions import Sums
 from jaxdyn.native.arrays._rules import ELEMENTWISE, IDENTITIES, JOINS, REDUCTIONS, RESHAPES, VIEWS
-from jaxdyn.native.arrays._text import type_of
+from jaxdyn.native.arrays._text import Number, type_of
 from jaxdyn.native.arrays._workspace import keep, release, release_all
 
 ONCE = ELEMENTWISE | REDUCTIONS | JOINS | {"scatter", "dynamic_update_slice"}

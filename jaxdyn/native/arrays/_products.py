@@ -6,15 +6,17 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from jaxdyn.native._matrix_loops import Number
-from jaxdyn.native.arrays._array_values import Array, Index, Literal, Scalar
+from jaxdyn.native.arrays._array_values import Array, Buffer, Index, Literal, Scalar
 from jaxdyn.native.arrays._element_loops import UNROLLED, each, repeated
 from jaxdyn.native.arrays._gathers import Gathers
 from jaxdyn.native.arrays._program import Operation
-from jaxdyn.native.arrays._text import type_of
+from jaxdyn.native.arrays._text import Number, type_of
 
 BLOCK = 4
 """The number of sums that a loop adds up side by side: each waits for its last addition, but not for the others."""
+ROWS, SUMS = 4, 12
+"""The rows and the most vectors of a product that are summed up side by side: with them, three vectors of the second
+operand and a factor, sixteen registers are full."""
 WRITTEN_OUT = 3
 """The most blocks of a row that are written out one after the other."""
 
@@ -54,30 +56,46 @@ class Products(Gathers):
             return Scalar(self._sums(axes, a, b, [Index(())])[0], v.dtype)
         out = self.new(v.shape, v.dtype, v)
         vectors = bool(free[1]) and free[1][-1] == len(b.shape) - 1 and b.along_last
-        length = v.shape[-1]
-        lanes = self.text.lanes if vectors and length >= self.text.lanes else 1
+        self._write_product(axes, a, b, out, self.text.lanes_within(v.shape[-1]) if vectors else 1)
+        return out
+
+    def _write_product(self, axes: _Axes, a: Array, b: Array, out: Buffer, lanes: int) -> None:
+        """Append the loops that fill a product with vectors of so many lanes."""
+        text, length = self.text, out.shape[-1]
         # The last vector begins earlier, so that it is whole.
         starts = [*range(0, length - lanes, lanes), length - lanes]
 
-        def block(row: tuple[Number, ...], places: Sequence[Number]) -> None:
-            indices = [Index((*row, place), lanes) for place in places]
+        def block(rows: Sequence[tuple[Number, ...]], places: Sequence[Number]) -> None:
+            indices = [Index((*row, place), lanes) for row in rows for place in places]
             for index, x in zip(indices, self._sums(axes, a, b, indices), strict=True):
-                self.text.store(x, out.address, out.number_of(self.text, index.places), v.dtype, lanes)
+                text.store(x, out.address, out.number_of(text, index.places), out.dtype, lanes)
 
-        def along(row: tuple[Number, ...]) -> None:
-            whole = (len(starts) - 1) // BLOCK if len(starts) > WRITTEN_OUT * BLOCK else 0
+        def along(*rows: tuple[Number, ...]) -> None:
+            width = BLOCK if len(rows) == 1 else SUMS // len(rows)
+            whole = (len(starts) - 1) // width if len(starts) > WRITTEN_OUT * width else 0
             if whole:
 
                 def part(k: Number) -> None:
-                    start = self.text.times(k, BLOCK * lanes)
-                    self.writer.within(lambda: block(row, [self.text.plus(start, i * lanes) for i in range(BLOCK)]))
+                    start = text.times(k, width * lanes)
+                    self.writer.within(lambda: block(rows, [text.plus(start, i * lanes) for i in range(width)]))
 
-                self.text.loop(whole, part)
-            for k in range(whole * BLOCK, len(starts), BLOCK):
-                self.writer.within(lambda k=k: block(row, starts[k : k + BLOCK]))
+                text.loop(whole, part)
+            for k in range(whole * width, len(starts), width):
+                self.writer.within(lambda k=k: block(rows, starts[k : k + width]))
 
-        each(self.writer, v.shape[:-1], along)
-        return out
+        def matrix(places: tuple[Number, ...]) -> None:
+            def rows(start: Number, count: int) -> None:
+                along(*((*places, text.plus(start, i)) for i in range(count)))
+
+            whole, rest = divmod(out.shape[-2], ROWS)
+            text.loop(whole, lambda k: rows(text.times(k, ROWS), ROWS))
+            if rest:
+                rows(whole * ROWS, rest)
+
+        if lanes > 1 and len(out.shape) > 1 and out.shape[-2] >= ROWS:
+            each(self.writer, out.shape[:-2], matrix)
+        else:
+            each(self.writer, out.shape[:-1], along)
 
     def _sums(self, axes: _Axes, a: Array, b: Array, indices: Sequence[Index]) -> Sequence[str]:
         """The elements of a product at some indices, by the same loops."""

@@ -8,15 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from jaxdyn.native._matrix_loops import Number
 from jaxdyn.native.arrays._array_values import Array, Buffer, Index, Literal, Scalar
 from jaxdyn.native.arrays._element_loops import lanes_along_last, reduced, reduced_rows, total
-from jaxdyn.native.arrays._products import Products
+from jaxdyn.native.arrays._factorizations import Factorizations
 from jaxdyn.native.arrays._program import Operation, Variable
-from jaxdyn.native.arrays._text import is_float, is_truth, type_of
+from jaxdyn.native.arrays._text import Number, is_float, is_truth, type_of
 
 
-class Sums(Products):
+class Sums(Factorizations):
     """The rules of operations that combine elements."""
 
     def _reduction(self, operation: Operation, array: Array) -> Array:

@@ -34,8 +34,10 @@ FREE = RESHAPES | IDENTITIES
 """The operations that XLA does without copying."""
 CONTROL = {"while", "scan", "cond"}
 OTHERS = {"iota", "dot_general", "gather", "scatter", "dynamic_update_slice", "argmax", "argmin", "cumsum"}
-LARGE = 64**3
-"""The most multiplications of a product, without axes of a batch. Beyond, XLA's products are faster (measured)."""
+OTHERS |= {"cholesky", "triangular_solve"}
+LARGE = 100**3
+"""The most multiplications of a product, without axes of a batch: those of Talos in a Riccati recursion, 76 * 76 * 109,
+take no longer than XLA's (measured); longer ones were not measured."""
 KNOWN = ELEMENTWISE | VIEWS | REDUCTIONS | JOINS | CONTROL | OTHERS
 
 
@@ -88,6 +90,8 @@ _CONDITIONS: dict[str, Callable[[Operation, set[str]], bool]] = {
     "select_n": lambda o, kinds: np.dtype(o.inputs[0].dtype) == bool and len(o.inputs) == 3,
     "pad": lambda o, kinds: all(a >= 0 and b >= 0 and not inner for a, b, inner in o.params["padding_config"]),
     "dot_general": _is_a_product_of_floats,
+    "cholesky": lambda o, kinds: kinds == {"f"},
+    "triangular_solve": lambda o, kinds: kinds == {"f"} and o.params["left_side"] and not o.params["unit_diagonal"],
     **dict.fromkeys(("argmax", "argmin"), lambda o, kinds: len(o.inputs[0].shape) == 1),
     "cumsum": lambda o, kinds: len(o.inputs[0].shape) == 1 and "b" not in kinds,
     "scatter": lambda o, kinds: _sets_rows(o),

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxdyn.native._emit import Kind
-from jaxdyn.native._matrix_loops import MatrixLoops, Number
+from jaxdyn.native._emit import Body, Kind
 from jaxdyn.native._values import COMPARISONS, Values
 
 INTEGERS = {"add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or", "xor": "xor"}
@@ -19,6 +18,9 @@ TYPES = {
     for name, text in (("float64", "double"), ("float32", "float"), ("int32", "i32"), ("int64", "i64"), ("bool", "i1"))
 }
 """The types of numbers in a program."""
+
+type Number = int | str
+"""An integer: a number, or the name of a value."""
 
 
 def is_float(dtype) -> bool:
@@ -40,12 +42,13 @@ def type_of(dtype, lanes: int = 1) -> str:
     return name if lanes == 1 else f"<{lanes} x {name}>"
 
 
-class ArrayText(MatrixLoops):
+class ArrayText(Body):
     """The text of a function's body with loops over arrays. Numbers have a dtype and a number of lanes."""
 
     def __init__(self, lanes: int, declared: set[str]):
-        super().__init__(64, lanes, declared)
+        super().__init__(Kind(64, lanes), declared)
         self.lanes = lanes
+        self._current = "entry"
         self._operations = Values(self, lambda node: "")
 
     @contextlib.contextmanager
@@ -56,6 +59,13 @@ class ArrayText(MatrixLoops):
             yield
         finally:
             self.kind = before
+
+    def lanes_within(self, length: int) -> int:
+        """Return the most lanes, at most those of a whole vector, that so many numbers fill."""
+        lanes = self.lanes
+        while lanes > max(1, length):
+            lanes //= 2
+        return lanes
 
     def splat(self, x: str, dtype, lanes: int) -> str:
         """Return a vector that has a number in all lanes."""
@@ -233,6 +243,43 @@ class ArrayText(MatrixLoops):
         smaller = target.itemsize < source.itemsize and not is_truth(source)
         how = ("fptrunc" if smaller else "fpext") if is_float(source) else "trunc" if smaller else "sext"
         return self.value(f"{'zext' if is_truth(source) else how} {a} {x} to {b}")
+
+    def plus(self, a: Number, b: Number) -> Number:
+        """Return a sum of integers."""
+        if isinstance(a, int) and isinstance(b, int):
+            return a + b
+        return b if a == 0 else a if b == 0 else self.value(f"add i64 {a}, {b}")
+
+    def times(self, a: Number, b: Number) -> Number:
+        """Return a product of integers."""
+        if isinstance(a, int) and isinstance(b, int):
+            return a * b
+        return 0 if 0 in (a, b) else b if a == 1 else a if b == 1 else self.value(f"mul i64 {a}, {b}")
+
+    def minus(self, a: Number, b: Number) -> Number:
+        """Return a difference of integers."""
+        return a - b if isinstance(a, int) and isinstance(b, int) else self.value(f"sub i64 {a}, {b}")
+
+    def loop(
+        self,
+        count: Number,
+        inside: Callable[..., Sequence[str] | None],
+        carried: Sequence[str] = (),
+        type: str = "",
+    ) -> list[str]:
+        """Append a loop over the indices below `count`. `inside` gets an index and values of a type, at first
+        `carried`, and returns those for the next index. Returns the last ones."""
+
+        def step(names: Sequence[str]) -> list[str]:
+            results = inside(*names) or ()
+            return [self.value(f"add i64 {names[0]}, 1"), *results]
+
+        state = [("i64", "0"), *((type, x) for x in carried)]
+        return self.repeat(state, lambda names: self.value(f"icmp ult i64 {names[0]}, {count}"), step)[1:]
+
+    def _label(self, name: str) -> None:
+        self.lines.append(f"{name}:")
+        self._current = name
 
     def repeat(self, state: Sequence[tuple[str, str]], condition: Callable, inside: Callable) -> list[str]:
         """Append a loop that goes on while `condition` returns a true number. Both get the values of the state, which

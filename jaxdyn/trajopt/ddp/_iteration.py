@@ -284,14 +284,14 @@ def _regularized_policy(
         stage, terminal = jax.tree.map(lambda a, b: jnp.where(second, a, b), full, costs)
         chosen = e._replace(stage=stage._replace(uu=stage.uu + zero), terminal=terminal)
         damping = CurvatureShift(*(regularization * unit for unit in s.units))
-        if options.backward == "associative":
-            usual = functools.partial(backward_associative, chosen, damping)
-        elif problem.bounded:
-            usual = functools.partial(backward_in_box, chosen, damping, *step_box)
+        if options.backward == "scan" and not problem.bounded:
+            policy = backward(chosen, CurvatureShift(*(jnp.where(checks, 0.0, d) for d in damping)))
         else:
-            usual = functools.partial(backward, chosen, damping)
-        held = HeldControls(free, jnp.zeros_like(us)) if problem.bounded else None
-        policy = lax.cond(checks, lambda: backward(chosen, 0.0, held), usual)
+            usual = functools.partial(backward_in_box, chosen, damping, *step_box)
+            if options.backward == "associative":
+                usual = functools.partial(backward_associative, chosen, damping)
+            held = HeldControls(free, jnp.zeros_like(us)) if problem.bounded else None
+            policy = lax.cond(checks, lambda: backward(chosen, 0.0, held), usual)
         drop = second & adaptive
         more = jnp.where(checks, jnp.inf, jnp.maximum(10 * regularization, options.regularization))
         regularization = jnp.where(policy.ok | drop, regularization, more)

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.scipy.linalg import cho_solve, solve_triangular
 
-from jaxdyn._batched_functions import Written
-from jaxdyn._batching import call
 from jaxdyn._types import Array, Float
 from jaxdyn.trajopt.ddp._batches import one_by_one_on_cpu
 from jaxdyn.trajopt.ddp._expansion import Expansion
-from jaxdyn.trajopt.ddp._riccati_program import RiccatiProgram
 from jaxdyn.trajopt.problem import Quadratic
 
-# From this length of displacements on, the problems of a batch are faster one after the other than side by side.
-_LARGE = 8
 SWEEPS = 20
 """Most changes of the active set in one backward pass."""
 
@@ -69,40 +63,23 @@ class HeldControls(NamedTuple):
     """Step of the held controls, 0 for the free ones."""
 
 
-class StagePolicies(NamedTuple):
-    """The policies of all stages, and their value functions before each stage's own gap."""
+class StagePolicy(NamedTuple):
+    """The policy of a stage, or of all, and the value function before the stage's own gap."""
 
-    k: Float[Array, "horizon nu"]
-    K: Float[Array, "horizon nu ndx"]
-    Vx: Float[Array, "stages ndx"]
-    Vxx: Float[Array, "stages ndx ndx"]
-    Qu: Float[Array, "horizon nu"]
-    Qux: Float[Array, "horizon nu ndx"]
-    Quu: Float[Array, "horizon nu nu"]
+    k: Float[Array, "*horizon nu"]
+    K: Float[Array, "*horizon nu ndx"]
+    Vx: Float[Array, "*stages ndx"]
+    Vxx: Float[Array, "*stages ndx ndx"]
+    Qu: Float[Array, "*horizon nu"]
+    Qux: Float[Array, "*horizon nu ndx"]
+    Quu: Float[Array, "*horizon nu nu"]
 
-
-class StageFactors(NamedTuple):
-    """The factors that give a stage's policy, and its value function before the stage's own gap."""
-
-    root: Float[Array, "nu nu"]
-    """Lower Cholesky factor of the free controls' curvature."""
-    slopes: Float[Array, "nu ndx+1"]
-    """Inverse of `root` times `[Qux, Qu]` of the free controls."""
-    Vx: Float[Array, "ndx"]
-    Vxx: Float[Array, "ndx ndx"]
-    Qu: Float[Array, "nu"]
-    Qux: Float[Array, "nu ndx"]
-    Quu: Float[Array, "nu nu"]
-
-    def policies(self, last_Vx, last_Vxx, held: HeldControls | None = None) -> StagePolicies:
-        """The policies, from factors with a leading axis of the horizon and the value function at its end."""
-        n, m = self.Qux.shape[-1], self.Qux.shape[-2]
-        slopes = self.slopes
-        both = -(solve_triangular(jnp.swapaxes(self.root, 1, 2), slopes) if m > 1 else slopes / self.root)
-        k, K = both[:, :, n], both[:, :, :n]
-        k = k if held is None else k + held.step
-        Vx, Vxx = (jnp.concatenate([a, b[None]]) for a, b in ((self.Vx, last_Vx), (self.Vxx, last_Vxx)))
-        return StagePolicies(k, K, Vx, Vxx, self.Qu, self.Qux, self.Quu)
+    def with_end(self, Vx, Vxx) -> Self:
+        """The policies of all stages with the value function at the end."""
+        return self._replace(
+            Vx=jnp.concatenate([self.Vx, Vx[None]]),
+            Vxx=jnp.concatenate([self.Vxx, Vxx[None]]),
+        )
 
 
 def free_block(H, free):
@@ -111,39 +88,34 @@ def free_block(H, free):
     return H * both + jnp.diag(1 - free)
 
 
-def _stage_matrices(e: Expansion):
-    """The matrices `[A, B, gap]` and `[[xx, ux^T, x], [ux, uu, u]]`, the derivatives of the cost, of all stages."""
-    l = e.stage
-    above = jnp.concatenate([l.xx, jnp.swapaxes(l.ux, 1, 2), l.x[..., None]], axis=2)
-    below = jnp.concatenate([l.ux, l.uu, l.u[..., None]], axis=2)
-    return jnp.concatenate([e.A, e.B, e.gaps[1:, :, None]], axis=2), jnp.concatenate([above, below], axis=1)
-
-
-def eliminate_controls(M, Z, Vx, Vxx, held: HeldControls | None = None) -> StageFactors:
-    """Eliminate the controls of a stage with the matrices `M` and `Z` of `_stage_matrices`, where the value function
-    after the step is about the next state, a gap away from where the step ends (Mastalli et al., Crocoddyl, ICRA 2020,
-    equations 12-16). In few large products: the time of small ones goes into their calls."""
+def eliminate_controls(A, B, gap, l: Quadratic, Vx, Vxx, held: HeldControls | None = None) -> StagePolicy:
+    """Eliminate the controls of a stage with the dynamics `A`, `B` and the derivatives `l` of the cost, where the value
+    function after the step is about the next state, a `gap` away from where the step ends (Mastalli et al., Crocoddyl,
+    ICRA 2020, equations 12-16). In few large products: the time of small ones goes into their calls."""
     n = len(Vx)
-    to_next = Vxx @ M
-    to_next = to_next.at[:, -1].add(Vx)
-    Q = Z + M[:, :-1].T @ to_next
-    Qx, Qxx, Qu, Qux, Quu = Q[:n, -1], Q[:n, :n], Q[n:, -1], Q[n:, :n], Q[n:, n:-1]
-    Quu = 0.5 * (Quu + Quu.T)
-    H, slopes = Quu, jnp.concatenate([Qux, Qu[:, None]], axis=1)
+    M = jnp.concatenate([A, gap[:, None], B], axis=1)
+    of_gap = jnp.arange(M.shape[1]) == n
+    to_next = Vxx @ M + jnp.where(of_gap, Vx[:, None], 0.0)
+    Q_x = jnp.concatenate([l.xx, l.x[:, None]], axis=1) + A.T @ to_next[:, : n + 1]
+    Q_u = jnp.concatenate([l.ux, l.u[:, None], l.uu], axis=1) + B.T @ to_next
+    slopes, Quu = Q_u[:, : n + 1], 0.5 * (Q_u[:, n + 1 :] + Q_u[:, n + 1 :].T)
+    Qu, Qux, H = slopes[:, n], slopes[:, :n], Quu
     if held is not None:
+        of_gap = of_gap[: n + 1]
         H = free_block(Quu, held.free)
-        slopes = held.free[:, None] * slopes.at[:, -1].add(Quu @ held.step)
-        Qx = Qx + Qux.T @ held.step
-    root = jnp.linalg.cholesky(H) if len(Qu) > 1 else jnp.sqrt(jnp.where(H > 0, H, jnp.nan))
-    slopes = solve_triangular(root, slopes, lower=True) if len(Qu) > 1 else slopes / root
-    decrease = slopes[:, :n].T @ slopes
-    Vxx = Qxx - decrease[:, :n]
-    Vxx = 0.5 * (Vxx + Vxx.T)
-    return StageFactors(root, slopes, Qx - decrease[:, n], Vxx, Qu, Qux, Quu)
-
-
-_AXES = 3, 3, 2, 3, 3, 3, 2, 2, 1, 2, 2, 2
-"""The number of axes of each operand of `RiccatiProgram`."""
+        Q_x = Q_x + jnp.where(of_gap, (Qux.T @ held.step)[:, None], 0.0)
+        slopes = held.free[:, None] * (slopes + jnp.where(of_gap, (Quu @ held.step)[:, None], 0.0))
+    if len(Qu) > 1:
+        root = jnp.linalg.cholesky(H, symmetrize_input=False)
+        slopes = solve_triangular(root, slopes, lower=True)
+        policy = solve_triangular(root, slopes, lower=True, trans=1)
+    else:
+        root = jnp.sqrt(jnp.where(H > 0, H, jnp.nan))
+        slopes = slopes / root
+        policy = slopes / root
+    Q_x = Q_x - slopes[:, :n].T @ slopes
+    k = -policy[:, n] if held is None else held.step - policy[:, n]
+    return StagePolicy(k, -policy[:, :n], Q_x[:, n], 0.5 * (Q_x[:, :n] + Q_x[:, :n].T), Qu, Qux, Quu)
 
 
 def _damped(e: Expansion, regularization) -> tuple[Expansion, CurvatureShift]:
@@ -163,46 +135,24 @@ def backward(e: Expansion, regularization, held: HeldControls | None = None) -> 
     `regularization` is added to the diagonals of the value function and of the curvature in the controls: a
     `CurvatureShift`, or one number for both."""
     e, damping = _damped(e, regularization)
-    (horizon, n, m), dtype = e.B.shape, e.A.dtype
-    l, end = e.stage, e.terminal
-    program = RiccatiProgram(horizon, n, m, held is not None)
-    operands = [e.A, e.B, e.gaps, l.xx, l.ux, l.uu, l.x, l.u, end.x, end.xx, *(held or ())]
-    operands = [jnp.asarray(x, dtype) for x in operands]
-    T = horizon
-    results = (T, m), (T, m, n), (T + 1, n), (T + 1, n, n), (T, m), (T, m, n), (T, m, m)
-    function = Written(_scan_backward, _AXES[: len(operands)], results, matrix_program=program)
-    return _policy(e, StagePolicies(*call(function, *operands)), damping, held)
+    # A single recursion is one native program.
+    policies = one_by_one_on_cpu(_stage_policies, in_programs=True)(e, held)
+    return _policy(e, policies, damping, held)
 
 
-def _scan_backward(*operands) -> StagePolicies:
-    """The recursion of `backward` without native code, for operands that may have leading batch axes."""
-    batches = [x.shape[: x.ndim - axes] for x, axes in zip(operands, _AXES[: len(operands)], strict=True)]
-    batch = jnp.broadcast_shapes(*batches)
-    if not batch:
-        return _scan_stages(*operands)
-    flat = [
-        jnp.broadcast_to(x, (*batch, *x.shape[len(own) :])).reshape(math.prod(batch), *x.shape[len(own) :])
-        for x, own in zip(operands, batches, strict=True)
-    ]
-    large = operands[0].shape[-1] >= _LARGE
-    out = jax.vmap(one_by_one_on_cpu(_scan_stages) if large else _scan_stages)(*flat)
-    return jax.tree.map(lambda x: x.reshape(*batch, *x.shape[1:]), out)
-
-
-def _scan_stages(A, B, gaps, xx, ux, uu, x, u, end_x, end_xx, *held) -> StagePolicies:
-    e = Expansion(A, B, gaps, Quadratic(jnp.zeros(len(A), A.dtype), x, u, xx, ux, uu), end_x)
-    held = HeldControls(*held) if held else None
-
+def _stage_policies(e: Expansion, held: HeldControls | None) -> StagePolicy:
     def step(value, stage):
-        M, Z, held = stage
-        factors = eliminate_controls(M, Z, value[0], value[1], held)
-        return (factors.Vx, factors.Vxx), factors
+        *system, held = stage
+        policy = eliminate_controls(*system, *value, held)
+        return (policy.Vx, policy.Vxx), policy
 
-    _, factors = lax.scan(step, (end_x, end_xx), (*_stage_matrices(e), held), reverse=True)
-    return factors.policies(end_x, end_xx, held)
+    # The recursion needs no costs, only their derivatives.
+    stages, end = (e.A, e.B, e.gaps[1:], e.stage._replace(value=None), held), e.terminal
+    _, policies = lax.scan(step, (end.x, end.xx), stages, reverse=True)
+    return policies.with_end(end.x, end.xx)
 
 
-def _policy(e: Expansion, s: StagePolicies, damping: CurvatureShift, held: HeldControls | None = None) -> AffinePolicy:
+def _policy(e: Expansion, s: StagePolicy, damping: CurvatureShift, held: HeldControls | None = None) -> AffinePolicy:
     """The policy of all stages, with the sums over them."""
     diagonal = jnp.diagonal(s.Quu, axis1=1, axis2=2)
     undamped = (diagonal - damping.u) / diagonal
@@ -336,5 +286,5 @@ def backward_associative(e: Expansion, regularization) -> AffinePolicy:
     combined = lax.associative_scan(jax.vmap(lambda a, b: combine(b, a)), elements, reverse=True)
     after_Vx, after_Vxx = -combined[3][1:], 0.5 * (combined[4] + jnp.swapaxes(combined[4], 1, 2))[1:]
 
-    stages = jax.vmap(eliminate_controls)(*_stage_matrices(e), after_Vx, after_Vxx)
-    return _policy(e, stages.policies(e.terminal.x, e.terminal.xx), damping)
+    stages = jax.vmap(eliminate_controls)(e.A, e.B, e.gaps[1:], e.stage, after_Vx, after_Vxx)
+    return _policy(e, stages.with_end(e.terminal.x, e.terminal.xx), damping)
