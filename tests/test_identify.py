@@ -149,7 +149,7 @@ def test_the_gradient_vanishes_at_the_solution():
     point = minimize(problem, problem.prior, 200).point
 
     def cost(base, x):
-        new = base.moved(x, problem.offset_scale)
+        new = base.moved(x, problem.unit)
         model, values = with_parameters(samples, new.parameters(), np.ones(3))
         tau = values.torque(model, data.t, data.q, data.v, data.a)
         return 0.5 * np.sum((tau - data.tau) ** 2) + problem.divergence(new)

@@ -94,7 +94,7 @@ def _fit_paragraph(name: str, fit: InverseDynamicsFit) -> str:
 
 def _parameters_section(name: str, fit: InverseDynamicsFit, level: float, bootstrap: Bootstrap | None) -> str:
     title = f"<h2>Parameters of {html.escape(name)}</h2>"
-    if fit.tangent is None:
+    if not fit.prior_weight:
         return title + "<p class='note'>Linear least squares determines combinations only; see below.</p>"
     intervals = fit.intervals(level=level)
     columns = {
@@ -124,7 +124,7 @@ def _identifiability_section(name: str, fit: InverseDynamicsFit, level: float, b
     if base.unidentifiable:
         nothing = sorted(base.unidentifiable, key=base.names.index)
         lines.append(f"No torque of these motions depends on {', '.join(nothing)}.")
-    if fit.tangent is not None:
+    if fit.prior_weight:
         decided = fit.decided_by_start(html.WEAK)
         lines.append(f"Decided by the start and its prior alone: {', '.join(decided) or 'none'}.")
     text = "".join(f"<p>{html.escape(line)}</p>" for line in lines)
@@ -155,7 +155,7 @@ def _torque_figures(fits: Mapping[str, InverseDynamicsFit], recording: Recording
 
     model = next(iter(fits.values())).model
     masses = {name: fit.model.mass for name, fit in fits.items()}
-    intervals = {name: fit.intervals() for name, fit in fits.items() if fit.tangent is not None}
+    intervals = {name: fit.intervals() for name, fit in fits.items() if fit.prior_weight}
     ends = slice(0, 10 * model.nb, 10)
     found = {name: fit.evaluate(recording) for name, fit in fits.items()}
     (t,), (measured,) = next((x.t, x.torque) for x in found.values())

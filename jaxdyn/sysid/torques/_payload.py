@@ -21,9 +21,9 @@ from jaxdyn.sysid.recordings import Recordings, RecordingWarning, as_recordings,
 from jaxdyn.sysid.torques._base_parameters import base_parameters_of
 from jaxdyn.sysid.torques._effect_search import effect_shape
 from jaxdyn.sysid.torques._effects import JointEffects, frictionless_torque
-from jaxdyn.sysid.torques._intervals import Intervals, Posterior, normal_intervals
+from jaxdyn.sysid.torques._intervals import Intervals, normal_intervals
 from jaxdyn.sysid.torques._layout import Layout
-from jaxdyn.sysid.torques._physical_fit import Physical, PhysicalProblem, minimize, posterior
+from jaxdyn.sysid.torques._physical_fit import Physical, PhysicalProblem, minimize
 from jaxdyn.sysid.torques._recorded_motions import TorqueData
 from jaxdyn.sysid.torques._residual_causes import LEAST_PART, LEAST_STATISTIC
 from jaxdyn.sysid.torques._residual_noise import Correlation, SlopeNoise
@@ -172,18 +172,16 @@ def identify_payload(
     _warn_of_exchange(model, linear)
     _warn_of_gains(samples, linear)
     T = linear.equations
-    start = Physical(cholesky.pseudo_factor(_prior(prior, linear.payload, frame)[None]), *np.zeros((3, 0)))
+    start = Physical(cholesky.pseudo_factor(_prior(prior, linear.payload, frame)[None]), np.zeros(0))
     none = np.zeros((len(T), 0))
     problem = PhysicalProblem(T[:, :10], np.zeros(len(T)), T[:, 10], none, start, none[0], prior_weight, 1.0)
     minimum = minimize(problem, start, _MAX_ITERATIONS)
     parameters = minimum.point.parameters()
     properties = np.asarray(_mass_properties(parameters), np.float64)
-    _, by_coordinates, precision_factor, prior_factor = posterior(problem, minimum.point)
-    slope = np.asarray(jax.jacfwd(_mass_properties)(jnp.asarray(parameters)), np.float64) @ by_coordinates
+    slope = np.asarray(jax.jacfwd(_mass_properties)(jnp.asarray(parameters)), np.float64)
     bare, loaded = samples.without_and_with(samples.residuals_at(linear.robot, parameters))
     ignored = samples.residuals_at(linear.robot, np.zeros(10))
-    factors = tuple(x @ by_coordinates for x in linear.score_factors)
-    errors = Posterior(precision_factor, prior_factor, factors).errors(slope)
+    errors = problem.posterior(minimum.point).errors(slope, linear.score_factors)
     return PayloadFit(
         frame=frame,
         parameters=parameters,
