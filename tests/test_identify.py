@@ -24,7 +24,7 @@ from jaxdyn.cli import (
     simulate_recording,
 )
 from jaxdyn.cli._identification import draw_torques
-from jaxdyn.cli._identification_data import HeldOut, IdentificationData
+from jaxdyn.cli._identification_data import IdentificationData
 from jaxdyn.sysid import JointEffects, Recording, fit_inverse_dynamics, ordinary_least_squares
 
 V_SCALE = 0.05
@@ -339,7 +339,7 @@ def test_without_matplotlib_there_is_no_plot_but_advice(tmp_path, monkeypatch, c
     data = Recording(np.arange(3.0), np.zeros((3, 1)), tau=np.zeros((3, 1)))
     config: Any = types.SimpleNamespace(name="")
     plan: Any = types.SimpleNamespace(cutoff=10.0)
-    drawn = IdentificationData(plan, HeldOut(data, data, data.q), None)
+    drawn = IdentificationData(plan, data, data, None)
     draw_torques(tmp_path / "torque.png", config, jaxdyn.samples.pendulum(), drawn, {})
     assert "pip install 'jaxdyn[viz]'" in capsys.readouterr().out
     assert not list(tmp_path.iterdir())
