@@ -24,7 +24,7 @@ from jaxdyn.cli import (
     simulate_recording,
 )
 from jaxdyn.cli._identification import draw_torques
-from jaxdyn.cli._identification_data import HeldOut, IdentificationData
+from jaxdyn.cli._identification_data import IdentificationData
 from jaxdyn.sysid import JointEffects, Recording, fit_inverse_dynamics, ordinary_least_squares
 
 V_SCALE = 0.05
@@ -149,7 +149,7 @@ def test_the_gradient_vanishes_at_the_solution():
     point = minimize(problem, problem.prior, 200).point
 
     def cost(base, x):
-        new = base.moved(x, problem.offset_scale)
+        new = base.moved(x, problem.unit)
         model, values = with_parameters(samples, new.parameters(), np.ones(3))
         tau = values.torque(model, data.t, data.q, data.v, data.a)
         return 0.5 * np.sum((tau - data.tau) ** 2) + problem.divergence(new)
@@ -339,7 +339,7 @@ def test_without_matplotlib_there_is_no_plot_but_advice(tmp_path, monkeypatch, c
     data = Recording(np.arange(3.0), np.zeros((3, 1)), tau=np.zeros((3, 1)))
     config: Any = types.SimpleNamespace(name="")
     plan: Any = types.SimpleNamespace(cutoff=10.0)
-    drawn = IdentificationData(plan, HeldOut(data, data, data.q), None)
+    drawn = IdentificationData(plan, data, data, None)
     draw_torques(tmp_path / "torque.png", config, jaxdyn.samples.pendulum(), drawn, {})
     assert "pip install 'jaxdyn[viz]'" in capsys.readouterr().out
     assert not list(tmp_path.iterdir())

@@ -15,8 +15,7 @@ from experiments import identify_double_pendulum as experiment
 from jaxdyn import State
 from jaxdyn.cli import read_config
 from jaxdyn.sysid import rollout_errors
-from jaxdyn.sysid.rollouts._recorded_rollouts import simulate_robot
-from jaxdyn.sysid.rollouts._recorded_worlds import Inputs
+from jaxdyn.sysid.rollouts._recorded_rollouts import Inputs, simulate_robot
 
 RECORDINGS = Path(os.environ.get("JAXDYN_DATA", "")) / "double_pendulum"
 ZEROS = np.array([[0.05, -0.02], [0.0, 0.03], [-0.04, 0.05]])

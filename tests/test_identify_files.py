@@ -13,7 +13,7 @@ import jaxdyn
 from experiments import identify
 from jaxdyn import DataError, cli, to_urdf
 from jaxdyn.cli import _identification, _identification_data, alone_in
-from jaxdyn.cli._identification_data import HeldOut, IdentificationData
+from jaxdyn.cli._identification_data import IdentificationData
 from jaxdyn.sysid import JointEffects, Recording, fit_inverse_dynamics, ordinary_least_squares, plan_identification
 from jaxdyn.sysid.reports._fit_reports import _torque_figures
 
@@ -137,16 +137,16 @@ def test_files_of_other_units_with_currents_and_without_names(data, monkeypatch)
         assert identify.main(command(data, *files, *options, "--name", f"run {len(seen)}")) == 130
     si, *others, trimmed = [loaded for _, loaded in seen]
     for loaded in others:
-        for x, y in zip(*([*r.plan.recordings, r.held_out.smooth] for r in (loaded, si)), strict=True):
+        for x, y in zip(*([*r.plan.recordings, r.raw] for r in (loaded, si)), strict=True):
             for array in ("t", "q", "v", "a", "tau"):
                 np.testing.assert_allclose(getattr(x, array), getattr(y, array), rtol=1e-6, atol=1e-6)
     # Half a second is gone at both ends, and times begin anew.
     assert trimmed.plan.recordings[0].t[0] == pytest.approx(si.plan.recordings[0].t[0])
     assert trimmed.plan.recordings[0].t[-1] == pytest.approx(si.plan.recordings[0].t[-1] - 1, abs=0.02)
-    held_out = trimmed.held_out
-    first = round(100 * (0.5 + held_out.smooth.t[0]))
-    raw = np.load(data / "test.npz")["tau"][first : first + len(held_out.raw_tau)]
-    np.testing.assert_allclose(held_out.raw_tau, raw, atol=1e-9)
+    held_out = trimmed.raw
+    first = round(100 * (0.5 + held_out.t[0]))
+    raw = np.load(data / "test.npz")["tau"][first : first + len(held_out)]
+    np.testing.assert_allclose(held_out.tau, raw, atol=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -278,8 +278,8 @@ def test_the_verdict_compares_held_out_data_with_those_of_the_fit():
     said = []
     for extra in (0.0, 3.0):
         test = dataclasses.replace(second, tau=second.tau + extra * np.sin(5 * second.t)[:, None]).prepared(5.0)
-        data = IdentificationData(plan, HeldOut(test, test, test.require("tau")[0]), None)
-        said.append(_identification._verdict(data, fits)[1])
+        data = IdentificationData(plan, test, test, None)
+        said.append(_identification._verdict(data, fits, fits[_identification.PHYSICAL].evaluate(test))[1])
         # Pictures of the page show the errors that its tables have.
         (figure, _) = _torque_figures(fits, test).values()
         drawn = figure.axes[1].lines[1].get_ydata()

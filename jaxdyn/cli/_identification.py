@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,44 +62,43 @@ def identify(config: IdentifyConfig) -> dict[str, Any]:
 
 def _identify(config: IdentifyConfig, folder: Path, model: Model, data: IdentificationData) -> dict[str, Any]:
     fits, seconds = _run_fits(config, model, data)
-    held_out = _held_out(config, data)
-    errors = {
-        kind: {name: x.evaluate(recording).rms_error for name, x in fits.items()}
-        for kind, recording in held_out.items()
-    }
-    relative = {
-        key: {name: x.evaluate(held_out[kind]).relative for name, x in fits.items()} for key, kind in _RELATIVE.items()
-    }
+    held_out = {"raw torque": data.raw, "filtered torque": data.held_out}
+    if data.simulated is not None:
+        held_out["noise-free torque"] = data.simulated.exact.between(config.fit_stop, config.test_stop)
+    found = {kind: {name: x.evaluate(recording) for name, x in fits.items()} for kind, recording in held_out.items()}
+    errors = {kind: {name: x.rms_error for name, x in by_fit.items()} for kind, by_fit in found.items()}
+    relative = {key: {name: x.relative for name, x in found[kind].items()} for key, kind in _RELATIVE.items()}
     _print_errors(model, data, fits, errors, relative)
-    verdict = _verdict(data, fits)
+    verdict = _verdict(data, fits, found["filtered torque"][PHYSICAL])
     print("\nverdict on the physical fit", *verdict, sep="\n- ")
     out = _summary(config, model, fits, errors, seconds) | relative | {"verdict": verdict}
     _write(folder, config, data, fits, out)
     if config.plot:
-        found = {name: x.evaluate(data.held_out.data) for name, x in fits.items()}
-        draw_torques(folder / "torque.png", config, model, data, found)
+        draw_torques(folder / "torque.png", config, model, data, found["filtered torque"])
     return out
 
 
 def _run_fits(config: IdentifyConfig, model: Model, data: IdentificationData) -> tuple[Fits, dict[str, float]]:
     """Return the fits, and their wall times (s), by name."""
-    plan = data.plan
+    plan, began = data.plan, time.perf_counter()
     common: dict[str, Any] = {"friction_velocity": config.friction_velocity, "shape": plan.shape}
     # Least squares takes the lengths that the first fit of the plan has found.
     believed = dataclasses.replace(model, **{x: getattr(plan.start, x) for x in _LENGTHS})
-    known: dict[str, Any] = common | {"joint_effects": dataclasses.replace(plan.joint_effects, length=False)}
-    common["joint_effects"] = plan.joint_effects
-    seconds: dict[str, float] = {}
-
-    def timed(name: str, fit: Callable[[], sysid.InverseDynamicsFit]) -> sysid.InverseDynamicsFit:
-        began = time.perf_counter()
-        out = fit()
-        seconds[name] = time.perf_counter() - began
-        return out
-
+    effects = dataclasses.replace(plan.joint_effects, length=False)
     announce("compiling, and fitting by least squares and with physical links")
-    linear = timed(LINEAR, lambda: sysid.ordinary_least_squares(believed, plan.recordings, **known))
-    physical = timed(PHYSICAL, lambda: _fit_physical(config, plan, common))
+    linear = sysid.ordinary_least_squares(believed, plan.recordings, joint_effects=effects, **common)
+    seconds = {LINEAR: time.perf_counter() - began}
+    with ProgressBar(desc=PHYSICAL, unit=" steps", mininterval=0.1) as bar:
+
+        def report(step: sysid.Step) -> None:
+            decrease = f"{step.expected_decrease:.1e}"
+            bar.set_postfix(round=step.round, cost=f"{step.cost:.6g}", expected_decrease=decrease, refresh=False)
+            bar.update()
+
+        options = {"rounds": config.rounds, "max_iterations": config.max_iterations, "report": report}
+        options |= common | {"joint_effects": plan.joint_effects, "prior_weight": plan.prior_weight}
+        physical = sysid.fit_inverse_dynamics(plan.start, plan.recordings, **options)
+    seconds[PHYSICAL] = time.perf_counter() - began - seconds[LINEAR]
     times = ", ".join(f"{name} {x:.1f} s" for name, x in seconds.items())
     print(
         f"physical fit: {physical.status.text}; {physical.iterations} steps, {physical.rounds} rounds; least squares: "
@@ -108,48 +107,18 @@ def _run_fits(config: IdentifyConfig, model: Model, data: IdentificationData) ->
     return {BEFORE: sysid.InverseDynamicsFit.unfitted(model), LINEAR: linear, PHYSICAL: physical}, seconds
 
 
-def _fit_physical(config: IdentifyConfig, plan: sysid.Plan, common: dict[str, Any]) -> sysid.InverseDynamicsFit:
-    """Run the physically consistent fit."""
-    with ProgressBar(desc=PHYSICAL, unit=" steps", mininterval=0.1) as bar:
-
-        def report(step: sysid.Step) -> None:
-            decrease = f"{step.expected_decrease:.1e}"
-            bar.set_postfix(round=step.round, cost=f"{step.cost:.6g}", expected_decrease=decrease, refresh=False)
-            bar.update()
-
-        return sysid.fit_inverse_dynamics(
-            plan.start,
-            plan.recordings,
-            prior_weight=plan.prior_weight,
-            rounds=config.rounds,
-            max_iterations=config.max_iterations,
-            report=report,
-            **common,
-        )
-
-
-def _verdict(data: IdentificationData, fits: Fits) -> list[str]:
+def _verdict(data: IdentificationData, fits: Fits, held_out: sysid.Evaluation) -> list[str]:
     """Sentences about the physical fit."""
     causes = sysid.residual_causes(fits[PHYSICAL], data.plan.recordings)
     first, *others = sysid.Identification(fits[PHYSICAL], fits[LINEAR], data.plan, causes).verdict()
-    held_out, own = (fits[PHYSICAL].evaluate(x) for x in (data.held_out.data, data.plan.recordings))
     sentence = f"On the held-out data the error is {percent(held_out.relative)} of the torque's norm."
-    times = held_out.total_rms / max(own.total_rms, 1e-300)
+    times = held_out.total_rms / max(fits[PHYSICAL].evaluate(data.plan.recordings).total_rms, 1e-300)
     if times > _TIMES_LARGER and held_out.relative > _EXACT:
         sentence += (
             f" Its root mean square is {times:.2g} times that on the fit's own data: the model or these data lack "
             "something that the held-out torques have, and the intervals do not show it."
         )
     return [first, sentence, *others]
-
-
-def _held_out(config: IdentifyConfig, data: IdentificationData) -> dict[str, sysid.Recording]:
-    """Return the held-out recordings by the torque in them."""
-    prepared, smooth, raw = data.held_out
-    out = {"raw torque": dataclasses.replace(smooth, tau=raw), "filtered torque": prepared}
-    if data.simulated is not None:
-        out["noise-free torque"] = data.simulated.exact.between(config.fit_stop, config.test_stop)
-    return out
 
 
 def _print_errors(
@@ -211,7 +180,7 @@ def _summary(config: IdentifyConfig, model: Model, fits: Fits, errors: Errors, s
 
 def _write(folder: Path, config: IdentifyConfig, data: IdentificationData, fits: Fits, out: dict[str, Any]) -> None:
     write_json(folder / "parameters.json", out, announce=True)
-    physical, held_out, plan = fits[PHYSICAL], data.held_out.data, data.plan
+    physical, held_out, plan = fits[PHYSICAL], data.held_out, data.plan
     if config.urdf:
         text = identified_urdf(config, physical.model).encode()
         write_durably(folder / "identified.urdf", lambda path: path.write_bytes(text), announce=True)
@@ -236,6 +205,6 @@ def draw_torques(
         return
     title = f"{config.name}: torques held out, below {data.plan.cutoff:.3g} Hz"
     (t,), (tau,) = next((x.t, x.torque) for x in found.values())
-    raw = np.stack([np.interp(t, data.held_out.smooth.t, x) for x in data.held_out.raw_tau.T], axis=-1)
+    raw = np.stack([np.interp(t, data.raw.t, x) for x in data.raw.require("tau")[0].T], axis=-1)
     predicted = {name: tau + x.residual[0] for name, x in found.items()}
     save_figure(path, plot_torques(model, t, tau, predicted, raw=raw, title=title), dpi=110)

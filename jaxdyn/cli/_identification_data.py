@@ -134,23 +134,15 @@ class IdentifyConfig(ProgramConfig):
     simulation: Simulation = dataclasses.field(default_factory=Simulation)
 
 
-class HeldOut(NamedTuple):
-    """A part of a recording that no fit sees."""
-
-    data: Recording
-    """Prepared as those of the fit."""
-    smooth: Recording
-    """With all arrays low-passed below the cutoff."""
-    raw_tau: np.ndarray
-    """The torques as they were measured, at the times of `smooth`."""
-
-
 class IdentificationData(NamedTuple):
     """The parts of the recordings that are fitted and held out."""
 
     plan: Plan
     """The prepared recordings of the fit, and what was chosen."""
-    held_out: HeldOut
+    held_out: Recording
+    """A part of a recording that no fit sees, prepared as those of the fit."""
+    raw: Recording
+    """The same part with the torques as they were measured."""
     simulated: SimulatedRecording | None
     """The recording with its truth, where it was simulated."""
 
@@ -177,11 +169,11 @@ def load_data(config: IdentifyConfig, start: Model) -> IdentificationData:
         cutoff=config.cutoff or None,
         lengths=config.lengths,
     )
-    held_out = _hold_out(last, plan.cutoff)
+    held_out = plan.prepare(last)
     times = ", ".join(f"{x.t[0]:.2f} to {x.t[-1]:.2f} s" for x in plan.recordings)
     print(
-        f"{sum(map(len, plan.recordings))} samples to fit ({times}), {len(held_out.data)} held out "
-        f"({held_out.data.t[0]:.2f} to {held_out.data.t[-1]:.2f} s); torques are compared below {plan.cutoff:.3g} Hz"
+        f"{sum(map(len, plan.recordings))} samples to fit ({times}), {len(held_out)} held out "
+        f"({held_out.t[0]:.2f} to {held_out.t[-1]:.2f} s); torques are compared below {plan.cutoff:.3g} Hz"
     )
     for choice in plan.choices:
         print(
@@ -189,7 +181,7 @@ def load_data(config: IdentifyConfig, start: Model) -> IdentificationData:
             f"{'lower' if choice.improvement > 0 else 'higher'} (standard error {percent(choice.standard_error)}), "
             f"{'taken' if choice.taken else 'not taken'}"
         )
-    return IdentificationData(plan, held_out, simulated)
+    return IdentificationData(plan, held_out, plan.prepare(last, raw=True), simulated)
 
 
 def _joint_effects(config: IdentifyConfig) -> JointEffects | None:
@@ -406,9 +398,3 @@ def _part(recording: Recording, start: float, stop: float, config: IdentifyConfi
     """The part of a recording as it was measured, or interpolated at the configured rate."""
     part = recording.between(start, stop)
     return part.resampled(config.rate) if config.rate else part
-
-
-def _hold_out(part: Recording, cutoff: float) -> HeldOut:
-    smooth = part.prepared(cutoff, motion_cutoff=cutoff)
-    tau = np.stack([np.interp(smooth.t, part.t, x) for x in part.require("tau")[0].T], axis=-1)
-    return HeldOut(part.prepared(cutoff), dataclasses.replace(smooth, cutoff=None), tau)

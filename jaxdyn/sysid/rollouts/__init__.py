@@ -1,9 +1,8 @@
 """Identification from roll-outs."""
 
 from jaxdyn.sysid.rollouts._fleet_fit import FleetFit, fit_fleet
-from jaxdyn.sysid.rollouts._judgment import RolloutJudgment, judge_rollouts
 from jaxdyn.sysid.rollouts._loss_minimum import LossMinimum, loss_minimum
-from jaxdyn.sysid.rollouts._recorded_rollouts import RolloutErrors, rollout_errors
+from jaxdyn.sysid.rollouts._rollout_errors import RolloutErrors, RolloutJudgment, judge_rollouts, rollout_errors
 from jaxdyn.sysid.rollouts._rollout_fit import RolloutFitOptions, RolloutStep, fit_rollouts
 from jaxdyn.sysid.rollouts._rollout_result import Quantities, RolloutBootstrap, RolloutFit
 from jaxdyn.sysid.rollouts._shooting import ShootingState

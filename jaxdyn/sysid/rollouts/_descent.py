@@ -16,28 +16,10 @@ from jax import lax
 from jaxdyn._least_squares import Damping, damped_step, select
 from jaxdyn._status import Status
 from jaxdyn.simulate import State
-from jaxdyn.sysid.rollouts._arrow import (
-    ArrowFactor,
-    ArrowResiduals,
-    ArrowSystem,
-    column_norms,
-    compress,
-    eliminate_states,
-    gradient,
-    product,
-    solution,
-    solve_normal,
-)
-from jaxdyn.sysid.rollouts._shooting import (
-    ShootingProblem,
-    ShootingResiduals,
-    ShootingState,
-    cost,
-    displace,
-    evaluate,
-    residuals,
-    residuals_and_motion,
-)
+from jaxdyn.sysid.rollouts import _arrow as arrow
+from jaxdyn.sysid.rollouts import _shooting as shooting
+from jaxdyn.sysid.rollouts._arrow import ArrowFactor, ArrowResiduals, ArrowSystem
+from jaxdyn.sysid.rollouts._shooting import ShootingProblem, ShootingResiduals, ShootingState
 
 # A linearization costs far more than a trial, so several dampings are tried after each: the best one is the next
 # damping, whatever its gain ratio. Damping is relative to the norms of the columns.
@@ -72,21 +54,20 @@ def levenberg_marquardt(
     algorithm for nonlinear least-squares minimization, arXiv:1201.5885, 2012): what the data hardly determine changes
     along curves on which the residuals stay, and a straight step leaves them soon.
     """
-    small, plain = compress(system), residuals(problem, state)
-    norm_z, norm_x = column_norms(small)
+    small, plain = arrow.compress(system), shooting.residuals(problem, state)
+    norm_z, norm_x = arrow.column_norms(small)
     # Unknowns on which no residual depends are damped like the others, and do not move.
     norm_x = jnp.maximum(norm_x, 1e-6 * jnp.maximum(norm_x.max(initial=0), jnp.finfo(norm_x.dtype).tiny))
 
     def trial(damping) -> ShootingState:
         root = jnp.sqrt(damping)
-        factor = eliminate_states(small, root * norm_z, root * norm_x)
-        z, x = solution(factor)
+        factor = arrow.eliminate_states(small, root * norm_z, root * norm_x)
+        z, x = arrow.solution(factor)
         along_z, along_x = _acceleration(problem, state, plain, system, factor, z, x)
-        straight, bent = (displace(problem, state, z + h * along_z, x + h * along_x) for h in (0.0, 0.5))
-        straight, bent = (
-            dataclasses.replace(new, cost=cost(problem, new), expected=factor.decrease) for new in (straight, bent)
-        )
-        return select(bent.cost < straight.cost, bent, straight)
+        straight, bent = (shooting.displace(problem, state, z + h * along_z, x + h * along_x) for h in (0.0, 0.5))
+        straight, bent = (dataclasses.replace(x, cost=shooting.cost(problem, x)) for x in (straight, bent))
+        best = select(bent.cost < straight.cost, bent, straight)
+        return dataclasses.replace(best, expected=factor.decrease)
 
     after = damped_step(state, trial, _DAMPING, relative=tolerance)
     # Damped steps promise a small decrease wherever damping holds them back, also far from the minimum.
@@ -110,14 +91,14 @@ def _acceleration(
     """Return the geodesic acceleration of the step `z, x`: the damped least-squares step against the second derivative
     of the residuals along the step, from a difference."""
     h = _BEND_STEP
-    ahead, along = residuals(problem, displace(problem, state, h * z, h * x)), product(system, z, x)
+    ahead = shooting.residuals(problem, shooting.displace(problem, state, h * z, h * x))
     weight = problem.loss.weight(plain.data)
     change = jax.tree.map(jnp.subtract, ahead, plain)
     # The rows of the loops stand below those of the data.
     data = jnp.concatenate([weight * change.data, change.closure], axis=-1)
     moved = ArrowResiduals(data, change.match, change.pull)
-    bend = jax.tree.map(lambda change, slope: 2 / h**2 * (change - h * slope), moved, along)
-    return solve_normal(factor, *gradient(system, bend))
+    bend = jax.tree.map(lambda change, slope: 2 / h**2 * (change - h * slope), moved, arrow.product(system, z, x))
+    return arrow.solve_normal(factor, *arrow.gradient(system, bend))
 
 
 def step_left(problem: ShootingProblem, state: ShootingState, system: ArrowSystem) -> jax.Array:
@@ -129,13 +110,13 @@ def step_left(problem: ShootingProblem, state: ShootingState, system: ArrowSyste
     is the root of `x^T covariance^-1 x = g^T (s^2 D + K^T K)^-1 g`.
     """
     P, dtype = problem.shared, system.border.dtype
-    system, variance = system_of_loss(problem, state, residuals(problem, state), system)
+    system, variance = system_of_loss(problem, state, shooting.residuals(problem, state), system)
     s = jnp.sqrt(jnp.maximum(variance, _LEAST_VARIANCE))
     weak = jnp.pad(jnp.eye(P, dtype=dtype) / _UNKNOWN, ((0, 0), (0, 1)))
     system = ArrowSystem(
         _scaled_rows(system.data, s), _scaled_rows(system.match, s), jnp.concatenate([system.border, weak])
     )
-    factor = eliminate_states(compress(system), jnp.zeros_like(state.multiplier), jnp.zeros(P, dtype))
+    factor = arrow.eliminate_states(arrow.compress(system), jnp.zeros_like(state.multiplier), jnp.zeros(P, dtype))
     return jnp.linalg.norm(factor.border[:, -1])
 
 
@@ -186,7 +167,7 @@ def other_starts(problem: ShootingProblem, state: ShootingState, first: Shooting
 
     `first` is the state at which the fit started.
     """
-    r, motion = residuals_and_motion(problem, state)
+    r, motion = shooting.residuals_and_motion(problem, state)
     data, weight = r.after(problem.loss).data, problem.segments.weight
     count = weight.sum(axis=-1) * (data.shape[-1] / weight.shape[-1])
     far = far_segments(jnp.sqrt(jnp.sum(data**2, axis=-1) / jnp.maximum(count, 1)))
@@ -195,7 +176,7 @@ def other_starts(problem: ShootingProblem, state: ShootingState, first: Shooting
     out = []
     for chosen, start in ((far, State(first.q, first.v)), (far & linked, before)):
         q, v = (jnp.where(chosen[:, None], x, y) for x, y in ((start.q, state.q), (start.v, state.v)))
-        new = evaluate(problem, dataclasses.replace(state, q=q, v=v))
+        new = shooting.evaluate(problem, dataclasses.replace(state, q=q, v=v))
         # Where no segment is far, or the new cost is not finite, the state is that of before, which has converged.
         tried = jnp.any(chosen) & jnp.isfinite(new.cost)
         out.append(jax.tree.map(lambda x, y, tried=tried: jnp.where(tried, x, y), new, state))

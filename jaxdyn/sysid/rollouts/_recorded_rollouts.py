@@ -1,17 +1,17 @@
-"""Roll-outs along recordings: the robot that is simulated, segments of recordings, errors from measured states, and
-states on closed loops, some of whose joints are not measured."""
+"""Recordings as roll-outs take them: the robot that is simulated, inputs and activations, segments, and states on
+closed loops, some of whose joints are not measured."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
-from jaxdyn._errors import DataError, naming_arguments, require_choice, require_positive
+from jaxdyn._errors import DataError, ModelError, require_choice
 from jaxdyn._types import Array, Float
 from jaxdyn.algorithms import constraint_error, constraint_jacobian, motion_map
 from jaxdyn.model import Model
@@ -19,19 +19,61 @@ from jaxdyn.simulate import State, Trajectory, rollout
 from jaxdyn.simulate.integrators import Integrator, closed
 from jaxdyn.sysid.parameters import leaves
 from jaxdyn.sysid.recordings import Recording
-from jaxdyn.sysid.rollouts._recorded_worlds import (
-    Inputs,
-    activations_along,
-    first_activation,
-    require_inputs,
-    simulate_world,
-    steps_between,
-)
-from jaxdyn.worlds import World
+from jaxdyn.worlds import World, next_activation
 
 # Configurations at which the noise of passive joints is averaged.
 _CONFIGURATIONS = 200
 _RANK_TOLERANCE = 1e-6
+# How far the time between two samples may be from a multiple of the time step, relatively: times are written with six
+# digits or so. Over a segment of a second the clock is off by ten microseconds then.
+_CLOCK = 1e-5
+
+
+class Inputs(NamedTuple):
+    """The inputs that drive a robot from each sample to the next."""
+
+    tau: Any
+    """`[..., steps, nv]`: torques; None for worlds where none were recorded."""
+    control: Any = None
+    """`[..., steps, nu]`: the controls of a world's actuators; None for robots without."""
+
+
+def require_inputs(robot: Any, recording: Recording) -> None:
+    """Raise `DataError` unless a recording has what drives the robot."""
+    tau, control, where = recording.tau, recording.control, recording.name
+    if not isinstance(robot, World):
+        if tau is None:
+            has = "controls, which only worlds take, and no torques" if control is not None else "no torques"
+            raise DataError(f"{where}: the recording has {has}; give zeros as tau if nothing drove the robot")
+        return
+    for name, x, width, columns in (
+        ("control", control, robot.nu, f"one for each actuator: {', '.join(robot.actuator_names)}"),
+        ("activation", recording.activation, robot.na, "one for each actuator with dynamics"),
+    ):
+        if x is None and width and name == "control":
+            torques = "" if tau is None else "; its tau are torques on the joints beside those of the actuators"
+            raise DataError(f"{where}: there are no controls{torques}; give control [samples, {width}], {columns}")
+        if x is not None and x.shape[1] != width:
+            raise DataError(f"{where}: {name} has {x.shape[1]} columns, but the world needs {width}, {columns}")
+
+
+def steps_between(robot: Any, dt: float, integrator: Integrator | None, substeps: int) -> int:
+    """Return the number of steps from a sample to the next, `dt` (s) later: `substeps`, and for a world as many as its
+    time step needs. **Raises** `DataError` where that is no whole number, `ModelError` for options that worlds lack."""
+    if not isinstance(robot, World):
+        return substeps
+    if integrator is not None or substeps != 1:
+        raise ModelError(
+            "a world steps with the integrator and the time step of its file; leave out integrator and substeps"
+        )
+    timestep = float(robot.timestep)
+    count = round(dt / timestep)
+    if count < 1 or abs(dt - count * timestep) > _CLOCK * dt:
+        raise DataError(
+            f"the recording has a sample every {dt:.6g} s, and that is no multiple of the world's time step, "
+            f"{timestep:.6g} s; call resampled(rate) with a rate that fits, or change the timestep in the world's file"
+        )
+    return count
 
 
 def simulate_robot(
@@ -39,7 +81,9 @@ def simulate_robot(
 ) -> Trajectory:
     """Return the trajectory of a robot from `start`, with its loops closed, under recorded inputs."""
     if isinstance(robot, World):
-        return simulate_world(robot, start, inputs, substeps)
+        intervals = next(x.shape[-2] for x in inputs if x is not None)
+        begin = robot.state(start.q, start.v, start.activation)
+        return robot.rollout(begin, inputs.control, steps=intervals, torques=inputs.tau, substeps=substeps)
     model = leaves.model_of(robot)
     options: Any = {"integrator": integrator or "rk4", "substeps": substeps}
     return rollout(model, closed(model, start), inputs.tau, dt, **options)
@@ -56,99 +100,58 @@ def held_inputs(robot: Any, recording: Recording, hold: str) -> Inputs:
     return Inputs(tau, None if control is None else control[:-1])
 
 
-class RolloutErrors(NamedTuple):
-    """Position errors of roll-outs from measured states."""
-
-    start: np.ndarray
-    """`[starts]`: times at which they begin, s."""
-    horizon: np.ndarray
-    """`[steps + 1]`: time since then, s."""
-    position: np.ndarray
-    """`[starts, steps + 1, nv]`: `difference(measured, simulated)`, rad or m."""
-
-    def curves(self) -> np.ndarray:
-        """Return the root mean square of each roll-out's errors up to each horizon after the start, `[starts, steps]`,
-        over all degrees of freedom and all samples after the start."""
-        sums = np.cumsum(np.mean(self.position[:, 1:] ** 2, axis=2), axis=1)
-        return np.sqrt(sums / np.arange(1, sums.shape[1] + 1))
-
-    def rmse(self, horizon: float | None = None) -> np.ndarray:
-        """Return the root mean square of each roll-out's errors, `[starts]`, over all degrees of freedom and all
-        samples after the start up to a horizon (s; None: the whole).
-
-        **Raises** `DataError` for a horizon without samples.
-        """
-        last = self.horizon[-1] if horizon is None else horizon
-        # A horizon is a whole number of samples, apart from rounding.
-        upto = int(np.searchsorted(self.horizon, last * (1 + 1e-9), side="right"))
-        if upto < 2 or last > self.horizon[-1] * (1 + 1e-9):
-            first, end = self.horizon[[1, -1]]
-            raise DataError(f"horizon is {last:g} s; the roll-outs have samples from {first:g} to {end:g} s")
-        return self.curves()[:, upto - 2]
+def first_activation(world: World, recording: Recording) -> np.ndarray:
+    """Return the activations `[na]` at a recording's first sample: the recorded ones, or those at which its first
+    controls hold filters and muscles. **Raises** `DataError` for integrators whose activation was not recorded."""
+    actuators = world.parts.actuators
+    remembered = actuators.activations - actuators.dynamic
+    if any(x.remembered for x in actuators.force_path) or (remembered and recording.activation is None):
+        raise ModelError(
+            "blocks of the world's actuators remember something (a lag or a delay), which is unknown at the starts of "
+            "segments; give actuators a time_constant in their place, or shift or filter the recorded controls"
+        )
+    if recording.activation is not None or not world.na or recording.control is None:
+        return np.zeros(world.na) if recording.activation is None else recording.activation[0]
+    order = sorted((i for i in range(world.nu) if actuators.states[i] >= 0), key=lambda i: actuators.states[i])
+    summing = [actuators.names[i] for i in order if actuators.dynamics[i] == "integrator"]
+    if summing:
+        raise DataError(
+            f"{recording.name}: the actuators {', '.join(summing)} integrate their controls, so nothing in the "
+            "recording tells their activations at its start; give Recording(activation=...), whose first row counts"
+        )
+    unit = np.array([[0.0, 1.0] if actuators.dynamics[i] == "muscle" else [-np.inf, np.inf] for i in order])
+    out = recording.control[0, order]
+    for bounds in (unit, *(np.asarray(x)[order] for x in (actuators.control_range, actuators.activation_range))):
+        out = np.clip(out, *bounds.T)
+    return out
 
 
-class Starts(NamedTuple):
-    """The samples of a recording at which roll-outs begin, and the length of the roll-outs."""
+def activations_along(world: World, control: Any, first: Any, steps: int) -> jax.Array:
+    """Return the activations `[intervals + 1, na]` from those of the first sample on, under controls `[intervals, nu]`
+    that are each held for `steps` time steps."""
 
-    rows: np.ndarray
-    """`[starts]`: the samples at which they begin."""
-    steps: int
-    dt: float
-    """s"""
+    def interval(activation, u):
+        after, _ = lax.scan(lambda x, _: (next_activation(world, x, u), None), activation, length=steps)
+        return after, after
+
+    return jnp.concatenate([first[None], lax.scan(interval, first, control)[1]])
 
 
-@naming_arguments
-def rollout_errors(
-    robot: Any,
-    recording: Recording,
-    horizon: float,
-    *,
-    every: float,
-    hold: str = "mean",
-    integrator: Integrator | None = None,
-    substeps: int = 1,
-) -> RolloutErrors:
-    """Roll out a `Model` or `World` from the measured states `q, v` at many times of a recording, with its
-    torques or controls.
+def start_activations(world: World, control: Any, first: Any, owner: Any, steps: int) -> jax.Array:
+    """Return the activations at the starts of segments, `[segments, na]`. They depend on controls alone, so they follow
+    from those at the recordings' first samples, `first` `[recordings, na]`, without further unknowns.
 
-    On a recording that a fit has not seen, the errors say how good the fit is.
-
-    **Arguments**
-
-    - `recording`: uniform in time, with velocities.
-    - `horizon`: duration of each roll-out, s.
-    - `every`: time from one start to the next, s.
-    - `hold`, `integrator`, `substeps`: as in `fit_rollouts`.
-
-    **Raises** `DataError` for a recording that is too short, not uniform, or without velocities.
+    `control`: `[segments, intervals, nu]`; `owner`: `[segments]`, the number of the recording of each.
     """
-    model = leaves.model_of(robot)
-    recording = recording.completed(model)
-    starts = choose_starts(robot, recording, horizon, every)
-    states = measured_states(robot, recording, starts)
-    return errors_from(robot, recording, starts, states, hold, integrator, substeps)
 
+    def segment(carry, now):
+        before, activation = carry
+        number, u = now
+        activation = jnp.where(number == before, activation, first[number])
+        return (number, activations_along(world, u, activation, steps)[-1]), activation
 
-def choose_starts(robot: Any, recording: Recording, horizon: float, every: float, begin: float = 0.0) -> Starts:
-    """Return the starts from `begin` (s after the first sample) on. **Raises** `DataError` if there are none."""
-    require_positive(horizon, "horizon (s)", error=DataError)
-    require_positive(every, "every (s)", error=DataError)
-    rate = uniform_rate(robot, recording)
-    steps, stride = round(horizon * rate), max(1, round(every * rate))
-    rows = np.arange(int(np.ceil(begin * rate - 1e-6)), len(recording) - steps, stride)
-    if steps < 1 or not len(rows):
-        after = f" after the first {begin:g} s" if begin else ""
-        raise DataError(f"a horizon of {horizon:g} s does not fit into {recording.duration:g} s of recording{after}")
-    return Starts(rows, steps, 1 / rate)
-
-
-def measured_states(robot: Any, recording: Recording, starts: Starts) -> State:
-    """Return the measured states at the starts. **Raises** `DataError` without velocities."""
-    if recording.v is None:
-        raise DataError("the recording has no velocities, and roll-outs start from measured ones; differentiate first")
-    dtype, activation = leaves.model_of(robot).dtype, recorded_activations(robot, recording, starts.dt)
-    arrays = recording.q, recording.v, activation
-    return State(*(None if x is None else jnp.asarray(x[starts.rows], dtype) for x in arrays))  # pyright: ignore[reportArgumentType]
+    owner = jnp.asarray(owner)
+    return lax.scan(segment, (jnp.full_like(owner[0], -1), first[0]), (owner, control))[1]
 
 
 def recorded_activations(robot: Any, recording: Recording, dt: float) -> np.ndarray | None:
@@ -159,31 +162,6 @@ def recorded_activations(robot: Any, recording: Recording, dt: float) -> np.ndar
     dtype, steps = robot.model.dtype, steps_between(robot, dt, None, 1)
     along = jax.jit(activations_along, static_argnums=3)
     return np.asarray(along(robot, jnp.asarray(control, dtype), jnp.asarray(first, dtype), steps))
-
-
-def errors_from(
-    robot: Any,
-    recording: Recording,
-    starts: Starts,
-    states: State,
-    hold: str,
-    integrator: Integrator | None,
-    substeps: int,
-) -> RolloutErrors:
-    """Return the errors of the roll-outs from `states` along the recording."""
-    model = leaves.model_of(robot)
-    rows = starts.rows[:, None] + np.arange(starts.steps + 1)
-    inputs = jax.tree.map(lambda x: jnp.asarray(x[rows[:, :-1]], model.dtype), held_inputs(robot, recording, hold))
-    substeps = steps_between(robot, starts.dt, integrator, substeps)
-    q = _positions(robot, states, inputs, starts.dt, integrator, substeps)
-    error = model.difference(jnp.asarray(recording.q[rows], model.dtype), q)
-    horizon = np.arange(starts.steps + 1) * starts.dt
-    return RolloutErrors(recording.t[starts.rows], horizon, np.asarray(error, np.float64))
-
-
-@eqx.filter_jit
-def _positions(robot, start, inputs, dt, integrator: Any, substeps: int) -> Float[Array, "starts samples nq"]:
-    return simulate_robot(robot, start, inputs, dt, integrator, substeps).q
 
 
 def uniform_rate(robot: Any, recording: Recording) -> float:

@@ -30,8 +30,7 @@ from jaxdyn.sysid.rollouts import _descent as descent
 from jaxdyn.sysid.rollouts import _shooting as shooting
 from jaxdyn.sysid.rollouts._arrow import ArrowSystem, compress
 from jaxdyn.sysid.rollouts._descent import far_segments, other_starts
-from jaxdyn.sysid.rollouts._recorded_rollouts import Measured, Segments, cut_recordings
-from jaxdyn.sysid.rollouts._recorded_worlds import steps_between
+from jaxdyn.sysid.rollouts._recorded_rollouts import Measured, Segments, cut_recordings, steps_between
 from jaxdyn.sysid.rollouts._rollout_result import RolloutFit, covariances
 from jaxdyn.sysid.rollouts._shooting import LossName, RobustLoss, ShootingProblem, ShootingResiduals, ShootingState
 

@@ -6,7 +6,6 @@ Everything here is a pure function of pytrees: `jax.vmap` fits many robots at on
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
@@ -23,8 +22,7 @@ from jaxdyn.simulate import State, Trajectory
 from jaxdyn.simulate.integrators import Integrator
 from jaxdyn.sysid.parameters import Parametrization, leaves
 from jaxdyn.sysid.rollouts._arrow import ArrowSystem
-from jaxdyn.sysid.rollouts._recorded_rollouts import Segments, closure, simulate_robot
-from jaxdyn.sysid.rollouts._recorded_worlds import start_activations
+from jaxdyn.sysid.rollouts._recorded_rollouts import Segments, closure, simulate_robot, start_activations
 
 
 class ShootingProblem(eqx.Module):
@@ -89,17 +87,30 @@ class ShootingState(Iterate):
     def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> ShootingState:
         """Return the state that has these `arrays()`. **Raises** `DataError` for arrays that are missing, not finite,
         or of other shapes or types than those of a state."""
-        get = functools.partial(_array_of_state, arrays)
-        q, v = get("q", (None, None)), get("v", (None, None))
-        segments, nv = v.shape
-        found = {name: get(name, (), infinite=True) for name in ("cost", "expected", "damping")}
-        found |= {name: get(name, (), whole=True) for name in ("iteration", "status", "round")}
-        found |= {"q": q, "v": v, "free": get("free", (None,)), "zeros": get("zeros", (None, nv))}
-        found |= {name: get(name, (nv,), positive=True) for name in ("position_noise", "velocity_noise")}
-        found["multiplier"] = get("multiplier", (segments, 2 * nv))
-        if len(q) != segments or int(found["status"]) not in list(Status):
-            raise DataError("these arrays are not the state of a fit: q and v have other lengths, or status is unknown")
-        return cls(**{name: jnp.asarray(x) for name, x in found.items()})
+        lengths: dict[str, int] = {}
+        for name, axes in _AXES.items():
+            x, whole = np.asarray(arrays.get(name)), name in ("iteration", "status", "round")
+            fits = x.dtype.kind in ("iu" if whole else "fiu") and x.ndim == len(axes)
+            fits = fits and all(lengths.setdefault(axis, n) == n for axis, n in zip(axes, x.shape, strict=True))
+            # The cost before the first step, and what it promised, are infinite.
+            fits = fits and not np.isnan(x).any() and (not axes or np.isfinite(x).all())
+            if not fits or ("noise" in name and not (x > 0).all()) or (whole and x < 0):
+                what = f"{x.dtype}{list(x.shape)}" if name in arrays else "missing"
+                raise DataError(
+                    f"these arrays are not the state of a fit: {name} is {what}; {'whole' if whole else 'real'} "
+                    f"numbers, finite and as many as those of the others, {list(axes)}, are needed"
+                )
+        if lengths["2 nv"] != 2 * lengths["nv"] or int(arrays["status"]) not in list(Status):
+            raise DataError("these arrays are not the state of a fit: another length of multiplier, or unknown status")
+        return cls(**{name: jnp.asarray(arrays[name]) for name in _AXES})
+
+
+# The axes of a state's arrays; those with the same name have the same length.
+_AXES = {
+    **dict.fromkeys(("cost", "expected", "damping", "iteration", "status", "round"), ()),
+    **{"free": ("P",), "q": ("segments", "nq"), "v": ("segments", "nv"), "multiplier": ("segments", "2 nv")},
+    **{"position_noise": ("nv",), "velocity_noise": ("nv",), "zeros": ("recordings", "nv")},
+}
 
 
 def first_state(problem: ShootingProblem, free, position_noise, velocity_noise) -> ShootingState:
@@ -296,33 +307,6 @@ def _against_zeros(problem: ShootingProblem, slope: jax.Array) -> jax.Array:
     """The derivative with respect to the zeros, through the positions that they move, `[segments, m, zeros]`."""
     by_recording = problem.owner[:, None, :, None] * slope[..., None, : problem.model.nv]
     return -problem.zero_deviation * by_recording.reshape(*slope.shape[:2], -1)
-
-
-def _array_of_state(
-    arrays: Mapping[str, np.ndarray],
-    name: str,
-    shape: tuple[int | None, ...] = (),
-    *,
-    positive: bool = False,
-    whole: bool = False,
-    infinite: bool = False,
-) -> np.ndarray:
-    """Return an array of a saved state. **Raises** `DataError` unless it is there and has real numbers, this shape
-    (None for any length), and finite elements, with the exceptions and additions given: `positive` elements, `whole`
-    numbers from zero, or `infinite` ones, such as the cost before the first step."""
-    if name not in arrays:
-        raise DataError(f"these arrays are not the state of a fit: {name} is missing")
-    x = np.asarray(arrays[name])
-    where = f"these arrays are not the state of a fit: {name} is {x.dtype}{list(x.shape)}"
-    if x.dtype.kind not in ("iu" if whole else "fiu"):
-        raise DataError(f"{where}; {'integers' if whole else 'real numbers'} are needed")
-    if x.ndim != len(shape) or any(n is not None and n != have for n, have in zip(shape, x.shape, strict=True)):
-        raise DataError(f"{where}; [{', '.join('n' if n is None else str(n) for n in shape)}] is needed")
-    if np.isnan(x).any() or not (infinite or np.isfinite(x).all()):
-        raise DataError(f"{where} with elements that are not finite")
-    if (positive and not (x > 0).all()) or (whole and not (x >= 0).all()):
-        raise DataError(f"{where} with elements that are not positive")
-    return x
 
 
 type LossName = Literal["squared", "huber", "cauchy"]

@@ -164,11 +164,3 @@ def base_parameters_of(rows: np.ndarray, names: Sequence[str], threshold: float 
         threshold=threshold,
         condition_number=float(singular[0] / singular[-1]),
     )
-
-
-def base_covariance_root(triangle: np.ndarray, base: BaseParameters) -> np.ndarray:
-    """`W` `[rank, rank]` for which `W W^T` is the covariance of the base parameters, for a regressor with this
-    triangular factor `[k, P]` and independent residuals of unit variance."""
-    R = np.linalg.qr(triangle[:, base.independent], mode="r")
-    length = np.linalg.norm(R, axis=0)
-    return solve_triangular(R / length, np.eye(len(R))) / length[:, None]

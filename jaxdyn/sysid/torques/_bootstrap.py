@@ -84,21 +84,21 @@ def bootstrap(fit: InverseDynamicsFit, recordings, *, draws: int = 200, blocks: 
         )
     # Passive joints have no torque and no noise.
     sigma = np.where(samples.driven, fit.sigma, 1.0)
-    hat = fit.covariance_root()
+    hat = fit.posterior.covariance_root()
     groups = consecutive_blocks(samples.lengths, blocks)
     parts = [_enlarged(x, fit, sigma, hat) for x in samples.compressed(fit.weights, groups)]
     counts = np.random.default_rng(seed).multinomial(len(parts), np.full(len(parts), 1 / len(parts)), size=draws)
-    if fit.reference is None:
+    if not fit.prior_weight:
         independent, p = fit.base_parameters().independent, np.tile(fit.parameters, (draws, 1))
         for row, data in zip(p, _drawn(parts, counts), strict=True):
             R = data.weighted(sigma)
             row[independent] += np.linalg.lstsq(R[:, independent], R[:, -1] - R[:, :-1] @ fit.parameters, rcond=None)[0]
         return Bootstrap(p, len(parts), np.ones(draws, bool))
     layout, p = fit.layout, fit.parameters
-    n, k = 10 * layout.nb, 10 * layout.nb + layout.positive
+    n = 10 * layout.nb
     problem = start_at(fit.before, samples, fit.prior_weight, fit.effects_weight)
-    gains = 1 / fit.values.gain[list(layout.gains)]
-    point = Physical(cholesky.pseudo_factor(p[:n].reshape(layout.nb, 10)), p[n:k], p[k:], gains)
+    joints = np.concatenate([p[n:], 1 / fit.values.gain[list(layout.gains)]])
+    point = Physical(cholesky.pseudo_factor(p[:n].reshape(layout.nb, 10)), joints, len(layout.gains))
     draw = (problem.with_data(data, sigma, layout) for data in _drawn(parts, counts))
     solutions = [minimize(x, point, _MAX_ITERATIONS) for x in draw]
     parameters = np.array([x.point.parameters() for x in solutions])

@@ -15,7 +15,6 @@ from scipy.stats import t as student_t
 from jaxdyn._printing import percent
 from jaxdyn.model import Model
 from jaxdyn.sysid.recordings import Recording, signals
-from jaxdyn.sysid.torques._base_parameters import base_covariance_root
 from jaxdyn.sysid.torques._effect_search import effect_shape
 from jaxdyn.sysid.torques._effects import SEARCHED, JointEffects, has_redundant_drives
 from jaxdyn.sysid.torques._fit_weights import first_noise, held_out_errors
@@ -299,7 +298,6 @@ def _bias(
     # Offsets have a column without any motion.
     N[..., P - len(fit.layout.dofs("offset")) :] = 0.0
     N = N.reshape(-1, P)
-    base = fit.base_parameters()
-    root = base_covariance_root(fit.triangle, base)
-    bias = root @ root.T @ (N[:, base.independent].T @ (N @ fit.parameters))
+    base, root = fit.base_parameters(), fit.posterior.covariance_root()
+    bias = (root @ (root.T @ (N.T @ (N @ fit.parameters))))[base.independent]
     return float(np.max(np.abs(bias) / fit.intervals(base).standard_error))

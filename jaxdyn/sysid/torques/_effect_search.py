@@ -162,7 +162,7 @@ class _Linearization:
         T = np.linalg.qr(np.column_stack([A[:, n:], A[:, :n], b]), mode="r")
         k = A.shape[1] - n
         # The torque for whitened coordinates z = R x, which lie about -c with unit covariance.
-        tangent = point.tangent(self.problem.offset_scale)[:n, :n]
+        tangent = point.tangent(self.problem.unit)[:n, :n]
         regressor = self.regressor[:, j] * self.compared(j)[:, None]
         white = np.linalg.solve(T[k : k + n, k : k + n].T, (regressor @ tangent).T).T
         scale = np.sqrt(self.rows.step) / self.sigma[j] / self.gain[j]

@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import equinox as eqx
 import numpy as np
-from scipy.linalg import solve_triangular
 
 from jaxdyn import _printing as printing
 from jaxdyn._errors import ModelError
@@ -15,11 +14,10 @@ from jaxdyn._status import Status
 from jaxdyn.model import Model
 from jaxdyn.sysid.parameters import is_physical
 from jaxdyn.sysid.recordings import Recording, as_recordings
-from jaxdyn.sysid.torques._base_parameters import BaseParameters, base_covariance_root, base_parameters_of
+from jaxdyn.sysid.torques._base_parameters import BaseParameters, base_parameters_of
 from jaxdyn.sysid.torques._effects import JointEffects, JointEffectValues
 from jaxdyn.sysid.torques._intervals import Intervals, Posterior, normal_intervals
 from jaxdyn.sysid.torques._layout import INERTIAL_NAMES, Layout, place_positions
-from jaxdyn.sysid.torques._physical_fit import with_gains
 from jaxdyn.sysid.torques._recorded_motions import (
     clipped_torques,
     driven_joints,
@@ -98,22 +96,16 @@ class InverseDynamicsFit(eqx.Module):
     parameters and the logarithms of unknown inverse gains, for residuals with the spectra that were found."""
     block_scores: np.ndarray
     """`[blocks, P + gains]`: the same for residuals that are independent only from block to block in time."""
+    posterior: Posterior
+    """The covariance of the parameters; for the physical fit its coordinates are about the point halfway between the
+    start and the solution."""
     refined: np.ndarray | None = None
     """`[4, nv]` of bool: which of the numbers in `shape` are among the parameters; the others count as known. None for
     a model that was not fitted."""
     weights: np.ndarray | None = None
     """`[n, nv]`: the weights of the equations' squares for a robust loss; None for squared errors."""
-    reference: np.ndarray | None = None
-    """`[P]`: parameters halfway between the start and the solution, at which the prior's curvature is taken for
-    intervals; None for linear least squares, like all below."""
-    tangent: np.ndarray | None = None
-    """`[P, size]`: the parameters' derivative by coordinates about `reference`."""
-    precision_factor: np.ndarray | None = None
-    """`[size, size]`: the lower factor `L` of the coordinates' inverse covariance `L L^T`, of data and prior."""
-    prior_factor: np.ndarray | None = None
-    """`[size, size]`: the same for the prior alone."""
     prior_weight: float = 0.0
-    """The weight of the inertias' prior."""
+    """The weight of the inertias' prior; 0 for linear least squares."""
     effects_weight: float = 0.0
     """The weight of the prior of friction, armature, offsets and gains."""
 
@@ -137,6 +129,7 @@ class InverseDynamicsFit(eqx.Module):
             triangle=np.zeros((0, 10 * model.nb)),
             score_factor=np.zeros((0, 10 * model.nb)),
             block_scores=np.zeros((0, 10 * model.nb)),
+            posterior=Posterior(np.zeros((10 * model.nb, 0)), np.zeros((0, 0))),
         )
 
     @property
@@ -220,15 +213,6 @@ class InverseDynamicsFit(eqx.Module):
             threshold = _DIFFERENCES_OF_LOOPS
         return base_parameters_of(self.triangle[:, : len(self.parameters)], self.names, threshold)
 
-    def covariance_root(self) -> np.ndarray:
-        """Return `W` `[P + gains, k]` for which `W W^T` is the covariance of the parameters and of the logarithms of
-        unknown inverse gains, for independent residuals whose variance is that of the weights."""
-        if self.tangent is None or self.precision_factor is None:
-            base = self.base_parameters()
-            return np.eye(self.triangle.shape[1])[:, base.independent] @ base_covariance_root(self.triangle, base)
-        rows = self.layout.size + len(self.layout.gains)
-        return solve_triangular(self.precision_factor, with_gains(self.tangent, rows).T, lower=True).T
-
     def intervals(self, base: BaseParameters | None = None, *, level: float = 0.95) -> Intervals:
         """Values, standard errors and intervals of the parameters, or of the combinations `base` (`base_parameters()`).
 
@@ -246,30 +230,22 @@ class InverseDynamicsFit(eqx.Module):
 
         Sources: Hannan, Regression for time series, 1963; Bell & McCaffrey, Survey Methodology 2002.
         """
-        B = np.eye(len(self.parameters)) if base is None else base.matrix
-        names, value = self.names if base is None else base.describe(), B @ self.parameters
-        if self.reference is not None:
-            out = self._posterior_intervals(names, B, level)
-            return self._with_shared_friction(out) if base is None else out
-        if base is None:
+        if base is None and not self.prior_weight:
             raise ModelError(
                 "linear least squares determines combinations of parameters only: ask for fit.intervals("
                 "fit.base_parameters())"
             )
-        # (R^T R)^-1 K^T K (R^T R)^-1.
-        half = base_covariance_root(self.triangle, base)
-        factors = (self.score_factor, self.block_scores)
-        error = np.max([np.linalg.norm(x[:, base.independent] @ half @ half.T, axis=0) for x in factors], axis=0)
-        return normal_intervals(names, value, error, np.zeros(len(error)), level)
+        B, names = (np.eye(len(self.parameters)), self.names) if base is None else (base.matrix, base.describe())
+        out = self._intervals(names, B, level)
+        return self._with_shared_friction(out) if base is None else out
 
-    def _posterior_intervals(self, names: Sequence[str], B: np.ndarray, level: float) -> Intervals:
-        """The intervals of combinations `B` `[k, P]` of the parameters of a physical fit."""
-        found = (self.reference, self.tangent, self.precision_factor, self.prior_factor)
-        reference, tangent, precision_factor, prior_factor = (np.asarray(x) for x in found)
-        slope = with_gains(tangent, self.score_factor.shape[1])
-        posterior = Posterior(precision_factor, prior_factor, (self.score_factor @ slope, self.block_scores @ slope))
-        options = {"positive": self.positive(B), "reference": B @ reference}
-        return normal_intervals(names, B @ self.parameters, *posterior.errors(B @ tangent), level, **options)
+    def _intervals(self, names: Sequence[str], B: np.ndarray, level: float) -> Intervals:
+        """The intervals of combinations `B` `[k, P]` of the parameters."""
+        value, errors = B @ self.parameters, self.posterior.errors(B, (self.score_factor, self.block_scores))
+        if self.posterior.reference is None:
+            return normal_intervals(names, value, *errors, level)
+        options = {"positive": self.positive(B), "reference": B @ self.posterior.reference}
+        return normal_intervals(names, value, *errors, level, **options)
 
     def _with_shared_friction(self, x: Intervals) -> Intervals:
         """The intervals of single parameters, wider where Coulomb friction and an offset are known only together, as at
@@ -280,7 +256,7 @@ class InverseDynamicsFit(eqx.Module):
             o, c = index["offset", j], index["coulomb", j]
             rows = np.zeros((2, len(x.names)))
             rows[:, c], rows[:, o] = 1.0, (1.0, -1.0)
-            both = self._posterior_intervals(("sum", "difference"), rows, x.level)
+            both = self._intervals(("sum", "difference"), rows, x.level)
             k = int(np.argmin(both.standard_error))
             if both.standard_error[k] > _TOGETHER * min(x.standard_error[c], x.standard_error[o]):
                 continue
@@ -294,9 +270,9 @@ class InverseDynamicsFit(eqx.Module):
         """The names of parameters that keep more than `share` of the prior's variance, and whose intervals have the
         start: data that push a friction to zero also hardly reduce its variance, but they decide it. Empty for linear
         least squares."""
-        if self.reference is None:
+        if self.posterior.reference is None:
             return ()
-        x, start = self.intervals(), 2 * self.reference - self.parameters
+        x, start = self.intervals(), 2 * self.posterior.reference - self.parameters
         decided = (x.prior_share > share) & (x.lower <= start) & (start <= x.upper)
         return tuple(name for name, kept in zip(x.names, decided, strict=True) if kept)
 
@@ -318,7 +294,7 @@ class InverseDynamicsFit(eqx.Module):
             "residual": f"{printing.numbers(self.sigma)} N m or N rms",
             "not physical": printing.names(bad) if bad else "no body",
         }
-        if self.reference is None:
+        if not self.prior_weight:
             return self.message, facts | {"parameters": "combinations: intervals(base_parameters())"}
         masses = printing.intervals(self.intervals(), 6, lambda name: name.startswith("m("))
         return self.message, facts | {f"{name}, kg": x for name, x in masses.items()}

@@ -122,27 +122,38 @@ def around_draws(intervals: Intervals, draws: np.ndarray, positive: np.ndarray |
 
 
 class Posterior(NamedTuple):
-    """The covariance of the coordinates of a solution, of `size` coordinates, by the factors of its parts."""
+    """The covariance of a solution, in coordinates of which there are `size`, by the factors of its parts."""
 
+    tangent: np.ndarray
+    """`[k, size]`: the derivative of the parameters, and then of the logarithms of unknown inverse gains, by the
+    coordinates."""
     precision_factor: np.ndarray
     """`[size, size]`, lower `L`: `L L^T` is the second derivative of the cost, of data and prior."""
-    prior_factor: np.ndarray
-    """`[size, size]`: the same for the prior alone."""
-    score_factors: tuple[np.ndarray, ...] = ()
-    """`[k, size]` each: estimates `K` for which `K^T K` is the covariance of the slope of the data's cost, of which the
-    one that gives a value the larger error counts; none where that covariance is the data's part of `L L^T`, as for
-    residuals that are independent and have the weights' variance."""
+    prior_factor: np.ndarray | None = None
+    """`[size, size]`: the same for the prior alone; None without one, as in linear least squares, whose coordinates are
+    the base parameters."""
+    reference: np.ndarray | None = None
+    """`[P]`: the parameters at which the prior's curvature is taken; None without one."""
 
-    def errors(self, slope: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Standard errors of values whose derivative with respect to the coordinates is `slope` `[k, size]`, and their
-        variance divided by that of the prior alone."""
-        half = solve_triangular(self.precision_factor, slope.T, lower=True)
-        prior = np.sum(solve_triangular(self.prior_factor, slope.T, lower=True) ** 2, axis=0)
-        if not self.score_factors:
-            variance = np.sum(half**2, axis=0)
-        else:
-            # H^-1 (K^T K + G) H^-1, for H of both and G of the prior.
-            weights = solve_triangular(self.precision_factor.T, half)
-            variance = np.max([np.sum((x @ weights) ** 2, axis=0) for x in self.score_factors], axis=0)
-            variance = variance + np.sum((self.prior_factor.T @ weights) ** 2, axis=0)
+    def covariance_root(self) -> np.ndarray:
+        """`W` `[k, size]` for which `W W^T` is the covariance of parameters and logarithms, for independent residuals
+        whose variance is that of the weights."""
+        return solve_triangular(self.precision_factor, self.tangent.T, lower=True).T
+
+    def errors(self, B: np.ndarray, score_factors: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+        """Standard errors of combinations `B` `[m, P]` of the parameters, and their variance divided by that of the
+        prior alone.
+
+        `score_factors` `[n, k]` each are estimates `K` for which `K^T K` is the covariance of the slope of the data's
+        cost with respect to what `tangent` has; the one that gives a value the larger error counts.
+        """
+        slope = (B @ self.tangent[: B.shape[1]]).T
+        half = solve_triangular(self.precision_factor, slope, lower=True)
+        # H^-1 (K^T K + G) H^-1, for H of both and G of the prior.
+        weights = solve_triangular(self.precision_factor.T, half)
+        variance = np.max([np.sum((K @ (self.tangent @ weights)) ** 2, axis=0) for K in score_factors], axis=0)
+        if self.prior_factor is None:
+            return np.sqrt(variance), np.zeros(len(variance))
+        variance = variance + np.sum((self.prior_factor.T @ weights) ** 2, axis=0)
+        prior = np.sum(solve_triangular(self.prior_factor, slope, lower=True) ** 2, axis=0)
         return np.sqrt(variance), np.minimum(variance / prior, 1.0)

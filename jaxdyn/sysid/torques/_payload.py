@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import jax
@@ -21,10 +22,9 @@ from jaxdyn.sysid.recordings import Recordings, RecordingWarning, as_recordings,
 from jaxdyn.sysid.torques._base_parameters import base_parameters_of
 from jaxdyn.sysid.torques._effect_search import effect_shape
 from jaxdyn.sysid.torques._effects import JointEffects, frictionless_torque
-from jaxdyn.sysid.torques._intervals import Intervals, Posterior, normal_intervals
+from jaxdyn.sysid.torques._intervals import Intervals, normal_intervals
 from jaxdyn.sysid.torques._layout import Layout
-from jaxdyn.sysid.torques._physical_fit import Physical, PhysicalProblem, minimize, posterior
-from jaxdyn.sysid.torques._recorded_motions import TorqueData
+from jaxdyn.sysid.torques._physical_fit import Physical, PhysicalProblem, minimize
 from jaxdyn.sysid.torques._residual_causes import LEAST_PART, LEAST_STATISTIC
 from jaxdyn.sysid.torques._residual_noise import Correlation, SlopeNoise
 from jaxdyn.sysid.torques._torque_model import (
@@ -168,22 +168,20 @@ def identify_payload(
     require_positive(prior_weight, "prior_weight", error=DataError)
     require_positive_integer(rounds, "rounds", error=DataError)
     linear = _solve(samples, rounds)
-    _warn_of_few_samples(model, linear)
-    _warn_of_exchange(model, linear)
-    _warn_of_gains(samples, linear)
+    robot, unconstrained = np.split(linear.parameters, [samples.layout.size])
+    for doubt in _doubts(samples, linear):
+        warn(doubt, RecordingWarning)
     T = linear.equations
-    start = Physical(cholesky.pseudo_factor(_prior(prior, linear.payload, frame)[None]), *np.zeros((3, 0)))
+    start = Physical(cholesky.pseudo_factor(_prior(prior, unconstrained, frame)[None]), np.zeros(0))
     none = np.zeros((len(T), 0))
     problem = PhysicalProblem(T[:, :10], np.zeros(len(T)), T[:, 10], none, start, none[0], prior_weight, 1.0)
     minimum = minimize(problem, start, _MAX_ITERATIONS)
     parameters = minimum.point.parameters()
     properties = np.asarray(_mass_properties(parameters), np.float64)
-    _, by_coordinates, precision_factor, prior_factor = posterior(problem, minimum.point)
-    slope = np.asarray(jax.jacfwd(_mass_properties)(jnp.asarray(parameters)), np.float64) @ by_coordinates
-    bare, loaded = samples.without_and_with(samples.residuals_at(linear.robot, parameters))
-    ignored = samples.residuals_at(linear.robot, np.zeros(10))
-    factors = tuple(x @ by_coordinates for x in linear.score_factors)
-    errors = Posterior(precision_factor, prior_factor, factors).errors(slope)
+    slope = np.asarray(jax.jacfwd(_mass_properties)(jnp.asarray(parameters)), np.float64)
+    bare, loaded = samples.without_and_with(samples.residuals_at(robot, parameters))
+    ignored = samples.residuals_at(robot, np.zeros(10))
+    errors = problem.posterior(minimum.point).errors(slope, linear.score_factors)
     return PayloadFit(
         frame=frame,
         parameters=parameters,
@@ -192,7 +190,7 @@ def identify_payload(
         inertia=inertia_matrix(properties),
         intervals=normal_intervals(_NAMES, properties, *errors, level, positive=_POSITIVE),
         model=model.with_payload(frame, parameters),
-        unconstrained=linear.payload,
+        unconstrained=unconstrained,
         rms_error=(_root_mean_square(bare), _root_mean_square(loaded)),
         rms_unexplained=_root_mean_square(samples.without_and_with(ignored)[1]),
         correlation=linear.correlation,
@@ -259,10 +257,10 @@ class PayloadSamples(Samples):
 class _LinearPayload(NamedTuple):
     """The robot and the payload by linear least squares."""
 
-    robot: np.ndarray
-    """`[P]`, zero for those that are not independent."""
-    payload: np.ndarray
-    """`[10]`."""
+    parameters: np.ndarray
+    """`[P + 10]`: the robot's, zero for those that are not independent, and the payload's."""
+    residuals: np.ndarray
+    """`[n, nv]`"""
     correlation: np.ndarray
     """`[nv]`: see `PayloadFit`."""
     fitted_share: np.ndarray
@@ -277,11 +275,10 @@ def _solve(samples: PayloadSamples, rounds: int) -> _LinearPayload:
     """Solve by least squares, and estimate each joint's noise from the residuals, `rounds` times. With load friction,
     each round is a Gauss-Newton step."""
     layout, sigma = samples.layout, samples.torque_scale
-    floor, (data,) = 1e-9 * sigma, samples.compressed()
+    floor, names, (data,) = 1e-9 * sigma, layout.names(samples.before), samples.compressed()
     for k in range(rounds + 1):
-        parameters, fitted, equations, root, elimination = _eliminate(data, sigma, layout.names(samples.before))
-        robot, payload = np.split(parameters, [layout.size])
-        residuals = samples.residuals_at(robot, payload)
+        parameters, root, equations, elimination = _eliminate(data.weighted(sigma), names)
+        residuals = samples.residuals_at(*np.split(parameters, [layout.size]))
         if k == rounds:
             break
         # Correlation counts at the end only: before, it would give little weight to a joint because its residuals are
@@ -289,6 +286,9 @@ def _solve(samples: PayloadSamples, rounds: int) -> _LinearPayload:
         alike = Correlation(*np.ones((3, layout.nv)))
         if k == rounds - 1:
             alike = Correlation.largest(samples.without_and_with(residuals))
+        # The trace of each joint's part of the matrix that takes measured to fitted torques: how many parameters its
+        # samples determine.
+        fitted = np.sum((data.factors[..., :-2] / sigma[:, None, None] @ root) ** 2, axis=(1, 2))
         share = fitted * alike.length / data.samples
         left = np.maximum(1 - share, _LEAST_LEFT)
         # The residuals lack the noise that the parameters fit, which is as slow as the motion.
@@ -300,19 +300,20 @@ def _solve(samples: PayloadSamples, rounds: int) -> _LinearPayload:
     # Neither spectra of short lags nor blocks have what recurs much later.
     noisy = SlopeNoise(samples, residuals * np.sqrt(alike.recurrence), sigma, np.ones(layout.nv), root)
     factors = noisy.by_spectra() @ elimination, noisy.by_blocks() @ elimination
-    return _LinearPayload(robot, payload, correlation, np.where(noise > floor, share, 0.0), equations, factors)
+    share = np.where(noise > floor, share, 0.0)
+    return _LinearPayload(parameters, residuals, correlation, share, equations, factors)
 
 
-def _eliminate(data: TorqueData, sigma: np.ndarray, names: list[str]) -> tuple[np.ndarray, ...]:
-    """Solve for the robot's parameters with these names, and for the payload's, by weighted least squares.
+def _eliminate(R: np.ndarray, names: list[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Solve the weighted equations `R` `[k, P + 11]` for the robot's parameters with these names, and for the
+    payload's.
 
-    Returns the parameters `[P + 10]`, zero for those that are not independent; how many parameters each joint's samples
-    determine, `[nv]`, whose sum is the rank; the payload's `equations` of `_LinearPayload`; `W` `[P + 10, k]` with `W
-    W^T` the covariance of the parameters, for independent residuals of unit variance; and `M` `[P + 10, 10]`, which
-    takes the slope `s` of half the sum of squares with respect to all parameters to that with respect to the payload's,
-    `M^T s`, with the robot's at their best.
+    Returns the parameters `[P + 10]`; `W` `[P + 10, k]` with `W W^T` their covariance, for independent residuals of
+    unit variance; the payload's `equations` of `_LinearPayload`; and `M` `[P + 10, 10]`, which takes the slope `s` of
+    half the sum of squares with respect to all parameters to that with respect to the payload's, `M^T s`, with the
+    robot's at their best.
     """
-    P, R = len(names), data.weighted(sigma)
+    P = len(names)
     independent = base_parameters_of(R[:, :P], names).independent
     columns, rank = np.concatenate([independent, np.arange(P, P + 10)]), len(independent)
     length = np.linalg.norm(R[:, columns], axis=0)
@@ -320,72 +321,56 @@ def _eliminate(data: TorqueData, sigma: np.ndarray, names: list[str]) -> tuple[n
     length = np.where(length > 1e-12 * length.max(), length, np.inf)
     U, singular, V = np.linalg.svd(R[:, columns] / length, full_matrices=False)
     kept = singular > 1e-9 * singular[0]
-    inverse = V[kept].T / singular[kept] / length[:, None]
-    parameters, root, elimination = np.zeros(P + 10), np.zeros((P + 10, int(kept.sum()))), np.zeros((P + 10, 10))
-    parameters[columns] = inverse @ (U[:, kept].T @ R[:, -1])
-    # The trace of each joint's part of the matrix that takes measured to fitted torques.
-    leverage = data.factors[..., columns] / sigma[:, None, None] @ inverse
-    rows = np.linalg.qr(np.concatenate([R[:, columns], R[:, -1:]], axis=-1), mode="r")
-    root[columns] = inverse
+    root, elimination = np.zeros((P + 10, int(kept.sum()))), np.zeros((P + 10, 10))
+    root[columns] = V[kept].T / singular[kept] / length[:, None]
+    rows = np.linalg.qr(R[:, [*columns, -1]], mode="r")
     # The robot's parameters that minimize |R11 r + R12 p|^2 for the payload's p are -R11^-1 R12 p.
     elimination[columns] = np.concatenate([-solve_triangular(rows[:rank, :rank], rows[:rank, rank:-1]), np.eye(10)])
-    return parameters, np.sum(leverage**2, axis=(1, 2)), rows[rank : rank + 10, rank:], root, elimination
+    return root @ (U[:, kept].T @ R[:, -1]), root, rows[rank : rank + 10, rank:], elimination
 
 
-def _warn_of_few_samples(model: Model, solution: _LinearPayload) -> None:
-    """Warn where residuals are alike over so many samples that few independent ones remain."""
-    names, share = model.topology.dof_names, solution.fitted_share
+def _doubts(samples: PayloadSamples, x: _LinearPayload) -> Iterator[str]:
+    """Yield what is doubtful about a solution: residuals that are alike over so many samples that few independent ones
+    remain; a payload that takes mass away from the robot, beyond what noise explains (the physical fit would end with a
+    mass near zero, and a short interval); and gains of the drives that differ from joint to joint and explain a part of
+    the residuals (a score test with the derivatives by gains, as of `residual_causes`)."""
+    names, share, nv = samples.before.topology.dof_names, x.fitted_share, samples.layout.nv
     few = np.flatnonzero(share > _MUCH_FITTED)
     if len(few):
         j = int(few[np.argmax(share[few])])
-        warn(
+        yield (
             f"the residual torques of {[names[k] for k in few]} are alike over many samples (of {names[j]}, over "
-            f"{solution.correlation[j]:.0f}), so few independent samples remain to estimate the noise from: the "
-            f"parameters fit {printing.percent(float(share[j]))} of them, and the intervals are rough. Record for "
-            "longer, or find the effect that is missing (joint_effects)",
-            RecordingWarning,
+            f"{x.correlation[j]:.0f}), so few independent samples remain to estimate the noise from: the parameters "
+            f"fit {printing.percent(float(share[j]))} of them, and the intervals are rough. Record for longer, or find "
+            "the effect that is missing (joint_effects)"
         )
-
-
-def _warn_of_exchange(model: Model, solution: _LinearPayload) -> None:
-    """Warn where the payload takes mass away from the robot, beyond what noise explains. The physical fit would end
-    with a mass near zero, and a short interval."""
-    inverse = np.linalg.pinv(solution.equations[:, :10], rcond=1e-9)
-    error = max(float(np.linalg.norm(K @ (inverse @ inverse[0]))) for K in solution.score_factors)
-    mass, whole = float(solution.payload[0]), float(np.sum(np.asarray(model.inertial_parameters)[:, 0]))
+    inverse = np.linalg.pinv(x.equations[:, :10], rcond=1e-9)
+    error = max(float(np.linalg.norm(K @ (inverse @ inverse[0]))) for K in x.score_factors)
+    mass, whole = float(x.parameters[-10]), float(np.sum(np.asarray(samples.before.inertial_parameters)[:, 0]))
     if mass < -max(_SURE * error, _LEAST_PART * whole):
-        warn(
+        yield (
             f"by least squares the payload has the mass {mass:.3g} kg, with a standard error of {error:.2g} kg: the "
             "robot carries less in the recordings with_ the payload than in those without it. Are the two exchanged? "
-            "The mass of the physical fit, and its interval, mean nothing here",
-            RecordingWarning,
+            "The mass of the physical fit, and its interval, mean nothing here"
         )
-
-
-def _warn_of_gains(samples: PayloadSamples, solution: _LinearPayload) -> None:
-    """Warn where gains of the drives that differ from joint to joint explain a part of the residuals (a score test with
-    the derivatives by gains, as of `residual_causes`). Gains that are all alike wrong leave no residuals."""
-    nv, p, rows = samples.layout.nv, np.concatenate([solution.robot, solution.payload]), np.zeros((0, 0))
-    residual = samples.residuals_at(solution.robot, solution.payload)
-    sigma = _root_mean_square(residual) * np.sqrt(solution.correlation)
     # Residuals of exact torques are rounding.
-    sigma = np.maximum(sigma, 1e-6 * samples.torque_scale)
-    for _, B in samples.chunks():
-        predicted = B[..., :-2] @ p + B[..., -2]
-        parts = B[..., :-2], predicted[..., None] * np.eye(nv), (predicted - B[..., -1])[..., None]
-        block = (np.concatenate(parts, axis=-1) / sigma[:, None]).reshape(-1, len(p) + nv + 1)
-        rows = np.linalg.qr(np.concatenate([rows.reshape(-1, block.shape[1]), block]), mode="r")
-    columns, rest = rows[:, :-1] / np.maximum(np.linalg.norm(rows[:, :-1], axis=0), 1e-300), rows[:, -1]
-    left = []
-    for A in (columns[:, :-nv], columns):
-        left.append(float(np.sum((rest - A @ np.linalg.lstsq(A, rest, rcond=1e-9)[0]) ** 2)))
-    part, statistic = 1 - left[1] / max(left[0], 1e-300), (left[0] - left[1]) / nv
+    sigma = np.maximum(_root_mean_square(x.residuals) * np.sqrt(x.correlation), 1e-6 * samples.torque_scale)
+    B = np.concatenate([B for _, B in samples.chunks()])
+    by_gain = (x.residuals + B[..., -1])[..., None] * np.eye(nv)
+    A = (np.concatenate([B[..., :-2], by_gain, x.residuals[..., None]], axis=-1) / sigma[:, None]).reshape(
+        B[..., 0].size, -1
+    )
+    A = np.linalg.qr(A, mode="r")
+    columns, rest = A[:, :-1] / np.maximum(np.linalg.norm(A[:, :-1], axis=0), 1e-300), A[:, -1]
+    fits = (C @ np.linalg.lstsq(C, rest, rcond=1e-9)[0] for C in (columns[:, :-nv], columns))
+    before, after = (float(np.sum((rest - fit) ** 2)) for fit in fits)
+    part, statistic = 1 - after / max(before, 1e-300), (before - after) / nv
+    # Gains that are all alike wrong leave no residuals.
     if part > LEAST_PART and statistic > LEAST_STATISTIC:
-        warn(
+        yield (
             f"gains of the drives or torque sensors that are wrong from joint to joint would explain "
             f"{printing.percent(part)} of the residuals (F = {statistic:.3g}): the payload and its intervals hold for "
-            "torques in N m and N alone. Calibrate the gains, as by a payload of known mass",
-            RecordingWarning,
+            "torques in N m and N alone. Calibrate the gains, as by a payload of known mass"
         )
 
 

@@ -14,6 +14,7 @@ from jaxdyn._least_squares import Damping, damped_step
 from jaxdyn._status import Status
 from jaxdyn.model import Model
 from jaxdyn.sysid.parameters import cholesky, leaves
+from jaxdyn.sysid.torques._intervals import Posterior
 from jaxdyn.sysid.torques._layout import DELAYS, VELOCITIES, Layout, place_positions
 from jaxdyn.sysid.torques._recorded_motions import TorqueData
 from jaxdyn.sysid.torques._torque_model import Samples, effect_leaves
@@ -40,59 +41,59 @@ class Physical(NamedTuple):
 
     U: np.ndarray
     """`[nb, 4, 4]`: upper-triangular factors of the pseudo-inertias, `J = U U^T`."""
-    positive: np.ndarray
-    """`[k]`: armatures, frictions, all positive."""
-    offset: np.ndarray
-    """`[m]`: offsets, delays, and positions of joints."""
-    scale: np.ndarray
-    """`[l]`: inverse drive gains, positive."""
+    joints: np.ndarray
+    """`[n]`: armatures and frictions, which are positive; offsets, delays, and positions of joints; and inverse drive
+    gains, which are positive, too, and not among the parameters."""
+    gains: int = 0
+    """The number of inverse drive gains."""
 
-    def moved(self, x: np.ndarray, offset_scale: np.ndarray) -> Self:
+    @property
+    def size(self) -> int:
+        return 10 * len(self.U) + len(self.joints)
+
+    @property
+    def scale(self) -> np.ndarray:
+        """The inverse drive gains."""
+        return self.joints[len(self.joints) - self.gains :]
+
+    def moved(self, x: np.ndarray, unit: np.ndarray) -> Self:
         """The point at the coordinates `x` about this one: ten log-Cholesky coordinates for each body, in the axes and
-        units of its present pseudo-inertia; logarithms of positive numbers; offsets; logarithms of scales."""
-        nb, k, m = self.U.shape[0], self.positive.shape[0], self.offset.shape[0]
-        body, positive, offset, scale = np.split(x, np.cumsum([10 * nb, k, m]))
-        return type(self)(
-            U=self.U @ cholesky.factor_from_coordinates(body.reshape(-1, 10)),
-            positive=self.positive * np.exp(positive),
-            offset=self.offset + offset_scale * offset,
-            scale=self.scale * np.exp(scale),
-        )
+        units of its present pseudo-inertia; logarithms of positive numbers; others in their `unit` `[n]`, which is 0
+        for positive ones."""
+        body, shift = np.split(x, [10 * len(self.U)])
+        factor, free = cholesky.factor_from_coordinates(body.reshape(-1, 10)), unit > 0
+        joints = np.where(free, self.joints + unit * shift, self.joints * np.exp(np.where(free, 0.0, shift)))
+        return self._replace(U=self.U @ factor, joints=joints)
 
     def toward(self, other: Self, part: float) -> Self:
         """The point at this part of the line to another, which is physical as well; scales are this point's."""
         J = (1 - part) * (self.U @ self.U.swapaxes(-1, -2)) + part * (other.U @ other.U.swapaxes(-1, -2))
-        return type(self)(
-            U=cholesky.pseudo_factor(cholesky.parameters_from_pseudo_inertia(J)),
-            positive=(1 - part) * self.positive + part * other.positive,
-            offset=(1 - part) * self.offset + part * other.offset,
-            scale=self.scale,
-        )
+        n = len(self.joints) - self.gains
+        joints = np.concatenate([(1 - part) * self.joints[:n] + part * other.joints[:n], self.scale])
+        return self._replace(U=cholesky.pseudo_factor(cholesky.parameters_from_pseudo_inertia(J)), joints=joints)
 
     def parameters(self) -> np.ndarray:
         """`[P]`, as the torque model has them."""
         inertial = cholesky.parameters_from_pseudo_inertia(self.U @ self.U.swapaxes(-1, -2))
-        return np.concatenate([inertial.ravel(), self.positive, self.offset])
+        return np.concatenate([inertial.ravel(), self.joints[: len(self.joints) - self.gains]])
 
-    def tangent(self, offset_scale: np.ndarray) -> np.ndarray:
-        """`[P, size]`: the derivative of `parameters` with respect to the coordinates about this point:
-        `dJ = U (E + E^T) U^T` for the derivative `E` of the log-Cholesky factor at zero."""
-        out = np.asarray(block_diag(*self.body_tangents(), np.diag(self.other_tangents(offset_scale))))
-        return np.pad(out, ((0, 0), (0, len(self.scale))))
+    def tangent(self, unit: np.ndarray) -> np.ndarray:
+        """`[P + gains, size]`: the derivative of `parameters`, and of the logarithms of the scales, with respect to the
+        coordinates about this point."""
+        slopes = self.slopes_of_joints(unit)
+        slopes[len(slopes) - self.gains :] = 1.0
+        return np.asarray(block_diag(*self.body_tangents(), np.diag(slopes)))
 
     def body_tangents(self) -> np.ndarray:
-        """`[nb, 10, 10]`: the blocks of `tangent` that belong to the bodies."""
+        """`[nb, 10, 10]`: the blocks of `tangent` that belong to the bodies: `dJ = U (E + E^T) U^T` for the derivative
+        `E` of the log-Cholesky factor at zero."""
         symmetric = cholesky.FACTOR_TANGENT + cholesky.FACTOR_TANGENT.swapaxes(-1, -2)
         U = self.U[:, None]
         return cholesky.parameters_from_pseudo_inertia(U @ symmetric @ U.swapaxes(-1, -2)).swapaxes(-1, -2)
 
-    def other_tangents(self, offset_scale: np.ndarray) -> np.ndarray:
-        """The diagonal of `tangent` after the bodies."""
-        return np.concatenate([self.positive, offset_scale])
-
-    @property
-    def size(self) -> int:
-        return 10 * self.U.shape[0] + self.positive.shape[0] + self.offset.shape[0] + self.scale.shape[0]
+    def slopes_of_joints(self, unit: np.ndarray) -> np.ndarray:
+        """The derivatives `[n]` of `joints` by their coordinates."""
+        return np.where(unit > 0, unit, self.joints)
 
 
 class PhysicalProblem(NamedTuple):
@@ -105,7 +106,8 @@ class PhysicalProblem(NamedTuple):
     row_scale: np.ndarray
     """`[rows, l]`: ones where a row belongs to a degree of freedom with an unknown gain."""
     prior: Physical
-    offset_scale: np.ndarray
+    unit: np.ndarray
+    """`[n]`: see `Physical.moved`."""
     weight: float
     effects_weight: float
 
@@ -123,38 +125,44 @@ class PhysicalProblem(NamedTuple):
             known, row_scale = np.zeros(len(T)), np.zeros((len(T), 0))
         return PhysicalProblem(R, known, b, row_scale, *self[4:])
 
+    def scales(self, point: Physical) -> np.ndarray:
+        """The inverse gains `[rows]`."""
+        return np.exp(self.row_scale @ np.log(point.scale))
+
     def residual(self, point: Physical) -> np.ndarray:
-        scale = np.exp(self.row_scale @ np.log(point.scale))
-        return scale * (self.R @ point.parameters() + self.known) - self.b
+        return self.scales(point) * (self.R @ point.parameters() + self.known) - self.b
 
     def jacobian(self, point: Physical) -> np.ndarray:
         """`[rows, size]`: the residual's, by the coordinates about `point`."""
-        rows, bodies = len(self.R), 10 * len(point.U)
-        out = np.empty((rows, point.size))
+        rows, P = self.R.shape
+        bodies, out = 10 * len(point.U), np.empty((rows, point.size))
         # `R @ point.tangent(...)`, whose blocks outside of the diagonal are zero.
         by_body = self.R[:, :bodies].reshape(rows, len(point.U), 10).swapaxes(0, 1) @ point.body_tangents()
         out[:, :bodies] = by_body.swapaxes(0, 1).reshape(rows, bodies)
-        out[:, bodies : self.R.shape[1]] = self.R[:, bodies:] * point.other_tangents(self.offset_scale)
-        if len(point.scale):
-            out *= np.exp(self.row_scale @ np.log(point.scale))[:, None]
-            out[:, -len(point.scale) :] = (self.residual(point) + self.b)[:, None] * self.row_scale
+        out[:, bodies:P] = self.R[:, bodies:] * point.slopes_of_joints(self.unit)[: P - bodies]
+        if point.gains:
+            out *= self.scales(point)[:, None]
+            out[:, P:] = (self.residual(point) + self.b)[:, None] * self.row_scale
         return out
+
+    def _joints(self, point: Physical) -> tuple[np.ndarray, np.ndarray]:
+        """The shifts of numbers of joints from the prior in their unit, and the ratios of positive ones to it."""
+        free = self.unit > 0
+        unit, prior = np.where(free, self.unit, np.inf), np.where(free, 1.0, self.prior.joints)
+        return (point.joints - self.prior.joints) / unit, np.where(free, 1.0, point.joints) / prior
 
     def slope(self, point: Physical) -> np.ndarray:
         """`[size]`: the derivative of `divergence` with respect to the coordinates about `point`."""
         bodies = cholesky.divergence_slope(np.linalg.solve(self.prior.U, point.U))
-        ratio, scale = point.positive / self.prior.positive, point.scale / self.prior.scale
-        offset = (point.offset - self.prior.offset) / self.offset_scale
-        joints = np.concatenate([ratio - 1, offset, scale - 1])
-        return np.concatenate([self.weight * bodies.ravel(), self.effects_weight * joints])
+        shift, ratio = self._joints(point)
+        return np.concatenate([self.weight * bodies.ravel(), self.effects_weight * (shift + ratio - 1)])
 
     def divergence(self, point: Physical) -> float:
         """The weighted pull toward the prior: `divergence_of_factor` for each body; for each positive number the same
         in one dimension, and for offsets half their square. Convex in `p`, infinite at the edge of what is physical."""
         bodies = cholesky.divergence_of_factor(np.linalg.solve(self.prior.U, point.U))
-        ratio = np.concatenate([point.positive / self.prior.positive, point.scale / self.prior.scale])
-        offset = (point.offset - self.prior.offset) / self.offset_scale
-        joints = np.concatenate([ratio - np.log(ratio) - 1, 0.5 * offset**2])
+        shift, ratio = self._joints(point)
+        joints = 0.5 * shift**2 + ratio - np.log(ratio) - 1
         return float(self.weight * bodies.sum() + self.effects_weight * joints.sum())
 
     def cost(self, point: Physical) -> float:
@@ -163,7 +171,7 @@ class PhysicalProblem(NamedTuple):
     def metric(self) -> np.ndarray:
         """`[size, size]`, lower `L` with `L L^T` the second derivative of `divergence` with respect to `p`, in the
         coordinates about any point (see `divergence_metric`)."""
-        return _metric(*self._sizes())
+        return _metrics(*self._sizes())[0]
 
     def _sizes(self) -> tuple[int, int, float, float]:
         return len(self.prior.U), self.prior.size, self.weight, self.effects_weight
@@ -172,23 +180,31 @@ class PhysicalProblem(NamedTuple):
         """`A` `[rows, size]` and `b` of the linear least-squares problem `1/2 |A x + b|^2` for a step from `point`. It
         has the (generalized) Gauss-Newton normal equations: with the metric `G = L L^T` of the divergence, `H = Jr^T Jr
         + G` and the gradient `Jr^T r + slope`."""
-        L = self.metric()
-        b = np.concatenate([self.residual(point), _inverse_metric(*self._sizes()) @ self.slope(point)])
+        L, inverse = _metrics(*self._sizes())
+        b = np.concatenate([self.residual(point), inverse @ self.slope(point)])
         return np.concatenate([self.jacobian(point), L.T]), b
 
+    def posterior(self, point: Physical) -> Posterior:
+        """The covariance at a solution, about the point halfway between the prior and the solution.
+
+        The data's information does not depend on the parameters, but the prior's curvature does: at the solution it
+        would be far too large where noise drove a parameter close to zero, or a body close to what is not physical.
+        """
+        between = point.toward(self.prior, 0.5)
+        tangent, metric, A = between.tangent(self.unit), self.metric(), self.jacobian(point)
+        P = self.R.shape[1]
+        A[:, :P] = self.scales(point)[:, None] * (self.R @ tangent[:P, :P])
+        both = np.linalg.qr(np.concatenate([A, metric.T]), mode="r").T
+        return Posterior(tangent, both, metric, between.parameters())
+
 
 @functools.lru_cache(maxsize=8)
-def _metric(bodies: int, size: int, weight: float, effects_weight: float) -> np.ndarray:
-    """See `PhysicalProblem.metric`."""
+def _metrics(bodies: int, size: int, weight: float, effects_weight: float) -> tuple[np.ndarray, np.ndarray]:
+    """See `PhysicalProblem.metric`; and the inverse."""
     L = np.sqrt(weight) * np.linalg.cholesky(cholesky.divergence_metric())
-    out = np.asarray(block_diag(*[L] * bodies, np.sqrt(effects_weight) * np.eye(size - 10 * bodies)))
-    out.flags.writeable = False
-    return out
-
-
-@functools.lru_cache(maxsize=8)
-def _inverse_metric(bodies: int, size: int, weight: float, effects_weight: float) -> np.ndarray:
-    return np.linalg.inv(_metric(bodies, size, weight, effects_weight))
+    L = np.asarray(block_diag(*[L] * bodies, np.sqrt(effects_weight) * np.eye(size - 10 * bodies)))
+    L.flags.writeable = False
+    return L, np.linalg.inv(L)
 
 
 class PhysicalMinimum(NamedTuple):
@@ -219,13 +235,13 @@ def start_at(model: Model, samples: Samples, weight: float, effects_weight: floa
         least = 0.0 if kind == "offset" else 0.01 * torque[j] / scale[j]
         own = held[kind][j] if kind in held else 0.0
         start.append(searched[kind][j] if kind in searched else max(own, least))
-        unit.append(0.1 * torque[j] if kind == "offset" else _LONGEST_DELAY)
-    positive, offset = np.split(np.array([*start, *place_positions(model, layout.places)]), [layout.positive])
-    offset_scale = np.array(unit[layout.positive :] + 3 * len(layout.places) * [_EXPECTED * typical])
+        unit.append(0.1 * torque[j] if kind == "offset" else _LONGEST_DELAY if kind in DELAYS else 0.0)
+    start += [*place_positions(model, layout.places), *np.ones(len(layout.gains))]
+    unit += 3 * len(layout.places) * [_EXPECTED * typical] + len(layout.gains) * [0.0]
     inertias = cholesky.pseudo_factor(np.asarray(model.inertial_parameters, np.float64))
-    prior = Physical(inertias, positive, offset, np.ones(len(layout.gains)))
+    prior = Physical(inertias, np.array(start, np.float64), len(layout.gains))
     empty = np.zeros((0, layout.size)), np.zeros(0), np.zeros(0), np.zeros((0, len(layout.gains)))
-    return PhysicalProblem(*empty, prior, offset_scale, weight, effects_weight)
+    return PhysicalProblem(*empty, prior, np.array(unit, np.float64), weight, effects_weight)
 
 
 def minimize(
@@ -288,31 +304,6 @@ def _trial(
     problem: PhysicalProblem, state: _Descent, x: np.ndarray, longest: float, expected: float, damping: float
 ) -> _Descent:
     fraction = 1 / max(1 + damping, longest)
-    point = state.point.moved(fraction * x, problem.offset_scale)
+    point = state.point.moved(fraction * x, problem.unit)
     promised = fraction * (2 - fraction) * expected
     return dataclasses.replace(state, point=point, cost=np.float64(problem.cost(point)), expected=np.float64(promised))
-
-
-def posterior(problem: PhysicalProblem, point: Physical) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """At a solution: the values `[P]` halfway between the prior and the solution, the derivative `[P, size]` of the
-    parameters by coordinates about them, and lower factors `L` of the inverse covariances `L L^T` of the coordinates,
-    of data and prior together and of the prior alone.
-
-    The data's information does not depend on the parameters, but the prior's curvature does: at the solution it would
-    be far too large where noise drove a parameter close to zero, or a body close to what is not physical.
-    """
-    between = point.toward(problem.prior, 0.5)
-    tangent, metric = between.tangent(problem.offset_scale), problem.metric()
-    A = problem.jacobian(point)
-    known = tangent.shape[1] - len(point.scale)
-    scale = np.exp(problem.row_scale @ np.log(point.scale))
-    A[:, :known] = scale[:, None] * (problem.R @ tangent[:, :known])
-    both = np.linalg.qr(np.concatenate([A, metric.T]), mode="r").T
-    return between.parameters(), tangent, both, metric
-
-
-def with_gains(tangent: np.ndarray, rows: int) -> np.ndarray:
-    """The derivative `[rows, size]` of the parameters and of the logarithms of the scales, which are the last
-    coordinates."""
-    P, size = tangent.shape
-    return np.vstack([tangent, np.eye(size)[size - (rows - P) :]])

@@ -62,6 +62,15 @@ class Plan(NamedTuple):
     shape: EffectShape
     """The velocities and delays that were searched for, with which a fit from `start` begins."""
 
+    def prepare(self, recording: Recording, *, raw: bool = False) -> Recording:
+        """Prepare another recording as those of the fit were; `raw`: with the torques as they were measured, for a
+        motion that is low-passed below the cutoff."""
+        if not raw:
+            return recording.prepared(self.cutoff, model=self.start)
+        smooth = recording.prepared(self.cutoff, motion_cutoff=self.cutoff, model=self.start)
+        tau = signals.interpolate(recording.t, recording.require("tau")[0], smooth.t, "linear")
+        return dataclasses.replace(smooth, cutoff=None, tau=tau)
+
 
 @dataclasses.dataclass(frozen=True)
 class Identification:
@@ -84,19 +93,12 @@ class Identification:
 
     def prepare(self, recording: Recording) -> Recording:
         """Prepare another recording as those of the fit were."""
-        return recording.prepared(self.plan.cutoff, model=self.model)
+        return self.plan.prepare(recording)
 
     def evaluate(self, recordings: Recordings, *, raw: bool = False) -> Evaluation:
         """The errors of predicted torques on recordings as they were measured, preferably held-out ones: of what is
         below the cutoff, or with `raw` of the torques as they were measured, for a motion that is low-passed there."""
-        if not raw:
-            return self.fit.evaluate([self.prepare(x) for x in as_recordings(recordings)])
-        out = []
-        for measured in as_recordings(recordings):
-            smooth = measured.prepared(self.plan.cutoff, motion_cutoff=self.plan.cutoff, model=self.model)
-            tau = signals.interpolate(measured.t, measured.require("tau")[0], smooth.t, "linear")
-            out.append(dataclasses.replace(smooth, cutoff=None, tau=tau))
-        return self.fit.evaluate(out)
+        return self.fit.evaluate([self.plan.prepare(x, raw=raw) for x in as_recordings(recordings)])
 
     def verdict(self) -> list[str]:
         """Sentences: how the fit ended, which constraints bind and what they cost, what data, prior or nothing

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
@@ -15,6 +14,7 @@ from jaxdyn._waits import saying
 from jaxdyn.model import Model
 from jaxdyn.sysid.parameters import leaves
 from jaxdyn.sysid.recordings import Recordings
+from jaxdyn.sysid.torques._base_parameters import base_parameters_of
 from jaxdyn.sysid.torques._effect_search import effect_shape, searched_range
 from jaxdyn.sysid.torques._effects import SEARCHED, JointEffects
 from jaxdyn.sysid.torques._fit_result import InverseDynamicsFit
@@ -27,8 +27,9 @@ from jaxdyn.sysid.torques._fit_weights import (
     choose_weight,
     least_norm_solution,
 )
+from jaxdyn.sysid.torques._intervals import Posterior
 from jaxdyn.sysid.torques._layout import DELAYS, VELOCITIES, Layout, require_one_robot
-from jaxdyn.sysid.torques._physical_fit import Physical, PhysicalMinimum, PhysicalProblem, minimize, posterior, start_at
+from jaxdyn.sysid.torques._physical_fit import Physical, PhysicalMinimum, PhysicalProblem, minimize, start_at
 from jaxdyn.sysid.torques._recorded_motions import TorqueData
 from jaxdyn.sysid.torques._residual_noise import SlopeNoise
 from jaxdyn.sysid.torques._torque_model import EffectShape, Samples, require_known_lengths, with_parameters
@@ -195,7 +196,6 @@ def fit_inverse_dynamics(
         if now.number > 1:
             weighting.linearize(now.point.parameters())
     gain = samples.layout.drive_gains(minimum.point.scale)
-    reference, tangent, precision_factor, prior_factor = posterior(now.problem, minimum.point)
     return _fit_result(
         weighting,
         now.data,
@@ -206,10 +206,7 @@ def fit_inverse_dynamics(
         cost=minimum.cost,
         iterations=now.iterations,
         rounds=now.number,
-        reference=reference,
-        tangent=tangent,
-        precision_factor=precision_factor,
-        prior_factor=prior_factor,
+        posterior=now.problem.posterior(minimum.point),
         prior_weight=weight,
         effects_weight=effects_weight,
     )
@@ -297,9 +294,8 @@ def _fit_rounds(
 
 def _held(point: Physical, before: Layout, layout: Layout) -> Physical:
     """Return a point with the velocities and delays of the layout `before` that are also in another one."""
-    kept = np.array([x in layout.joints for x in before.joints] + 3 * len(before.places) * [True])
-    positive, offset = np.split(kept, [before.positive])
-    return point._replace(positive=point.positive[positive], offset=point.offset[offset])
+    kept = [x in layout.joints for x in before.joints] + (3 * len(before.places) + point.gains) * [True]
+    return point._replace(joints=point.joints[np.array(kept, bool)])
 
 
 def _astray(samples: Samples, parameters: np.ndarray) -> np.ndarray:
@@ -339,6 +335,7 @@ def _fit_result(
     gain: np.ndarray,
     status: Status,
     message: str,
+    posterior: Posterior | None = None,
     **fields,
 ) -> InverseDynamicsFit:
     """The result of a fit whose last round ended with `status`; its message also says what was searched for."""
@@ -358,9 +355,13 @@ def _fit_result(
     ]
     fitted, values = with_parameters(samples, parameters, gain)
     triangle = data.weighted(weighting.sigma * gain)[:, :-1]
-    # The factors of the noise need the covariance of the fit without them.
-    unknown = np.zeros((0, samples.layout.size + len(samples.layout.gains)))
-    fit = InverseDynamicsFit(
+    if posterior is None:
+        independent = base_parameters_of(triangle, samples.layout.names(samples.before)).independent
+        factor = np.linalg.qr(triangle[:, independent], mode="r").T
+        posterior = Posterior(np.eye(triangle.shape[1])[:, independent], factor)
+    residual, hat = samples.residuals(parameters, gain), posterior.covariance_root()
+    noise = SlopeNoise(samples, residual, weighting.sigma, gain, hat, weighting.weights)
+    return InverseDynamicsFit(
         model=fitted,
         before=samples.before,
         effects=samples.effects,
@@ -372,14 +373,12 @@ def _fit_result(
         message=f"{ending}; {message}" + (f"; found by search: {', '.join(searched)}" if searched else ""),
         samples=round(float(data.samples[samples.driven].sum())),
         triangle=triangle,
-        score_factor=unknown,
-        block_scores=unknown,
+        score_factor=noise.by_spectra(),
+        block_scores=noise.by_blocks(),
+        posterior=posterior,
         weights=weighting.weights,
         **fields,
     )
-    residual = samples.residuals(parameters, gain)
-    noise = SlopeNoise(samples, residual, weighting.sigma, gain, fit.covariance_root(), weighting.weights)
-    return dataclasses.replace(fit, score_factor=noise.by_spectra(), block_scores=noise.by_blocks())
 
 
 def _require_physical_start(model: Model) -> None:

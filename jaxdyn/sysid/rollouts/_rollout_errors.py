@@ -1,10 +1,11 @@
-"""How well the roll-outs of a robot predict a recording that its fit has not seen."""
+"""Errors of roll-outs along recordings, and how well a robot predicts one that its fit has not seen."""
 
 from __future__ import annotations
 
 import dataclasses
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,20 +16,137 @@ from jaxdyn._status import Status
 from jaxdyn._types import Array, ArrayLike, Float
 from jaxdyn.model import Model
 from jaxdyn.simulate import State
+from jaxdyn.simulate.integrators import Integrator
 from jaxdyn.sysid.parameters import Parametrization, leaves
 from jaxdyn.sysid.recordings import Recording
 from jaxdyn.sysid.rollouts._recorded_rollouts import (
-    RolloutErrors,
-    Starts,
-    choose_starts,
-    errors_from,
     held_inputs,
-    measured_states,
     recorded_activations,
     simulate_robot,
+    steps_between,
+    uniform_rate,
 )
-from jaxdyn.sysid.rollouts._recorded_worlds import steps_between
 from jaxdyn.sysid.rollouts._rollout_fit import RolloutFitOptions, fit_rollouts
+
+
+class RolloutErrors(NamedTuple):
+    """Position errors of roll-outs from measured states."""
+
+    start: np.ndarray
+    """`[starts]`: times at which they begin, s."""
+    horizon: np.ndarray
+    """`[steps + 1]`: time since then, s."""
+    position: np.ndarray
+    """`[starts, steps + 1, nv]`: `difference(measured, simulated)`, rad or m."""
+
+    def curves(self) -> np.ndarray:
+        """Return the root mean square of each roll-out's errors up to each horizon after the start, `[starts, steps]`,
+        over all degrees of freedom and all samples after the start."""
+        sums = np.cumsum(np.mean(self.position[:, 1:] ** 2, axis=2), axis=1)
+        return np.sqrt(sums / np.arange(1, sums.shape[1] + 1))
+
+    def rmse(self, horizon: float | None = None) -> np.ndarray:
+        """Return the root mean square of each roll-out's errors, `[starts]`, over all degrees of freedom and all
+        samples after the start up to a horizon (s; None: the whole).
+
+        **Raises** `DataError` for a horizon without samples.
+        """
+        last = self.horizon[-1] if horizon is None else horizon
+        # A horizon is a whole number of samples, apart from rounding.
+        upto = int(np.searchsorted(self.horizon, last * (1 + 1e-9), side="right"))
+        if upto < 2 or last > self.horizon[-1] * (1 + 1e-9):
+            first, end = self.horizon[[1, -1]]
+            raise DataError(f"horizon is {last:g} s; the roll-outs have samples from {first:g} to {end:g} s")
+        return self.curves()[:, upto - 2]
+
+
+class Starts(NamedTuple):
+    """The samples of a recording at which roll-outs begin, and the length of the roll-outs."""
+
+    rows: np.ndarray
+    """`[starts]`: the samples at which they begin."""
+    steps: int
+    dt: float
+    """s"""
+
+
+@naming_arguments
+def rollout_errors(
+    robot: Any,
+    recording: Recording,
+    horizon: float,
+    *,
+    every: float,
+    hold: str = "mean",
+    integrator: Integrator | None = None,
+    substeps: int = 1,
+) -> RolloutErrors:
+    """Roll out a `Model` or `World` from the measured states `q, v` at many times of a recording, with its
+    torques or controls.
+
+    On a recording that a fit has not seen, the errors say how good the fit is.
+
+    **Arguments**
+
+    - `recording`: uniform in time, with velocities.
+    - `horizon`: duration of each roll-out, s.
+    - `every`: time from one start to the next, s.
+    - `hold`, `integrator`, `substeps`: as in `fit_rollouts`.
+
+    **Raises** `DataError` for a recording that is too short, not uniform, or without velocities.
+    """
+    model = leaves.model_of(robot)
+    recording = recording.completed(model)
+    starts = choose_starts(robot, recording, horizon, every)
+    states = measured_states(robot, recording, starts)
+    return errors_from(robot, recording, starts, states, hold, integrator, substeps)
+
+
+def choose_starts(robot: Any, recording: Recording, horizon: float, every: float, begin: float = 0.0) -> Starts:
+    """Return the starts from `begin` (s after the first sample) on. **Raises** `DataError` if there are none."""
+    require_positive(horizon, "horizon (s)", error=DataError)
+    require_positive(every, "every (s)", error=DataError)
+    rate = uniform_rate(robot, recording)
+    steps, stride = round(horizon * rate), max(1, round(every * rate))
+    rows = np.arange(int(np.ceil(begin * rate - 1e-6)), len(recording) - steps, stride)
+    if steps < 1 or not len(rows):
+        after = f" after the first {begin:g} s" if begin else ""
+        raise DataError(f"a horizon of {horizon:g} s does not fit into {recording.duration:g} s of recording{after}")
+    return Starts(rows, steps, 1 / rate)
+
+
+def measured_states(robot: Any, recording: Recording, starts: Starts) -> State:
+    """Return the measured states at the starts. **Raises** `DataError` without velocities."""
+    if recording.v is None:
+        raise DataError("the recording has no velocities, and roll-outs start from measured ones; differentiate first")
+    dtype, activation = leaves.model_of(robot).dtype, recorded_activations(robot, recording, starts.dt)
+    arrays = recording.q, recording.v, activation
+    return State(*(None if x is None else jnp.asarray(x[starts.rows], dtype) for x in arrays))  # pyright: ignore[reportArgumentType]
+
+
+def errors_from(
+    robot: Any,
+    recording: Recording,
+    starts: Starts,
+    states: State,
+    hold: str,
+    integrator: Integrator | None,
+    substeps: int,
+) -> RolloutErrors:
+    """Return the errors of the roll-outs from `states` along the recording."""
+    model = leaves.model_of(robot)
+    rows = starts.rows[:, None] + np.arange(starts.steps + 1)
+    inputs = jax.tree.map(lambda x: jnp.asarray(x[rows[:, :-1]], model.dtype), held_inputs(robot, recording, hold))
+    substeps = steps_between(robot, starts.dt, integrator, substeps)
+    q = _positions(robot, states, inputs, starts.dt, integrator, substeps)
+    error = model.difference(jnp.asarray(recording.q[rows], model.dtype), q)
+    horizon = np.arange(starts.steps + 1) * starts.dt
+    return RolloutErrors(recording.t[starts.rows], horizon, np.asarray(error, np.float64))
+
+
+@eqx.filter_jit
+def _positions(robot, start, inputs, dt, integrator: Any, substeps: int) -> Float[Array, "starts samples nq"]:
+    return simulate_robot(robot, start, inputs, dt, integrator, substeps).q
 
 
 class RolloutJudgment(NamedTuple):
