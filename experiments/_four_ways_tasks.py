@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import importlib
-import re
+import importlib.metadata
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
 import jaxdyn
-from jaxdyn import Actuator, BodyInertia, ContactLaw, ContactShape, Joint, Mimic, MujocoLaw, Sensor, World, samples
+from jaxdyn import Actuator, ContactLaw, ContactShape, MujocoLaw, Sensor, World
 from jaxdyn.sysid import ContactNumbers, Positive
 
 
@@ -29,7 +30,7 @@ class Task(NamedTuple):
     """The configuration."""
     middle: np.ndarray
     """Controls about which it is moved, `[nu]`."""
-    reach: float
+    reach: float | np.ndarray
     """The largest difference of the controls of recordings from `middle`."""
     substeps: int
     """Time steps in a period of the control."""
@@ -39,10 +40,6 @@ class Task(NamedTuple):
     """`goal(q, v, distance)`: what is to be zero at the end; its first element is the distance that is left, m."""
     distance: float
     """m"""
-    native_q: Callable[[np.ndarray], np.ndarray] = np.asarray
-    """MuJoCo's `qpos` for a configuration."""
-    own: tuple[int, ...] = ()
-    """The coordinates of MuJoCo's that the world has; empty for all."""
 
 
 def _firm() -> ContactLaw:
@@ -78,24 +75,26 @@ def half_cheetah() -> Task:
 
 
 def quadruped() -> Task:
-    """Solo12 of a URDF file, with servos and an IMU, trots forward."""
-    shapes = samples.quadruped_shapes()
-    model = jaxdyn.load_urdf(jaxdyn.to_urdf(samples.quadruped()), free_base=True)
-    legs = [name for name in model.joint_names if name[:2] in ("FL", "FR", "HL", "HR")]
+    """Solo12 of its URDF file, with servos and an IMU, trots forward."""
+    model = jaxdyn.load_urdf(robot_file("solo12"), free_base=True)
+    legs, feet = model.joint_names[1:], [f"{leg}_FOOT" for leg in ("FL", "FR", "HL", "HR")]
     model = model.with_joint_friction(damping=dict.fromkeys(legs, 0.02)).with_armature(dict.fromkeys(legs, 5e-4))
     servos = [Actuator(joint, "position", kp=5.0, kv=0.1, control_range=(-3, 3)) for joint in legs]
-    imu = [Sensor("accelerometer", link="base"), Sensor("gyro", link="base")]
+    shapes = [ContactShape(foot, jaxdyn.Sphere(0.016)) for foot in feet]
+    imu = [Sensor("accelerometer", link="base_link"), Sensor("gyro", link="base_link")]
     parts = {"actuators": servos, "sensors": imu, "timestep": 0.002}
     laws = {"MujocoLaw": MujocoLaw(), "ContactLaw": _firm()}
     bent = np.array([{"HAA": 0.0, "HFE": 0.7, "KFE": -1.4}[joint[3:]] for joint in legs])
+    free = Positive("damping", legs), Positive("armature", legs), Positive("gear")
 
     def goal(q: Any, v: Any, distance: float) -> Any:
         return jnp.concatenate([jnp.stack([q[0] - distance, 3 * (q[2] - 0.25)]), q[4:7], 0.05 * v[:6]])
 
     return Task(
-        _native(model, servos, shapes, 0.002),
+        importlib.import_module("mujoco").MjModel.from_xml_string(_text(model, servos, shapes, '<geom type="plane"')),
         {name: World(model, shapes, law=law, **parts) for name, law in laws.items()},
-        (Positive("kp"), Positive("kv"), Positive("damping", legs)),
+        # In a world of a model each pair has its friction.
+        (*free, ContactNumbers(geoms=[(foot, "ground") for foot in feet])),
         np.concatenate([[0, 0, 0.26, 1, 0, 0, 0], bent]),
         bent,
         0.2,
@@ -107,61 +106,75 @@ def quadruped() -> Task:
 
 
 def gripper() -> Task:
-    """An arm of two joints reaches with a hand, whose fingers are coupled, over a table."""
-    builder = jaxdyn.ModelBuilder()
-    rod = BodyInertia.box(1.0, (0.05, 0.05, 0.4), (0, 0, -0.2))
-    finger = BodyInertia.box(0.1, (0.02, 0.02, 0.08), (0, 0, -0.04))
-    turn = {"axis": (0, 1, 0), "damping": 0.5, "armature": 0.01}
-    slide = {"type": "prismatic", "axis": (1, 0, 0), "damping": 1.0}
-    builder.add_body("upper", joint=Joint(name="shoulder", **turn), placement=(0, 0, 0.85), inertia=rod)
-    builder.add_body("hand", "upper", Joint(name="elbow", **turn), (0, 0, -0.4), rod)
-    builder.add_body("left", "hand", Joint(name="grip", lower=-0.05, upper=0.05, **slide), (0.05, 0, -0.4), finger)
-    follower = Joint(name="follower", mimic=Mimic("grip", -1.0), **slide)
-    model = builder.add_body("right", "hand", follower, (-0.05, 0, -0.4), finger).build()
-    shapes = [ContactShape(side, jaxdyn.Sphere(0.015), (0, 0, -0.08)) for side in ("left", "right")]
-    kinds = {"shoulder": (60.0, 3.0), "elbow": (30.0, 1.5), "grip": (100.0, 5.0)}
-    servos = [Actuator(joint, "position", kp=kp, kv=kv, control_range=(-2, 2)) for joint, (kp, kv) in kinds.items()]
-    parts = {"actuators": servos, "sensors": [Sensor("jointpos", joint="grip")], "limits": True, "timestep": 0.002}
-    native = _native(model.spanning_tree(), servos, shapes, 0.002, joint=("follower", "grip", -1.0))
+    """Franka's Panda, whose fingers an equality of the file couples, lifts its hand from a table and opens it."""
+    mujoco = importlib.import_module("mujoco")
+
+    with warnings.catch_warnings():
+        # Of the attributes of <dynamics> that URDF does not have.
+        warnings.simplefilter("ignore", jaxdyn.LeftOutWarning)
+        model = jaxdyn.load_urdf(robot_file("panda")).spanning_tree()
+    first, second = "panda_finger_joint1", "panda_finger_joint2"
+    arm = model.joint_names[:7]
+    model = model.with_coupling("fingers", second, first).with_joint_friction(damping=dict.fromkeys(arm, 1.0))
+    model = model.with_armature(dict.fromkeys(arm, 0.1) | {first: 0.05, second: 0.05})
+    model = model.with_joint_friction(damping={first: 1.0, second: 1.0})
+    servos = [
+        Actuator(joint, "position", kp=kp, kv=kp / 20, control_range=(-4, 4))
+        for joint, kp in zip((*arm, first), (800.0,) * 4 + (200.0,) * 4, strict=True)
+    ]
+    # The inside of a finger's tip; the fingers of the file are meshes and boxes.
+    shapes = [
+        ContactShape(f"panda_{side}finger", jaxdyn.Sphere(0.012), (0, y, 0.042))
+        for side, y in (("left", 0.012), ("right", -0.012))
+    ]
+    start = np.array([0, 0.2, 0, -2.1, 0, 2.3, 0.8, 0.02, 0.02])
+    bare = mujoco.MjModel.from_xml_string(_text(model, servos, shapes, "<geom size='0.01'"))
+    data = mujoco.MjData(bare)
+    data.qpos = start
+    mujoco.mj_kinematics(bare, data)
+    tip = data.geom_xpos[-1]
+    # The tips are 1 mm deep in the table.
+    table = f'<geom name="table" type="box" size="0.3 0.3 0.02" pos="{tip[0]} {tip[1]} {tip[2] - 0.012 - 0.019}"'
+    text = _text(model, servos, shapes, table, f'<sensor><jointpos joint="{first}"/></sensor>')
+    worlds = {"MujocoLaw": jaxdyn.load_world(text), "ContactLaw": jaxdyn.load_world(text, law=_firm())}
+    hand = model.body_names.index("panda_leftfinger")
+    place = jaxdyn.forward_kinematics(model, start).translation[hand]
 
     def goal(q: Any, v: Any, distance: float) -> Any:
-        x = -0.4 * jnp.sin(q[0]) - 0.48 * jnp.sin(q[0] + q[1])
-        return jnp.concatenate([jnp.stack([x - distance, q[2] - 0.03]), 0.1 * v])
+        now = jaxdyn.forward_kinematics(model, q).translation[hand]
+        aim = place + jnp.array([0.0, distance, 0.5 * distance])
+        return jnp.concatenate([jnp.linalg.norm(now - aim)[None], now - aim, q[7:8] - 0.03, 0.1 * v])
 
     return Task(
-        native,
-        {
-            "MujocoLaw": World(model, shapes, law=MujocoLaw(), **parts),
-            "ContactLaw": World(model, shapes, law=_firm(), **parts),
-        },
-        (Positive("kp"), Positive("kv"), Positive("damping", ["shoulder", "elbow", "grip"])),
-        np.array([0.3, -0.6, 0.0]),
-        np.array([0.3, -0.6, 0.0]),
-        0.3,
+        mujoco.MjModel.from_xml_string(text),
+        worlds,
+        (Positive("damping"), Positive("armature", arm), Positive("gear"), ContactNumbers(geoms=["table"])),
+        start,
+        start[:8],
+        np.append(np.full(7, 0.1), 0.01),
         10,
         40,
         goal,
         0.2,
-        lambda q: np.append(q, -q[..., -1:], axis=-1),
-        (0, 1, 2),
     )
 
 
-def _native(model: Any, servos: Any, shapes: Any, timestep: float, joint: tuple[str, str, float] | None = None) -> Any:
-    """Return the robot on a plane in MuJoCo, with one joint that follows another, as stiffly as it can."""
-    mujoco = importlib.import_module("mujoco")
+def robot_file(name: str) -> Path:
+    """Return the URDF file of a robot in the package `example-robot-data`."""
+    folder = importlib.metadata.distribution("example-robot-data").locate_file("cmeel.prefix/share/example-robot-data")
+    files = {"solo12": "solo_description/robots/solo12.urdf", "panda": "panda_description/urdf/panda.urdf"}
+    return Path(str(folder)) / "robots" / files[name]
 
+
+def _text(model: Any, servos: Any, shapes: Any, ground: str, more: str = "") -> str:
+    """Return a robot with 2 ms of `implicitfast` as an MJCF file, with a geom of the world that begins with `ground`,
+    and more parts."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", jaxdyn.RobotFileWarning)
-        text = jaxdyn.to_mjcf(model, timestep, actuators=servos, shapes=shapes)
-    text = text.replace("<worldbody>", '<worldbody><geom type="plane" size="9 9 1"/>')
-    text = re.sub('integrator="Euler"', 'integrator="implicitfast"', text)
-    if joint is not None:
-        follower, leader, factor = joint
-        stiff = f'polycoef="0 {factor} 0 0 0" solref="0.004 1" solimp="0.9999 0.9999 0.001"'
-        row = f'<equality><joint joint1="{follower}" joint2="{leader}" {stiff}/></equality>'
-        text = text.replace("</mujoco>", f"{row}</mujoco>")
-    return mujoco.MjModel.from_xml_string(text)
+        text = jaxdyn.to_mjcf(model, 0.002, actuators=servos, shapes=shapes)
+    size = "" if "size" in ground else ' size="9 9 1"'
+    text = text.replace("<worldbody>", f"<worldbody>{ground}{size}/>").replace("</mujoco>", f"{more}</mujoco>")
+    return text.replace('integrator="Euler"', 'integrator="implicitfast"')
 
 
 TASKS: dict[str, Callable[[], Task]] = {"half_cheetah": half_cheetah, "quadruped": quadruped, "gripper": gripper}

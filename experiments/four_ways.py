@@ -85,7 +85,7 @@ def run(config: Config) -> dict[str, Any]:
 
 def simulated(config: Config, task: Task, world: World) -> dict[str, float]:
     """Return how far robots get under a random policy, and the error of a derivative of this."""
-    # Inside `jit`, an axis of the default type would need `jax.set_mesh`.
+    # By axes of the default type, JAX takes gradients inside `jit` only.
     mesh = jax.make_mesh((jax.device_count(),), ("batch",), axis_types=(AxisType.Auto,))
     options = RolloutOptions(checkpoint="sqrt", sharding=NamedSharding(mesh, PartitionSpec("batch")))
     rng, shape = np.random.default_rng(0), (config.batch, world.model.nv)
@@ -132,13 +132,11 @@ def recorded(config: Config, task: Task, seed: int) -> Recording:
     rate, phase = rng.uniform(2, 12, (2, m.nu)), rng.uniform(0, 6, (2, m.nu))
     waves = np.clip(0.9 * np.sin(rate[0] * t + phase[0]) + 0.5 * np.sin(rate[1] * t + phase[1]), -1, 1)
     controls, d = task.middle + task.reach * waves, mujoco.MjData(m)
-    d.qpos = task.native_q(task.start)
+    d.qpos = task.start
     q, v = np.zeros((len(t), m.nq)), np.zeros((len(t), m.nv))
     for k, u in enumerate(controls):
         q[k], v[k], d.ctrl[:] = d.qpos, d.qvel, u
         mujoco.mj_step(m, d, task.substeps)
-    if task.own:
-        q, v = q[:, task.own], v[:, task.own]
     v = np.asarray(world.from_qvel(q, v))
     moved = world.model.integrate(jnp.asarray(q), jnp.asarray(POSITION * rng.normal(size=v.shape)))
     return Recording(t[:, 0], np.asarray(moved), v + VELOCITY * rng.normal(size=v.shape), control=controls)
@@ -201,11 +199,11 @@ def replayed(task: Task, us: np.ndarray) -> np.ndarray:
 
     m = task.native
     d = mujoco.MjData(m)
-    d.qpos = task.native_q(task.start)
+    d.qpos = task.start
     for u in us:
         d.ctrl[:] = u
         mujoco.mj_step(m, d, task.substeps)
-    return d.qpos[list(task.own)] if task.own else d.qpos.copy()
+    return d.qpos.copy()
 
 
 def _draw(folder: Any, task: Task, xs: np.ndarray) -> None:

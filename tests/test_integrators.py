@@ -352,16 +352,6 @@ def test_coulomb_friction_stops_and_never_turns_the_motion():
     np.testing.assert_allclose(slope, 1 / (1 + 0.01 * 50 / 0.01 / (1 / 3)), rtol=1e-12)
 
 
-def test_damping_of_actuators_counts_as_that_of_joints():
-    model, start = jaxdyn.samples.arm(), State(jnp.full(7, 0.3), jnp.arange(7) / 3.0)
-    d = jnp.linspace(0.5, 2.0, 7)
-    damped = dataclasses.replace(model, damping=model.damping + d)
-    expected = jaxdyn.step(damped, start, jnp.ones(7), 0.01, integrator="implicit_velocity")
-    tau = jnp.ones(7) - d * start.v
-    got = jaxdyn.step(model, start, tau, 0.01, integrator="implicit_velocity", actuator_damping=d)
-    np.testing.assert_allclose(got.v, expected.v, rtol=1e-11)
-
-
 # MuJoCo, an independent implementation.
 
 
@@ -487,11 +477,6 @@ def braked(gain, t, state, args):
         (lambda m, s: jaxdyn.step(m, s, s.v, 0.1, substeps=0), ModelError, ["substeps", "0"]),
         (lambda m, s: jaxdyn.step(m, s, s.v, jnp.ones(2)), ShapeError, ["dt", "(2,)"]),
         (lambda m, s: jaxdyn.step(m, s, s.q[:0], 0.1), ShapeError, ["tau", "nv = 1"]),
-        (
-            lambda m, s: jaxdyn.step(m, s, s.v, 0.1, integrator="rk4", actuator_damping=s.v),
-            ModelError,
-            ["implicit_velocity"],
-        ),
         (lambda m, s: jaxdyn.step(m, State(s.q, jnp.ones((2, 1))), jnp.ones((3, 1)), 0.1), ShapeError, ["broadcast"]),
         (lambda m, s: vector_field(m, jnp.ones(3)), ShapeError, ["control", "nv = 1"]),
     ],

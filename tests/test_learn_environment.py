@@ -231,6 +231,11 @@ def test_what_a_function_changes_in_all_worlds_is_not_lost():
     envs, axes = learn.randomized(env(), drawn, jax.random.split(jax.random.key(0), 3))
     np.testing.assert_array_equal(envs.world.model.gravity, [0, 0, -1])
     assert axes.world.model.gravity is None
+    # The function is called with a world that is not traced, wherever the environment is.
+    drawing = learn.randomized(env(), drawn)
+    starts = [jax.jit(lambda env, key: env.reset(key))(drawing, key(0)) for key in (jax.random.key, jax.random.PRNGKey)]
+    for x, y in zip(*(jax.tree.leaves(start.info["randomized"]) for start in starts), strict=True):
+        np.testing.assert_array_equal(x, y)
 
 
 def test_each_episode_has_a_world_of_its_own():
@@ -265,6 +270,27 @@ def test_each_episode_has_a_world_of_its_own():
     np.testing.assert_array_equal(second.info["truncation"], 1)
     assert not np.isin(masses(second), mass).any()
     assert drawing.unwrapped.world.model.mass[0] == 2.0
+    assert all(isinstance(x, jax.Array | np.ndarray) for x in jax.tree.leaves(drawing.draws))
+    traces = []
+
+    @jax.jit
+    def slopes(env, key):
+        def drawn_mass(ranges):
+            there = eqx.tree_at(lambda e: e.draws.ranges, env, ranges)
+            (found,) = (x for x in there.reset(key).info["randomized"] if x.shape == (1, 10))
+            return found[0, 0]
+
+        traces.append(None)
+        return jax.value_and_grad(drawn_mass)(env.draws.ranges)
+
+    for env_of, (low, high) in (
+        (drawing, (0.5, 2.0)),
+        (learn.randomized(env(), {"body.mass": (0.8, 1.2)}), (0.8, 1.2)),
+    ):
+        value, slope = slopes(env_of, keys[0])
+        share = (value / 2 - low) / (high - low)
+        np.testing.assert_allclose(slope, [[2 * (1 - share), 2 * share]], rtol=1e-9)
+    assert len(traces) == 1
     with pytest.raises(jaxdyn.ModelError, match="already"):
         learn.randomized(episodes, {"body.mass": (0.5, 2.0)})
     with pytest.raises(jaxdyn.ModelError, match=r"env\.unwrapped"):

@@ -1,5 +1,6 @@
 """Worlds that are made of models and URDF files: beside MuJoCo, beside `jaxdyn.step`, and derivatives."""
 
+import dataclasses
 import functools
 import re
 
@@ -256,8 +257,8 @@ def test_a_world_with_servos_of_joints_takes_their_damping_at_the_end_of_a_step(
     world, goal = World(robot, actuators=servos), 0.2 * np.ones(7)
     q, v = 0.1 * np.arange(7), 0.1 * np.ones(7)
     end = world.step(world.state(q, v), goal)
-    tau = kp * (goal - q) - kv * v
-    expected = jaxdyn.step(robot, State(q, v), tau, 1e-3, actuator_damping=kv * np.ones(7))
+    damped = dataclasses.replace(robot, damping=robot.damping + kv)
+    expected = jaxdyn.step(damped, State(q, v), kp * (goal - q), 1e-3)
     np.testing.assert_allclose(end.v, expected.v, rtol=1e-9)
 
 
@@ -336,10 +337,9 @@ def test_joints_that_mimic_others_belong_to_a_world():
     wrenches = np.zeros((3, 6))
     wrenches[2, 1] = 0.5
     end = world.step(world.state([0.1], [0.2]), [0.3], wrenches=wrenches)
-    tau = 10 * (0.3 - 0.1) - 0.2 - 2 * 0.5
-    expected = jaxdyn.step(
-        robot, State(np.array([0.1]), np.array([0.2])), np.array([tau]), 1e-3, actuator_damping=np.ones(1)
-    )
+    damped = dataclasses.replace(robot, damping=robot.damping + 1.0)
+    tau = 10 * (0.3 - 0.1) - 2 * 0.5
+    expected = jaxdyn.step(damped, State(np.array([0.1]), np.array([0.2])), np.array([tau]), 1e-3)
     np.testing.assert_allclose(end.v, expected.v, rtol=1e-10)
     np.testing.assert_allclose(world.sensors(world.state([0.1], [0.2]))["framelinvel_right"], [0, -0.4, 0], atol=1e-12)
     with pytest.raises(ModelError, match=r"'right_joint' mimics 'grip'"):
@@ -537,6 +537,10 @@ def test_fingers_that_mimic_each_other_move_as_in_mujoco_with_a_stiff_coupling()
     changed = Parametrization(world, Positive("damping", ["grip"]), Positive("frictionloss")).model(np.log([2.0, 3.0]))
     np.testing.assert_allclose(changed.model.damping, [0, 4])
     np.testing.assert_allclose(changed.model.friction, [0, 0.9])
+    # The gains of servos have names in a world of a model as in that of a file.
+    gains = Parametrization(world, Positive("kp"), Positive("kv"))
+    assert gains.names == ("log kp of grip", "log kv of grip")
+    np.testing.assert_allclose(gains.model(np.log([2.0, 3.0])).parts.actuators.bias[0, :3], [0, -100, -3])
 
 
 def test_springs_of_ball_joints_are_the_models_with_mujocos_law():

@@ -609,10 +609,10 @@ def test_a_roll_out_is_one_program(batch, save_every, substeps, programs):
     model, rng = floating().with_joint_friction(damping=0.3), np.random.default_rng(0)
     q, v, *_ = draws.states(model, 0, *batch)
     tau = rng.normal(size=(*batch, 6, model.nv))
-    f_ext, damping = rng.normal(size=(6, model.nb, 6)), rng.uniform(size=model.nv)
+    f_ext = rng.normal(size=(6, model.nb, 6))
 
     def roll_out(model, q, v, tau, f_ext):
-        options = simulate.RolloutOptions(actuator_damping=damping, save_every=save_every)
+        options = simulate.RolloutOptions(save_every=save_every)
         scheme = {"integrator": "implicit_velocity", "substeps": substeps, "options": options}
         out = simulate.rollout(model, jaxdyn.State(q, v), tau, 1e-3, f_ext=f_ext, **scheme)
         return out.q, out.v, out.tau, out.t
@@ -624,8 +624,8 @@ def test_a_roll_out_is_one_program(batch, save_every, substeps, programs):
         # One row of wrenches acts in all steps, and a model that is known while tracing is a constant of the program.
         agree(lambda *x: roll_out(model, *x, f_ext[0]), q, v, tau, rtol=1e-11)
         assert all(programs)
-        # Its operands are only the time step, the wrenches, the damping, the state and the torques.
-        assert len(programs[-1].uniform) == 6
+        # Its operands are only the time step, the wrenches, the state and the torques.
+        assert len(programs[-1].uniform) == 5
 
 
 @pytest.mark.slow

@@ -66,6 +66,22 @@ same((out.q, out.v), (lambda t: (t.q, t.v))(jaxdyn.rollout(model, State(q, v), u
 
 print("passed")
 """
+EXPLICIT = """
+# The axes that `jax.make_mesh` makes by default are explicit: inside `jit` they are a part of the types of arrays.
+for kinds in ((jax.sharding.AxisType.Explicit,) * 2, (jax.sharding.AxisType.Explicit, jax.sharding.AxisType.Auto)):
+    mesh = jax.make_mesh((2, 4), ("a", "b"), axis_types=kinds)
+    split = NamedSharding(mesh, P(("a", "b")))
+    def loss(m, s, u, sharding=split):
+        return jnp.mean(jaxdyn.rollout(m, s, u, 0.01, options=RolloutOptions("sqrt", sharding=sharding)).q ** 2)
+    want = jax.jit(jax.value_and_grad(lambda *x: loss(*x, None), (0, 1, 2)))(model, State(q, v), u[:1])
+    function = jax.jit(jax.value_and_grad(loss, (0, 1, 2)))
+    same(function(model, State(q, v), u[:1]), want)
+    with jax.set_mesh(mesh):
+        same(function(model, State(q, v), u[:1]), want)
+    roll = jax.jit(lambda s: jaxdyn.rollout(model, s, u, 0.01, options=RolloutOptions(sharding=split)).q)
+    assert roll(State(q, v)).sharding.is_equivalent_to(split, 3)
+print("passed")
+"""
 REST = """
 # In eager mode, arrays that are already split stay split without the option `sharding`.
 out = jaxdyn.rollout(model, State(put(q), put(v)), put(u), 0.01)
@@ -172,6 +188,8 @@ np.testing.assert_allclose(everything, float(jnp.sum(final**2)), rtol=1e-11)
 print("passed")
 """
 
+BODIES = {"roll-outs": ROLLOUTS, "explicit": EXPLICIT, "rest": REST, "contacts": CONTACTS, "worlds": WORLDS}
+
 
 def start(body: str, devices: int, *arguments: str) -> subprocess.Popen:
     flags = f"--xla_force_host_platform_device_count={devices} --xla_backend_optimization_level=0"
@@ -194,7 +212,7 @@ def finish(process: subprocess.Popen) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("body", [ROLLOUTS, REST, CONTACTS, WORLDS], ids=["roll-outs", "rest", "contacts", "worlds"])
+@pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
 def test_eight_devices_do_what_one_does_and_exchange_nothing(body):
     out = finish(start(MESH + body, 8))
     assert out.strip().endswith("passed"), out[-4000:]

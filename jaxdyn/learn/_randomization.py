@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, overload
+from typing import Any, Self, overload
 
 import equinox as eqx
 import jax
@@ -13,17 +13,17 @@ from jax import lax
 from jax.core import Tracer
 
 from jaxdyn._errors import ModelError, look_up, require_kind
-from jaxdyn._types import Array
+from jaxdyn._types import Array, Float
 from jaxdyn.learn._environment import AbstractEnvironment, Environment, EnvironmentState
 from jaxdyn.sysid import RolloutFit
-from jaxdyn.sysid.parameters import leaves, world_arrays
+from jaxdyn.sysid.parameters import Parametrization, leaves, world_arrays
 from jaxdyn.worlds import World
 
 type Ranges = Mapping[str, tuple[float, float]]
 """The least and the greatest factor for numbers of a world, by their names (`randomly_scaled`)."""
 type Randomization = Ranges | RolloutFit | Callable[[World, Array], World]
 """Ranges of a world's numbers, a fit that has intervals of them, or a function that draws a world."""
-type _Groups = list[tuple[tuple[int, int], ...]]
+type _Group = tuple[tuple[int, int], ...]
 """Entries that have one factor: leaves and places in them."""
 
 
@@ -39,38 +39,56 @@ def randomly_scaled(world: World, ranges: Ranges, key: Array) -> World:
     - or any array of the world by its path, such as `"model.gravity"` and `"parts.actuators.gear"`, with a factor for
       each of its rows.
 
-    Constants that follow from the inertias change with them (`World.with_model`). The world is not traced, the key may
-    be.
+    Constants that follow from the inertias change with them (`World.with_model`). The world is not traced; the key and
+    the ranges may be, and derivatives reach the ranges.
 
     **Raises** `UnknownNameError`; `ModelError` for a range that is not one, and for a world without such numbers.
     """
     require_kind(world, World, "randomly_scaled: `world`")
-    names, tree, claims = tuple(ranges), world, set()
-    for name, of_name in zip(names, jax.random.split(key, max(len(names), 1)), strict=False):
-        lower, upper = _range(name, ranges[name])
-        groups = _groups(world, name)
-        if not groups:
-            raise ModelError(f"randomly_scaled: the world has no numbers {name!r}")
-        factors = jax.random.uniform(of_name, (len(groups),), world.model.dtype, lower, upper)
-        table = np.array([(leaf, place, k) for k, group in enumerate(groups) for leaf, place in group])
-        for leaf in np.unique(table[:, 0]):
-            _, places, owners = table[table[:, 0] == leaf].T
-            tree = leaves.with_entries(
-                tree, int(leaf), places, leaves.entries(tree, int(leaf), places) * factors[owners]
-            )
-        claims |= {(int(leaf), int(place)) for leaf, place, _ in table}
-    return leaves.following(world, tree, frozenset(claims))
+    return _Scaled.of(world, ranges)(world, key)
 
 
-def _range(name: str, given: Any) -> tuple[float, float]:
-    bounds = np.asarray(given, float)
-    if bounds.shape != (2,) or not np.isfinite(bounds).all() or bounds[0] > bounds[1]:
+class _Scaled(eqx.Module):
+    """Worlds with numbers that are multiplied by factors in ranges."""
+
+    ranges: Float[Array, "names 2"]
+    groups: tuple[tuple[_Group, ...], ...] = eqx.field(static=True)
+    """The entries of each name."""
+
+    @classmethod
+    def of(cls, world: World, ranges: Ranges) -> Self:
+        """**Raises** as `randomly_scaled`."""
+        bounds = [_range(name, x, world.model.dtype) for name, x in ranges.items()]
+        groups = tuple(tuple(_groups(world, name)) for name in ranges)
+        for name, found in zip(ranges, groups, strict=True):
+            if not found:
+                raise ModelError(f"randomly_scaled: the world has no numbers {name!r}")
+        return cls(jnp.stack(bounds) if bounds else jnp.zeros((0, 2), world.model.dtype), groups)
+
+    def __call__(self, world: World, key: Array) -> World:
+        tree, claims = world, set()
+        keys = jax.random.split(key, max(len(self.groups), 1))
+        for groups, (lower, upper), of_name in zip(self.groups, self.ranges, keys, strict=False):
+            factors = jax.random.uniform(of_name, (len(groups),), world.model.dtype, lower, upper)
+            table = np.array([(leaf, place, k) for k, group in enumerate(groups) for leaf, place in group])
+            for leaf in np.unique(table[:, 0]):
+                _, places, owners = table[table[:, 0] == leaf].T
+                scaled = leaves.entries(tree, int(leaf), places) * factors[owners]
+                tree = leaves.with_entries(tree, int(leaf), places, scaled)
+            claims |= {(int(leaf), int(place)) for leaf, place, _ in table}
+        return leaves.following(world, tree, frozenset(claims))
+
+
+def _range(name: str, given: Any, dtype: Any) -> Array:
+    traced = any(isinstance(x, Tracer) for x in jax.tree.leaves(given))
+    bounds: Any = jnp.asarray(given, dtype) if traced else np.asarray(given, float)
+    if bounds.shape != (2,) or (not traced and (not np.isfinite(bounds).all() or bounds[0] > bounds[1])):
         needed = "a pair of the least and the greatest factor is needed"
         raise ModelError(f"randomly_scaled: the range of {name!r} is {given}; {needed}")
-    return float(bounds[0]), float(bounds[1])
+    return jnp.asarray(bounds, dtype)
 
 
-def _groups(world: World, name: str) -> _Groups:
+def _groups(world: World, name: str) -> list[_Group]:
     """Return the entries with a name, those with one factor together. **Raises** `UnknownNameError`."""
     kind, _, attribute = name.partition(".")
     kinds = {kind: world_arrays.attributes(world, kind) for kind in ("joint", "actuator", "tendon")}
@@ -92,7 +110,7 @@ def _groups(world: World, name: str) -> _Groups:
     return [x.entries for x in owned]
 
 
-def _inertias(world: World) -> _Groups:
+def _inertias(world: World) -> list[_Group]:
     """Return the entries of the inertias of each moving body, with those of the links that are fixed to it."""
     topology, paths = world.model.topology, world_arrays.paths(world)
     groups = []
@@ -124,8 +142,9 @@ def randomized(
     - a function `(world, key)` that returns a world of the same structure.
 
     **Without keys**, the result is an environment that draws a world at each `reset`, and keeps its numbers in
-    `info["randomized"]`. `train` takes it as it is; in `Episodes` of it each episode has a world of its own. No
-    derivatives are taken by what is drawn. Its `unwrapped` environment has the world without any draw.
+    `info["randomized"]`. `train` takes it as it is; in `Episodes` of it each episode has a world of its own. The
+    derivatives of `reset` reach the ranges (`env.draws.ranges`), those of `step` do not reach what is drawn. Its
+    `unwrapped` environment has the world without any draw.
 
     ```python
     training = learn.train(learn.randomized(env, fit))
@@ -144,73 +163,122 @@ def randomized(
     without any bound, and for an environment that is randomized already.
     """
     require_kind(env, AbstractEnvironment, "randomized: `env`")
-    draws = _Draws(env.unwrapped.world, randomize)
+    world, draws, drawn = _draws_of(env.unwrapped.world, randomize)
     if keys is None:
-        return RandomizedEnvironment(env, draws)
-    found = iter(jax.jit(jax.vmap(draws.numbers))(keys))
-    batched = [next(found) if yes else x for yes, x in zip(draws.drawn, draws.arrays, strict=True)]
-    axes = [0 if yes else None for yes in draws.drawn]
-    worlds, of_worlds = (jax.tree.unflatten(draws.structure, x) for x in (batched, axes))
+        return RandomizedEnvironment(_with_world(env, world), draws, drawn)
+    found, (arrays, structure) = iter(_numbers_of_all(draws, drawn, world, keys)), jax.tree.flatten(world)
+    batched = [next(found) if yes else x for yes, x in zip(drawn, arrays, strict=True)]
+    axes = [0 if yes else None for yes in drawn]
+    worlds, of_worlds = (jax.tree.unflatten(structure, x) for x in (batched, axes))
     return _with_world(env, worlds), _with_world(jax.tree.map(lambda _: None, env), of_worlds)
 
 
-class _Draws:
-    """Worlds that are drawn, and which of their arrays are."""
+class _FromFit(eqx.Module):
+    """Worlds about that of a fit, with its covariance."""
 
-    def __init__(self, world: World, randomize: Randomization):
-        if isinstance(randomize, RolloutFit):
-            world, self._draw = _draws_of_fit(world, randomize)
-        elif isinstance(randomize, Mapping):
-            self._draw = lambda key: randomly_scaled(world, randomize, key)
-        else:
-            self._draw = lambda key: randomize(world, key)
-        arrays, self.structure = jax.tree.flatten(world)
-        new: list[Any] = []
-        # The function is traced: tracers depend on the key, and other arrays are the same in all worlds.
-        jax.eval_shape(lambda key: new.extend(jax.tree.flatten(self._draw(key))), jax.random.key(0))
-        found, structure = new
-        if structure != self.structure or any(np.shape(x) != np.shape(y) for x, y in zip(found, arrays, strict=True)):
-            raise ModelError("randomized: the function returns a world with other parts, or arrays of other shapes")
-        self.drawn = tuple(isinstance(x, Tracer) for x in found)
-        pairs = zip(self.drawn, found, arrays, strict=True)
-        self.arrays = [y if drawn else jnp.asarray(x, y.dtype) for drawn, x, y in pairs]
+    parametrization: Parametrization
+    factor: Float[Array, "size size"]
+    """A square root of the covariance of the free numbers."""
 
-    def numbers(self, key: Array) -> list[Array]:
-        """Return the arrays that are drawn."""
-        pairs = zip(self.drawn, jax.tree.leaves(self._draw(key)), self.arrays, strict=True)
-        return [jnp.asarray(x, y.dtype) for drawn, x, y in pairs if drawn]
+    @classmethod
+    def of(cls, world: World, fit: RolloutFit) -> Self:
+        """Return the draws about the world of a fit, in the precision of another one. **Raises** `ModelError`."""
+        if not isinstance(fit.robot, World) or jax.tree.structure(fit.robot) != jax.tree.structure(world):
+            raise ModelError("randomized: the fit is one of another robot than the environment's world")
+        if not np.isfinite(fit.covariance).all():
+            raise ModelError(
+                f"randomized: the recordings do not bound {', '.join(fit.undetermined) or 'all free numbers'}; fit "
+                "with a prior_weight, or with fewer free numbers"
+            )
+        dtype = world.model.dtype
+        # By eigenvalues, because the covariance of numbers that depend on each other has none above rounding.
+        size, directions = np.linalg.eigh(np.asarray(fit.covariance, float))
+        factor = jnp.asarray(directions * np.sqrt(np.maximum(size, 0)), dtype)
+        return cls(fit.parametrization.about(fit.robot.astype(dtype)), factor)
+
+    def __call__(self, world: World, key: Array) -> World:
+        about = self.parametrization.about(world)
+        return about.model(self.factor @ jax.random.normal(key, (about.size,), self.factor.dtype))
 
 
-def _draws_of_fit(world: World, fit: RolloutFit) -> tuple[World, Callable[[Array], World]]:
-    """Return the world of a fit in the precision of another one, and the function that draws worlds about it."""
-    if not isinstance(fit.robot, World) or jax.tree.structure(fit.robot) != jax.tree.structure(world):
-        raise ModelError("randomized: the fit is one of another robot than the environment's world")
-    if not np.isfinite(fit.covariance).all():
-        raise ModelError(
-            f"randomized: the recordings do not bound {', '.join(fit.undetermined) or 'all free numbers'}; fit with a "
-            "prior_weight, or with fewer free numbers"
-        )
-    found = fit.robot.astype(world.model.dtype)
-    about = fit.parametrization.about(found)
-    # By eigenvalues, because the covariance of numbers that depend on each other has none above rounding.
-    size, directions = np.linalg.eigh(np.asarray(fit.covariance, float))
-    factor = jnp.asarray(directions * np.sqrt(np.maximum(size, 0)), world.model.dtype)
-    return found, lambda key: about.model(factor @ jax.random.normal(key, (about.size,), world.model.dtype))
+class _Made(eqx.Module):
+    """Worlds that a function draws, as the program that it is for one world: the arrays in it are leaves, and it may be
+    called where the world is traced."""
+
+    constants: Any
+    """The arrays in the program."""
+    program: tuple = eqx.field(static=True)
+    example: list[Array]
+    """The arrays of one draw. A training with another function, whose numbers may be a part of its program, has others,
+    and is told apart from this one by them."""
+
+    @classmethod
+    def of(cls, world: World, function: Callable[[World, Array], World]) -> Self:
+        key = jax.random.key(0)
+        arrays = eqx.filter_closure_convert(lambda key: jax.tree.leaves(function(world, key)), key)
+        constants, rest = eqx.partition(arrays, eqx.is_array)
+        parts, structure = jax.tree.flatten(rest)
+        return cls(constants, (tuple(parts), structure), jax.jit(lambda key: arrays(key))(key))
+
+    def __call__(self, world: World, key: Array) -> World:
+        # The program has typed keys.
+        typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+        key = key if typed else jax.random.wrap_key_data(key)
+        parts, structure = self.program
+        arrays = eqx.combine(self.constants, jax.tree.unflatten(structure, parts))
+        return jax.tree.unflatten(jax.tree.structure(world), arrays(key))
+
+
+type _Draws = _Scaled | _FromFit | _Made
+
+
+def _draws_of(world: World, randomize: Randomization) -> tuple[World, _Draws, tuple[bool, ...]]:
+    """Return the world that has the arrays which are the same in all draws, what draws the others, and which these are.
+    **Raises** `ModelError`."""
+    if isinstance(randomize, RolloutFit):
+        draws = function = _FromFit.of(world, randomize)
+        world = draws.parametrization.reference
+    elif isinstance(randomize, Mapping):
+        draws = function = _Scaled.of(world, randomize)
+    else:
+        draws, function = None, randomize
+    arrays, structure = jax.tree.flatten(world)
+    new: list[Any] = []
+    # The function is traced: tracers depend on the key, and other arrays are the same in all worlds.
+    jax.eval_shape(lambda key: new.extend(jax.tree.flatten(function(world, key))), jax.random.key(0))
+    found, of_found = new
+    if of_found != structure or any(np.shape(x) != np.shape(y) for x, y in zip(found, arrays, strict=True)):
+        raise ModelError("randomized: the function returns a world with other parts, or arrays of other shapes")
+    drawn = tuple(isinstance(x, Tracer) and x is not y for x, y in zip(found, arrays, strict=True))
+    same = [y if yes else jnp.asarray(x, y.dtype) for yes, x, y in zip(drawn, found, arrays, strict=True)]
+    draws = _Made.of(world, randomize) if draws is None else draws
+    return jax.tree.unflatten(structure, same), draws, drawn
+
+
+def _numbers(draws: _Draws, drawn: tuple[bool, ...], world: World, key: Array) -> list[Array]:
+    """Return the arrays that are drawn."""
+    arrays = zip(drawn, jax.tree.leaves(draws(world, key)), jax.tree.leaves(world), strict=True)
+    return [jnp.asarray(x, y.dtype) for yes, x, y in arrays if yes]
+
+
+@eqx.filter_jit
+def _numbers_of_all(draws: _Draws, drawn: tuple[bool, ...], world: World, keys: Array) -> list[Array]:
+    return jax.vmap(lambda key: _numbers(draws, drawn, world, key))(keys)
 
 
 class RandomizedEnvironment(AbstractEnvironment):
     """An environment that draws a world at each reset: see `randomized`."""
 
     env: AbstractEnvironment
-    example: list[Array]
-    """The numbers of one draw. A training with other ranges has others, and is told apart from this one by them."""
-    draws: _Draws = eqx.field(static=True)
+    draws: _Draws
+    """What draws worlds; with ranges `draws.ranges` has them, `[names, 2]`."""
+    drawn: tuple[bool, ...] = eqx.field(static=True)
+    """Which of the world's arrays are drawn."""
 
-    def __init__(self, env: AbstractEnvironment, draws: _Draws):
+    def __init__(self, env: AbstractEnvironment, draws: _Draws, drawn: tuple[bool, ...]):
         if is_randomized(jax.eval_shape(env.reset, jax.random.key(0))):
             raise ModelError("randomized: the environment is randomized already; give all ranges at once")
-        self.env = _with_world(env, jax.tree.unflatten(draws.structure, draws.arrays))
-        self.draws, self.example = draws, jax.jit(draws.numbers)(jax.random.key(0))
+        self.env, self.draws, self.drawn = env, draws, drawn
 
     @property
     def unwrapped(self) -> Environment:
@@ -220,7 +288,7 @@ class RandomizedEnvironment(AbstractEnvironment):
     def reset(self, key: Array) -> EnvironmentState:
         """Return the start of an episode in a world that is drawn."""
         own, key = jax.random.split(key)
-        numbers = self.draws.numbers(own)
+        numbers = _numbers(self.draws, self.drawn, self.unwrapped.world, own)
         state = self._with(numbers).reset(key)
         return state.replace(info={**state.info, _NAME: numbers})
 
@@ -231,7 +299,7 @@ class RandomizedEnvironment(AbstractEnvironment):
 
     def _with(self, numbers: list[Array]) -> AbstractEnvironment:
         found, (arrays, structure) = iter(numbers), jax.tree.flatten(self.unwrapped.world)
-        new = [next(found) if yes else x for yes, x in zip(self.draws.drawn, arrays, strict=True)]
+        new = [next(found) if yes else x for yes, x in zip(self.drawn, arrays, strict=True)]
         return _with_world(self.env, jax.tree.unflatten(structure, new))
 
 

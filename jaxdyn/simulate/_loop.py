@@ -36,7 +36,6 @@ class RolloutInputs(NamedTuple):
     """`[*batch, steps, nv]`, for a world `[*batch, steps, nu]`, or None with a policy."""
     f_ext: Any
     """`[*batch, steps, nb, 6]`, `[*batch, 1, nb, 6]` for all steps, or None; the wrenches of a world likewise."""
-    damping: Any
     dt: Any
     """The time for which a control is held, s."""
     memory: Any = None
@@ -106,7 +105,6 @@ def shard_specs(split: Split, inputs: RolloutInputs) -> RolloutInputs:
         start=split.of_leading(inputs.start),
         controls=split.specs(inputs.controls, 2),
         f_ext=split.specs(inputs.f_ext, 3),
-        damping=split.specs(inputs.damping, 1),
         dt=PartitionSpec(),
         memory=split.of_leading(inputs.memory),
         functions=jax.tree.map(lambda _: PartitionSpec(), inputs.functions),
@@ -234,7 +232,7 @@ class _Simulation:
         memory, given = self.acting(loop, x)
         readings = contact = None
         if self.world is None:
-            scheme = plan.integrator, plan.substeps, inputs.damping
+            scheme = plan.integrator, plan.substeps
             state = advance(self.model, loop.state, given.control, inputs.dt, given.f_ext, *scheme)
         else:
             state, readings, contact = self.world_step(self.world, loop.state, given)
@@ -395,8 +393,6 @@ def _states_of(inputs: RolloutInputs, plan: RolloutPlan) -> State:
         fixed["f_ext"] = f_ext[..., 0, :, :]
     elif f_ext is not None:
         rows["f_ext"] = f_ext
-    if inputs.damping is not None:
-        fixed["damping"] = inputs.damping
     start, held, model = inputs.start, plan.substeps, inputs.model
     assert isinstance(model, Model)
     every = plan.save_every * held

@@ -35,13 +35,12 @@ class _Step:
         named = {name: next(given) for name in self.fixed}
         state = State(next(given), next(given))
         named |= {name: next(given) for name in self.rows}
-        tau, f_ext, damping = (named.get(name) for name in ("tau", "f_ext", "damping"))
         # Elements of a batch may have their own time step, where it is mapped.
-        after = advance(model, state, tau, dt[..., None], f_ext, self.integrator, 1, damping)
+        after = advance(model, state, named["tau"], dt[..., None], named.get("f_ext"), self.integrator)
         return after.q, after.v
 
 
-_CORES = {"tau": 1, "f_ext": 2, "damping": 1}
+_CORES = {"tau": 1, "f_ext": 2}
 
 
 def steps_at_once(
@@ -50,7 +49,7 @@ def steps_at_once(
     """Return the states `[*batch, samples, ...]` at the start and after `every` steps of `dt` each.
 
     Among `rows` are the torques `tau` `[*batch, n, nv]`, each held for `held` steps, and perhaps wrenches `f_ext`
-    `[*batch, n, nb, 6]`; among what is `fixed` perhaps wrenches `[*batch, nb, 6]` and the actuators' `damping`.
+    `[*batch, n, nb, 6]`; what is `fixed` are perhaps wrenches `[*batch, nb, 6]`.
     """
     dtype = start.q.dtype
     inputs = start, dt, fixed, rows

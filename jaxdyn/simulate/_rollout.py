@@ -19,7 +19,7 @@ from jaxdyn._errors import (
     require_last_axes,
     require_positive_integer,
 )
-from jaxdyn._types import Array, Float, Velocity
+from jaxdyn._types import Array, Float
 from jaxdyn._waits import saying
 from jaxdyn.algorithms import loop_opening
 from jaxdyn.model import Model
@@ -49,7 +49,7 @@ type WrenchFunction = Callable[[Model, State, Any], Any]
 
 
 class RolloutOptions(eqx.Module):
-    """The rarer options of `rollout`: samples, memory of the reverse pass, checks, devices, damping of actuators."""
+    """The rarer options of `rollout`: samples, memory of the reverse pass, checks, and devices."""
 
     checkpoint: Literal["none", "sqrt"] | int = eqx.field(static=True, default="none")
     """The states that the reverse pass keeps. `"none"`: those of all steps. `"sqrt"`, or a number of segments: those
@@ -61,11 +61,11 @@ class RolloutOptions(eqx.Module):
     sharding: NamedSharding | None = eqx.field(static=True, default=None)
     """The devices that share the batch; its spec has an entry for each leading batch axis. Every device rolls out its
     part without communication, and the results stay where they are. By default the sharding of `state.q`, if that is a
-    `NamedSharding` (inside `jit` it is not known). Policies, sensors and functions of wrenches then see the device's
-    part alone. Leaves of `policy_state` that begin with all batch axes are split; other leaves and the arrays in the
-    policy are the same on every device. So arrays of single elements of the batch must be in `policy_state`."""
-    actuator_damping: Velocity | None = None
-    """The rate at which the actuators' torques fall with the velocity, `[*batch, nv]`, as in `step`."""
+    `NamedSharding` (inside `jit` it is not known). Where axes of its mesh are explicit, as `jax.make_mesh` makes them
+    by default, JAX takes gradients inside `jit` or `jax.set_mesh(mesh)` only. Policies, sensors and functions of
+    wrenches then see the device's part alone. Leaves of `policy_state` that begin with all batch axes are split; other
+    leaves and the arrays in the policy are the same on every device. So arrays of single elements of the batch must be
+    in `policy_state`."""
     save_every: int = eqx.field(static=True, default=1)
     """The number of steps between samples; must divide that of all steps."""
 
@@ -123,7 +123,7 @@ def rollout(
         return roll_out_world(model, state, controls, steps, policy_state, substeps, sensors or False, options=options)
     if dt is None:
         raise ModelError("rollout of a model needs dt, the time (s) for which each row of the controls is held")
-    require_integrator(integrator, substeps, actuator_damping=options.actuator_damping is not None)
+    require_integrator(integrator, substeps)
     require_positive_integer(options.save_every, "save_every")
     steps = _number_of_steps(controls, steps, policy_state)
     if steps % options.save_every:
@@ -131,7 +131,7 @@ def rollout(
     policy, rows = (controls, None) if callable(controls) else (None, controls)
     function, wrenches = (f_ext, None) if callable(f_ext) else (None, f_ext)
     arrays, static = separate_arrays((policy, sensors, function))
-    inputs = _inputs(model, state, rows, wrenches, dt, steps, options.actuator_damping)
+    inputs = _inputs(model, state, rows, wrenches, dt, steps)
     warn_of_long_step(model, dt, integrator, substeps)
     inputs = inputs._replace(memory=jax.tree.map(strongly_typed, policy_state), functions=arrays)
     require_closed(model, inputs.start)
@@ -197,8 +197,6 @@ def roll_out_world(
     options = RolloutOptions() if options is None else options
     require_positive_integer(substeps, "substeps")
     require_positive_integer(options.save_every, "save_every")
-    if options.actuator_damping is not None:
-        raise ModelError("a roll-out of a world takes no actuator_damping: its actuators have their own")
     if controls is None:
         steps = np.shape(torques)[-2] if steps is None and np.ndim(torques) > 1 else steps
         if steps is None:
@@ -242,7 +240,7 @@ def _world_inputs(world: AbstractWorld, state: State, rows: dict[str, Any], step
     dt = world.timestep.astype(start.v.dtype) * substeps
     if dt.ndim:
         raise ShapeError(f"the world has {dt.shape} time steps; all elements of a batch share one in a roll-out")
-    return RolloutInputs(world, start, controls, wrenches, None, dt, torques=torques)
+    return RolloutInputs(world, start, controls, wrenches, dt, torques=torques)
 
 
 def _number_of_steps(controls, steps: int | None, policy_state, size: str = "nv") -> int:
@@ -261,7 +259,7 @@ def _number_of_steps(controls, steps: int | None, policy_state, size: str = "nv"
     return shape[-2]
 
 
-def _inputs(model: Model, state: State, controls, f_ext, dt, steps: int, damping) -> RolloutInputs:
+def _inputs(model: Model, state: State, controls, f_ext, dt, steps: int) -> RolloutInputs:
     """The arrays of a roll-out in one dtype, the start with all batch axes. **Raises** `ShapeError`."""
     model = jax.tree.map(jnp.asarray, model)
     wrench = (model.nb, 6)
@@ -270,13 +268,9 @@ def _inputs(model: Model, state: State, controls, f_ext, dt, steps: int, damping
         require_last_axes(f_ext, wrench, "f_ext", f"[..., steps, nb, 6] or [nb, 6] with nb = {model.nb}")
         f_ext = f_ext[None] if f_ext.ndim == 2 else f_ext
         wrench = (1 if f_ext.shape[-3] == 1 else steps, *wrench)
-    inputs = {
-        "controls": (controls, (steps, model.nv)),
-        "f_ext": (f_ext, wrench),
-        "actuator_damping": (damping, (model.nv,)),
-    }
-    start, (controls, f_ext, damping) = common_form(model, state, inputs)
-    return RolloutInputs(model, start, controls, f_ext, damping, time_step(dt, start))
+    inputs = {"controls": (controls, (steps, model.nv)), "f_ext": (f_ext, wrench)}
+    start, (controls, f_ext) = common_form(model, state, inputs)
+    return RolloutInputs(model, start, controls, f_ext, time_step(dt, start))
 
 
 def _split_of(state: State, sharding: NamedSharding | None, batch: tuple[int, ...]) -> Split | None:

@@ -6,7 +6,7 @@ import math
 import equinox as eqx
 import jax
 from jax.core import Tracer
-from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from jaxdyn._errors import ModelError, ShapeError
 from jaxdyn.model import LEAVES, Model
@@ -77,12 +77,26 @@ class Split:
         return jax.tree.map(lambda x: self.spec(x.shape, x.ndim - n) if x.shape[:n] == self.batch else whole, tree)
 
     def put(self, tree, specs):
-        """`tree` with its concrete arrays on the devices; the compiler moves arrays within a transformation."""
+        """`tree` with its concrete arrays on the devices. Within a transformation the compiler moves arrays, but for
+        those axes of the mesh that are explicit: how they split an array is a part of its type."""
 
         def place(x, spec):
-            return x if isinstance(x, Tracer) else jax.device_put(x, NamedSharding(self.mesh, spec))
+            if not isinstance(x, Tracer):
+                return jax.device_put(x, NamedSharding(self.mesh, spec))
+            explicit = PartitionSpec(*map(self._explicit, spec))
+            return jax.sharding.reshard(x, NamedSharding(self.mesh, explicit)) if self._explicit_axes else x
 
         return jax.tree.map(place, tree, specs)
+
+    @property
+    def _explicit_axes(self) -> tuple[str, ...]:
+        pairs = zip(self.mesh.axis_names, self.mesh.axis_types, strict=True)
+        return tuple(name for name, kind in pairs if kind == AxisType.Explicit)
+
+    def _explicit(self, entry):
+        """The explicit axes among those of an entry of a spec, or None."""
+        names = () if entry is None else entry if isinstance(entry, tuple) else (entry,)
+        return tuple(name for name in names if name in self._explicit_axes) or None
 
 
 def sharding_of(x, axes: int) -> NamedSharding | None:

@@ -34,22 +34,17 @@ def semi_implicit_euler_step(model: Model, state: State, tau, dt, f_ext=None) ->
     return State(model.integrate(state.q, dt * v), v)
 
 
-def velocity_implicit_euler_step(model: Model, state: State, tau, dt, f_ext=None, actuator_damping=None) -> State:
+def velocity_implicit_euler_step(model: Model, state: State, tau, dt, f_ext=None) -> State:
     """`(M + dt D) (v1 - v0) = dt (tau - bias - friction(v0))`, `q1 = q0 (+) dt v1`: first order, one evaluation.
 
-    `D` is diagonal: the secant of the joint friction, plus `actuator_damping` `[*batch, nv]`, the rate at which the
-    actuators' torques fall with the velocity (`tau` is their value at `v0`). Stable for any damping. Without Coulomb
-    friction this is the step of MuJoCo's integrators `implicitfast` and `Euler` (MuJoCo's documentation, Computation,
-    Numerical integration).
+    `D` is diagonal: the secant of the joint friction. Stable for any damping. Without Coulomb friction this is the step
+    of MuJoCo's integrators `implicitfast` and `Euler` (MuJoCo's documentation, Computation, Numerical integration).
 
     With the tangent of Coulomb friction, flat at speed, a step could carry a joint through zero and back for ever. With
     the secant the friction is a positive multiple of the velocity at the end of the step, and always takes energy."""
-    resistance = joint_resistance(model, state.v)
-    if actuator_damping is not None:
-        resistance = resistance + actuator_damping
     # A torque that is linear in the velocity at the end of the step, D v1 = D v0 + dt D a, acts on `a` like an
     # additional armature dt D.
-    heavier = eqx.tree_at(lambda m: m.armature, model, model.armature + dt * resistance)
+    heavier = eqx.tree_at(lambda m: m.armature, model, model.armature + dt * joint_resistance(model, state.v))
     if model.topology.has_loops:
         tau = tau - _friction(model).torque(state.v)
         return symplectic_step(model, state, tau, dt, f_ext, inertial=heavier)

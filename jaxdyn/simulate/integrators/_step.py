@@ -10,7 +10,6 @@ from jax import lax
 
 from jaxdyn._compile import compiled
 from jaxdyn._errors import (
-    ModelError,
     broadcast_batches,
     require_choice,
     require_last_axes,
@@ -44,13 +43,10 @@ INTEGRATORS: dict[str, Callable[..., State]] = {
 """Functions `(model, state, tau, dt, f_ext) -> state`; the states must have all batch axes."""
 
 
-def require_integrator(integrator: str, substeps: int = 1, *, actuator_damping: bool = False) -> None:
-    """Raise `ModelError` for an unknown integrator or number of substeps, or for an actuator damping that the
-    integrator does not take."""
+def require_integrator(integrator: str, substeps: int = 1) -> None:
+    """Raise `ModelError` for an unknown integrator or number of substeps."""
     require_choice(integrator, INTEGRATORS, "integrator")
     require_positive_integer(substeps, "substeps")
-    if actuator_damping and integrator != "implicit_velocity":
-        raise ModelError(f"{integrator!r} takes no actuator_damping; use integrator='implicit_velocity'")
 
 
 def with_time_step[**P, R](function: Callable[P, R]) -> Callable[P, R]:
@@ -98,11 +94,10 @@ def step(
     *,
     integrator: Integrator = "implicit_velocity",
     substeps: int = 1,
-    actuator_damping: Velocity | None = None,
     f_ext: Wrenches | None = None,
 ) -> State:
-    """The state after a time `dt` (s) under constant actuator torques `tau` `[*batch, nv]`; a robot with contacts is a
-    `World`.
+    """The state after a time `dt` (s) under constant actuator torques `tau` `[*batch, nv]`; a robot with contacts or
+    servos is a `World`.
 
     **Arguments**
 
@@ -111,9 +106,6 @@ def step(
       `"semi_implicit_euler"`; `"midpoint"`, variational; `"rk4"`, Runge-Kutta. Their orders are 1, 1, 1, 2 and 4; all
       stay on the manifold. Without friction the first is the same as `"semi_implicit_euler"`.
     - `substeps`: equal steps of the integrator in `dt`.
-    - `actuator_damping` `[*batch, nv]`, N m s/rad or N s/m: the rate at which the actuators' torques fall with the
-      velocity. `tau` is their value at `state`, and `"implicit_velocity"`, the only integrator that takes it, corrects
-      them to the end of the step.
     - `f_ext` `[*batch, nb, 6]`: external wrenches `[force, moment]` on the bodies in N and N m, in world axes, acting
       at the origin of each body's frame; constant over the step while the origins move.
 
@@ -128,11 +120,10 @@ def step(
     `DivergenceWarning` of a `dt` with which friction or springs of joints are unstable (`Model.summary` has the longest
     ones), where it and the model have values.
     """
-    require_integrator(integrator, substeps, actuator_damping=actuator_damping is not None)
-    nv = (model.nv,)
-    inputs = {"tau": (tau, nv), "actuator_damping": (actuator_damping, nv), "f_ext": (f_ext, (model.nb, 6))}
-    start, (tau, actuator_damping, f_ext) = common_form(model, state, inputs)
-    return advance(model, start, tau, time_step(dt, start), f_ext, integrator, substeps, actuator_damping)
+    require_integrator(integrator, substeps)
+    inputs = {"tau": (tau, (model.nv,)), "f_ext": (f_ext, (model.nb, 6))}
+    start, (tau, f_ext) = common_form(model, state, inputs)
+    return advance(model, start, tau, time_step(dt, start), f_ext, integrator, substeps)
 
 
 def advance(
@@ -143,13 +134,11 @@ def advance(
     f_ext,
     integrator: str,
     substeps: int = 1,
-    actuator_damping: Any = None,
 ) -> State:
     """`step` without checks, for a state that has all batch axes."""
-    options = {} if actuator_damping is None else {"actuator_damping": actuator_damping}
 
     def substep(state: State, _):
-        end = INTEGRATORS[integrator](model, state, tau, dt / substeps, f_ext, **options)
+        end = INTEGRATORS[integrator](model, state, tau, dt / substeps, f_ext)
         # The other steps close the loops themselves: a projection would spoil their momenta.
         return (closed(model, end) if integrator in ("euler", "rk4") else end), None
 

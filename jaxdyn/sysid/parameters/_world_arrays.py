@@ -278,7 +278,9 @@ def _servos(world: World, arrays: Arrays, which: str) -> _Entries:
     velocity servo does; a position servo may have one of the velocity besides."""
     actuators, gain, bias = (world.parts.actuators, *(arrays.values(f"parts.actuators.{x}") for x in ("gain", "bias")))
     for row, owner in enumerate(world.actuator_names):
-        if actuators.gains[row] != "fixed" or actuators.biases[row] != "affine" or gain[row, 0] == 0:
+        # Worlds of models have affine gains, whose other terms are zero where the gain is fixed.
+        fixed = actuators.gains[row] == "fixed" or (actuators.gains[row] == "affine" and not gain[row, 1:].any())
+        if not fixed or actuators.biases[row] != "affine" or gain[row, 0] == 0:
             continue
         position, velocity = (bias[row, k] == -gain[row, 0] for k in (1, 2))
         both = [("gain", 0), ("bias", 1 if which == "kp" else 2)]
