@@ -43,7 +43,7 @@ ALL_KINDS = """<mujoco><option timestep="0.005" gravity=".3 -.2 -9"/><worldbody>
   <spatial name="t5" stiffness="3" damping=".2"><site site="ss"/><geom geom="knob"/><site site="rs"/></spatial>
   <spatial name="t6" stiffness="3" damping=".2"><site site="w"/><site site="ss"/><pulley divisor="2"/>
     <site site="w"/><geom geom="drum" sidesite="beside"/><site site="rs"/></spatial>
-  <spatial name="t7" damping=".2"><site site="w"/><geom geom="knob" sidesite="within"/><site site="rs"/></spatial>
+  <spatial name="t7"><site site="w"/><geom geom="knob" sidesite="within"/><site site="rs"/></spatial>
   <spatial name="t8" damping=".2"><site site="w"/><geom geom="knob" sidesite="bs"/><site site="rs"/></spatial>
 </tendon><actuator>
   <motor joint="free" gear="1 2 3 4 5 6"/>
@@ -100,11 +100,11 @@ SMALL = """<mujoco><option density="2" viscosity=".3" gravity="0 0 -9"/><worldbo
   <motor tendon="t"/></actuator></mujoco>"""
 
 
-def check(m, count=4, size=1.0):
-    """All forces are MuJoCo's at random states, velocities and controls of this size."""
+def check(m, count=4, size=1.0, rougher=()):
+    """All forces are MuJoCo's at random states, velocities and controls of this size; some to its searches' errors."""
     states = [(q, size * v, size * u, a) for q, v, u, a in worlds.states_of(m, count)]
     errors = worlds.errors(m, worlds.evaluated(m, worlds.model_of(m), worlds.Parts.of(m), states), states)
-    assert all(e < 1e-10 for e in errors.values()), errors
+    assert all(e < (1e-6 if name in rougher else 1e-10) for name, e in errors.items()), errors
 
 
 def test_all_kinds_of_forces_are_mujocos():
@@ -114,7 +114,8 @@ def test_all_kinds_of_forces_are_mujocos():
     # Each path around a geom touches it in some states, and not in others.
     points = np.array([worlds.data_at(m, state).ten_wrapnum[-5:] for state in states])
     assert [sorted(set(x.tolist())) for x in points.T] == [[2, 4], [2, 4], [5, 7], [2, 4], [2, 4]]
-    check(m, count=len(states), size=5.0)
+    # MuJoCo searches for the place at which `t7` touches from inside; its length has the error's square.
+    check(m, count=len(states), size=5.0, rougher=("ten_J", "ten_velocity"))
 
 
 @pytest.mark.slow
