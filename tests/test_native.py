@@ -1,6 +1,7 @@
 """Native code gives the results of the programs that XLA compiles: every public function, every kind of batch, not
 finite numbers, very large angles, several threads, and random trees."""
 
+import functools
 import inspect
 import itertools
 import os
@@ -16,12 +17,13 @@ import native_results
 import numpy as np
 import pytest
 from jax import lax
-from loops_of_programs import logarithms
+from loops_of_programs import logarithms, rounds_over_lists, sums_over_lists
 
 import jaxdyn
 from jaxdyn import _batching, native, samples, simulate
 from jaxdyn._types import Configuration, Torque, Velocity, Wrenches
 from jaxdyn.native._interpreter import Interpreter
+from jaxdyn.native._specialize import specialize
 
 pytestmark = pytest.mark.skipif(not native.status().enabled, reason=native.status().reason)
 
@@ -510,6 +512,69 @@ def test_loops_that_end_depending_on_data(precision, part, programs, monkeypatch
     np.testing.assert_allclose(out, np.where(x > 1, np.log(x), x), rtol=1e-4)
     np.testing.assert_array_equal(out, np.concatenate([run(row[None]) for row in x]))
     agree(lambda x: _batching.call(program, x)[0], x, rtol=PRECISIONS[precision])
+
+
+def on_rows(function, results):
+    """A function of rows `[n, *batch]` as a call with batch axes in front."""
+
+    def with_batch_last(*operands):
+        return [jnp.moveaxis(x, 0, -1) for x in function(*(jnp.moveaxis(x, -1, 0) for x in operands))]
+
+    return lambda *operands: _batching.call(_batching.Plain(with_batch_last, (1, 1), results), *operands)
+
+
+@functools.cache
+def lists():
+    """How many rows of each list there are beside two numbers, and the rows."""
+    random = np.random.default_rng(0)
+    x = random.normal(size=(11, 3))
+    x[:, 0] = np.arange(11) % 6
+    return jnp.array(x), jnp.array(random.normal(size=(11, 15)))
+
+
+@pytest.mark.parametrize("part", [25000, 4])
+def test_loops_over_the_rows_of_lists_that_count(part, programs, monkeypatch):
+    monkeypatch.setattr("jaxdyn.native._order.PART", part)
+    agree(on_rows(lambda *x: rounds_over_lists(*x), ((5,), (20,))), *lists())
+    assert None not in programs
+
+
+def derivatives_over_lists(x, numbers):
+    """Tangents of all sums over lists, and the gradient of one number of them and its derivative."""
+    function = on_rows(sums_over_lists, ((4,), (20,)))
+
+    def of_numbers(y, numbers):
+        return function(jnp.concatenate([x[:, :1], y], axis=-1), numbers)
+
+    def number(y, numbers):
+        return sum((z * jnp.cos(jnp.arange(z.size)).reshape(z.shape)).sum() for z in of_numbers(y, numbers))
+
+    at, change = (x[:, 1:], numbers), (jnp.ones_like(x[:, 1:]), numbers * numbers)
+    gradient = jax.grad(number, (0, 1))
+    return jax.jvp(of_numbers, at, change)[1], *jax.jvp(gradient, at, change)
+
+
+def test_derivatives_of_loops_over_the_rows_of_lists(programs):
+    natively, by_xla = both(derivatives_over_lists, *lists())
+    assert None not in programs
+    for a, b in zip(natively, by_xla, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-11)
+    (x, numbers), step = lists(), 1e-6 * np.eye(15)[4]
+    function = jax.jit(on_rows(sums_over_lists, ((4,), (20,))))
+    ends = [function(x, numbers + sign * step) for sign in (1, -1)]
+    change = [np.asarray(a - b) / 2e-6 for a, b in zip(*ends, strict=True)]
+    weighted = sum((z * np.cos(np.arange(z.size)).reshape(z.shape)).sum() for z in change)
+    assert float(natively[3][:, 4].sum()) == pytest.approx(weighted, rel=1e-6)
+
+
+def test_programs_do_not_grow_with_the_room_of_lists():
+    def operations(length):
+        shapes = [jax.ShapeDtypeStruct(shape, "float64") for shape in ((3,), (3 * length,))]
+        program = specialize(lambda *x: rounds_over_lists(*x, length)[0], shapes, (False, False), 64, row_loops=True)
+        return sum(node.op not in ("input", "result", "carried", "row") for node in program.nodes)
+
+    # Of each row twice the first loop's three numbers plus those of the list are made outside of loops.
+    assert operations(20) - operations(10) <= 10 * 6
 
 
 def test_a_loop_that_counts_in_integers_is_left_to_xla(programs):

@@ -109,41 +109,34 @@ def _jvp(primals, tangents, *, jaxpr, shared: int, sums: int, length: int):
 
 def _transpose(cotangents, count, *operands, jaxpr, shared: int, sums: int, length: int):
     function = core.jaxpr_as_fun(jaxpr)  # pyright: ignore[reportPrivateImportUsage]
-    linear = [i for i, x in enumerate(operands) if ad.is_undefined_primal(x)]
-    given = [k for k, c in enumerate(cotangents) if type(c) is not ad.Zero]
     avals = [v.aval for v in jaxpr.jaxpr.invars]
-    results = [v.aval for v in jaxpr.jaxpr.outvars]
-    known = [i for i in range(len(operands)) if i not in linear]
-    first = sorted(linear, key=lambda i: i >= shared)
+    # The results of the transpose that are sums come first.
+    linear = [i for i, x in enumerate(operands) if ad.is_undefined_primal(x)]
+    values = {("operand", i): x for i, x in enumerate(operands) if i not in linear}
+    values |= {("result", k): c for k, c in enumerate(cotangents) if type(c) is not ad.Zero}
+    given = [k for of, k in values if of == "result"]
+    back: list = [None] * len(operands)
+    if not given:
+        return [None, *back]
+    first = {"operand": shared, "result": sums}
+    keys = {row: [(of, k) for of, k in values if (k >= first[of]) == row] for row in (False, True)}
 
-    def transposed(*values):
-        by_operand = dict(zip([i for i in known if i < shared], values, strict=False))
-        values = values[len(by_operand) :]
-        of_sums = [k for k in given if k < sums]
-        cts = dict(zip(of_sums, values, strict=False))
-        values = values[len(of_sums) :]
-        rows = [i for i in known if i >= shared]
-        by_operand |= dict(zip(rows, values, strict=False))
-        cts |= dict(zip([k for k in given if k >= sums], values[len(rows) :], strict=True))
+    def transposed(*xs):
+        now = dict(zip([*keys[False], *keys[True]], xs, strict=True))
 
-        def of_linear(*xs):
-            changed = by_operand | dict(zip(first, xs, strict=True))
-            out = function(*(changed[i] for i in range(len(operands))))
+        def of_linear(*moved):
+            all_of = now | {("operand", i): x for i, x in zip(linear, moved, strict=True)}
+            out = function(*(all_of["operand", i] for i in range(len(operands))))
             return [out[k] for k in given]
 
-        types = [jax.ShapeDtypeStruct(avals[i].shape, avals[i].dtype) for i in first]
-        back = jax.linear_transpose(of_linear, *types)([cts[k] for k in given])
-        return [jnp.broadcast_to(x, avals[i].shape) for x, i in zip(back, first, strict=True)]
+        types = [jax.ShapeDtypeStruct(avals[i].shape, avals[i].dtype) for i in linear]
+        cts = jax.linear_transpose(of_linear, *types)([now["result", k] for k in given])
+        return [jnp.broadcast_to(x, avals[i].shape) for x, i in zip(cts, linear, strict=True)]
 
-    del results
-    of_shared = [operands[i] for i in known if i < shared] + [cotangents[k] for k in given if k < sums]
-    of_rows = [operands[i] for i in known if i >= shared] + [cotangents[k] for k in given if k >= sums]
-    back: list = [None] * len(operands)
-    if given:
-        total = sum(i < shared for i in linear)
-        found = _bind(transposed, count, of_shared, of_rows, length, lambda: total)
-        for i, x in zip(first, found, strict=True):
-            back[i] = x
+    of_shared, of_rows = ([values[key] for key in keys[row]] for row in (False, True))
+    summed = sum(i < shared for i in linear)
+    for i, x in zip(linear, _bind(transposed, count, of_shared, of_rows, length, lambda: summed), strict=True):
+        back[i] = x
     return [None, *back]
 
 

@@ -145,11 +145,12 @@ class Graph:
         loop.again = self.apply("lt", loop.carried[0], count)
         return loop
 
-    def read_row(self, loop: GraphLoop, column: Sequence[Scalar]) -> Scalar:
+    def read_row(self, loop: GraphLoop | None, column: Sequence[Scalar]) -> Scalar:
         """Return the number of a column, from all of its numbers, that belongs to a round of a loop over rows."""
         first = column[0]
         if all(x is first or (type(first) is type(x) is float and x == first) for x in column):
             return first
+        assert loop is not None
         read = _of_operand(column) or _of_column(column)
         if read is None:
             places = [self._of_loop("carried", (loop, -1)) for _ in column]

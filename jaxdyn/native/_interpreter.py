@@ -196,29 +196,28 @@ class Interpreter(DataMovement):
     def _jaxdyn_each_row(self, eqn, xs):
         (count, *operands), params = xs, eqn.params
         body, consts = parts_of(params["jaxpr"])
-        shared, length = params["shared"], params["length"]
+        shared, sums, length = params["shared"], params["sums"], params["length"]
         floats = all(np.dtype(v.aval.dtype).kind == "f" for v in (*body.invars[shared:], *body.outvars))
         if not self.row_loops or is_static(count) or not floats:
             return self._expanded(over_all_rows, eqn, xs)
         outer, self.loop = self.loop, self.graph.row_loop(self.loop, count.item())
-        rows = []
-        for x in operands[shared:]:
-            columns = zip(*(np.asarray(line, object).ravel() for line in x), strict=True)
-            own = [self.graph.read_row(self.loop, [*map(_scalar, column)]) for column in columns]
-            rows.append(static_again(objects(own, x.shape[1:])))
+        rows = [self._row_of(x) for x in operands[shared:]]
         out = [np.asarray(x, object) for x in self.run(body, consts, [*operands[:shared], *rows])]
         loop, self.loop = self.loop, outer
-        summed = params["sums"]
-        flat = ([_scalar(x) for array in part for x in array.ravel()] for part in (out[:summed], out[summed:]))
-        totals, columns = self.graph.close_rows(loop, length, *flat)
-        shapes = [x.shape for x in out]
-        sums = _arrays(totals, shapes[:summed])
-        stacks, at = [], 0
-        for shape in shapes[summed:]:
-            own = columns[at : at + math.prod(shape)]
-            at += len(own)
-            stacks.append(objects([x for line in zip(*own, strict=True) for x in line], (length, *shape)))
-        return [*sums, *stacks]
+        totals, row = ([_scalar(x) for array in part for x in array.ravel()] for part in (out[:sums], out[sums:]))
+        totals, columns = self.graph.close_rows(loop, length, totals, row)
+        shapes, given = [x.shape for x in out], iter(columns)
+        stacks = []
+        for shape in shapes[sums:]:
+            own = [next(given) for _ in range(math.prod(shape))]
+            stacks.append(objects([column[k] for k in range(length) for column in own], (length, *shape)))
+        return [*_arrays(totals, shapes[:sums]), *stacks]
+
+    def _row_of(self, x):
+        """Return the row of an array that belongs to a round of the loop over rows that is evaluated."""
+        columns = zip(*(np.asarray(line, object).ravel() for line in x), strict=True)
+        own = [self.graph.read_row(self.loop, [*map(_scalar, column)]) for column in columns]
+        return static_again(objects(own, x.shape[1:]))
 
     def _cond(self, eqn, xs):
         index, *operands = xs
