@@ -262,3 +262,77 @@ def test_contacts_beyond_the_room_of_a_list_are_named(monkeypatch):
     assert np.isnan(world.accelerations(state)).any(axis=1).tolist() == [True, False]
     with native.disabled():
         np.testing.assert_array_equal(world.report(state).crowded, report.crowded)
+
+
+def mesh_scene() -> mujoco.MjModel:
+    """A brick and a stone as meshes on a plane, beside a box and a sphere, with contacts of several numbers of
+    directions."""
+    rng = np.random.default_rng(2)
+    brick = np.array(np.meshgrid([-0.1, 0.1], [-0.15, 0.15], [-0.05, 0.05])).reshape(3, 8).T
+    stone = rng.normal(size=(12, 3))
+    meshes = {"brick": brick, "stone": 0.1 * stone / np.linalg.norm(stone, axis=1)[:, None]}
+    asset = "".join(f'<mesh name="{n}" vertex="{" ".join(map(str, v.ravel()))}"/>' for n, v in meshes.items())
+    geoms = [('type="mesh" mesh="brick" condim="3"', 0.05), ('type="mesh" mesh="stone" condim="1"', 0.18)]
+    geoms += [('type="box" size=".1 .1 .05"', 0.31), ('type="sphere" size=".05" condim="4"', 0.42)]
+    bodies = "".join(f'<body pos="0 0 {z}"><freejoint/><geom {geom}/></body>' for geom, z in geoms)
+    text = f'<mujoco><option tolerance="0" iterations="200"/><asset>{asset}</asset><worldbody>'
+    return mujoco.MjModel.from_xml_string(f'{text}<geom type="plane" size="9 9 .1"/>{bodies}</worldbody></mujoco>')
+
+
+@functools.cache
+def world_of_meshes():
+    """The world of these, and states in which they touch, with the distances of MuJoCo's contacts."""
+    m, rng = mesh_scene(), np.random.default_rng(0)
+    m.opt.ccd_tolerance, m.opt.ccd_iterations = 1e-12, 200
+    d = mujoco.MjData(m)
+    qpos, qvel, distances = [], [], []
+    for _ in range(8):
+        mujoco.mj_resetData(m, d)
+        d.qpos[:] += 0.02 * rng.normal(size=m.nq)
+        d.qvel[:] = 0.1 * rng.normal(size=m.nv)
+        mujoco.mj_forward(m, d)
+        qpos.append(d.qpos.copy())
+        qvel.append(d.qvel.copy())
+        distances.append(sorted(d.contact.dist))
+    world = load_world(m)
+    state = state_of(world, np.array(qpos), np.array(qvel), np.zeros((8, 0)))
+    return world, state, distances
+
+
+def test_contacts_of_meshes_are_those_of_mujoco_with_native_steps():
+    world, state, distances = world_of_meshes()
+    step = jax.jit(lambda state: (world.step(state), world.contact_forces(state))).lower(state)
+    assert step.as_text().count("@jaxdyn_") > 2 or not native.enabled()
+    _, forces = step.compile()(state)
+    for gap, wanted in zip(np.asarray(forces.gap), distances, strict=True):
+        np.testing.assert_allclose(np.sort(gap[np.isfinite(gap)]), wanted, atol=1e-9)
+    assert sum(map(len, distances)) > 20
+
+
+@pytest.mark.slow
+def test_derivatives_through_contacts_of_meshes_are_those_of_differences():
+    """Of the velocities after a step, by the state and by the vertices of the meshes."""
+    world, state, *_ = world_of_meshes()
+    pick = jnp.cos(jnp.arange(world.model.nv))
+
+    def gained(q, v, grown):
+        pairs = world.parts.constraints.contacts.pairs
+        larger = [p if p.vertices is None else eqx.tree_at(lambda p: p.vertices, p, p.vertices * grown) for p in pairs]
+        other = eqx.tree_at(lambda w: w.parts.constraints.contacts.pairs, world, tuple(larger))
+        return other.step(State(q, v)).v @ pick
+
+    args = state.q[1], state.v[1], jnp.asarray(1.0)
+    backward = jax.jit(jax.grad(gained, (0, 1, 2)))(*args)
+    move = jax.tree.map(lambda x: jnp.cos(3.0 * jnp.arange(x.size)).reshape(x.shape), args)
+    # Along the sphere of unit quaternions to first order.
+    quats = np.concatenate([np.arange(7 * k + 3, 7 * k + 7) for k in range(4)]).reshape(4, 4)
+    turned = np.array(move[0])
+    for at in quats:
+        turned[at] -= args[0][at] * (turned[at] @ args[0][at]) / (args[0][at] @ args[0][at])
+    move = jnp.asarray(turned), move[1], move[2]
+    forward = jax.jit(lambda *m: jax.jvp(gained, args, m)[1])(*move)
+    along = sum(jnp.vdot(a, b) for a, b in zip(backward, move, strict=True))
+    np.testing.assert_allclose(along, forward, rtol=1e-8)
+    function, step = jax.jit(gained), 1e-7
+    ends = [function(*jax.tree.map(lambda x, m: x + sign * step * m, args, move)) for sign in (1, -1)]  # noqa: B023
+    np.testing.assert_allclose(forward, (ends[0] - ends[1]) / (2 * step), rtol=1e-4)

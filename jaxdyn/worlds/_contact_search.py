@@ -136,7 +136,7 @@ def _geom_poses(robot: Robot, world: PartRows, q):
     return out.reshape(-1, *out.shape[2:])
 
 
-class _Search(NamedTuple):
+class _ContactSearch(NamedTuple):
     """How the contacts of a world are found."""
 
     collection: Collection
@@ -157,7 +157,7 @@ class _SearchedHulls(NamedTuple):
     """For each candidate its number in this list."""
 
 
-def _searched(contacts: Contacts) -> _Search:
+def _searched(contacts: Contacts) -> _ContactSearch:
     """Return the search of a world."""
     shapes = list_shapes(contacts)
     place_of = {shape.dim: k for k, shape in enumerate(shapes)}
@@ -181,7 +181,7 @@ def _searched(contacts: Contacts) -> _Search:
         searched.append(Searched(_PairOfGeoms(pairs.types, True), _SOURCES, *tables, count))
     room = tuple(shape.room for shape in shapes)
     collection = Collection(tuple(searched), room, FOUND, 0.5 * FAR, FAR)
-    return _Search(collection, hulls, [np.array(x) for x in owners])
+    return _ContactSearch(collection, hulls, [np.array(x) for x in owners])
 
 
 _SOURCES = (0, 12), (1, 3), (0, 12), (1, 3), (2, 1)
@@ -288,7 +288,7 @@ def found_contacts(given: Given) -> Any:
     return jnp.concatenate(out, axis=-1)
 
 
-def _empty_lists(search: _Search, dtype) -> list:
+def _empty_lists(search: _ContactSearch, dtype) -> list:
     """Return the lists of a search that finds nothing."""
     empty = np.zeros((1, FOUND + 1), dtype)
     empty[:, 0] = FAR

@@ -8,6 +8,7 @@ rows exist for these alone, and the native program of a step knows nothing of hu
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple
 
@@ -15,7 +16,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.custom_derivatives import SymbolicZero
 
+from jaxdyn._array_programs import with_array_programs
 from jaxdyn._batched_functions import Plain
 from jaxdyn._batching import call
 from jaxdyn.geometry import FAR, Hulls, ShapeKind, candidate_count, candidates
@@ -38,7 +41,11 @@ class HullPairs:
         count = len(self.first) * candidate_count(*self.types, self.structures)
         return call(Plain(self, (1, 1, 1, 2), ((count, 10),)), poses, sizes, reach, vertices)[0]
 
-    def __call__(self, poses, sizes, reach, vertices):
+    def __call__(self, *operands):
+        return _in_programs(self, *operands)
+
+    def plain(self, poses, sizes, reach, vertices):
+        """Return the candidates by operations of JAX."""
         operands = [(poses, 1), (sizes, 1), (reach, 1), (vertices, 2)]
         rank = max(x.ndim - core for x, core in operands)
 
@@ -56,6 +63,25 @@ class HullPairs:
         found = candidates(kind1, size1, pose1, kind2, size2, pose2, reach, self.structures)
         leaves = jax.tree.leaves((*found[:2], found.frame.x, found.frame.y))
         return jnp.moveaxis(jnp.stack(jnp.broadcast_arrays(*leaves), axis=1), (0, 1), (-2, -1))
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _in_programs(pairs: HullPairs, *operands):
+    """Return candidates by native programs of arrays, of which XLA's many short loops take longer to compile."""
+    return with_array_programs(pairs.plain)(*operands)
+
+
+@functools.partial(_in_programs.defjvp, symbolic_zeros=True)
+def _in_programs_jvp(pairs: HullPairs, primals, tangents):
+    moving = [k for k, dot in enumerate(tangents) if not isinstance(dot, SymbolicZero)]
+
+    def again(*moved):
+        operands = list(primals)
+        for k, x in zip(moving, moved, strict=True):
+            operands[k] = x
+        return pairs.plain(*operands)
+
+    return jax.jvp(again, [primals[k] for k in moving], [tangents[k] for k in moving])
 
 
 def pose_of(x) -> Pose:

@@ -121,7 +121,8 @@ def shared_part(one: Sided, two: Sided, at: Nearest, shift: Any, margin: Any) ->
     tries1 = small1 & jnp.any(has2) & ((size1 <= size2) | ~has_faces1)
     how = jnp.where(tries1, jnp.where(found1, FIRST_EDGE, NONE), NONE)
     if ends2 is not None:
-        how = jnp.where(~tries1 & small2 & found2, SECOND_EDGE, how)
+        # Where the first shape's edge is on no face, MuJoCo tries that of the second.
+        how = jnp.where((how == NONE) & small2 & found2, SECOND_EDGE, how)
     how = jnp.where(aligned, FACES, how)
     # The face that cuts, and what is cut.
     cut = jnp.stack([one.start(at.first), ends1])
