@@ -203,7 +203,7 @@ def test_robots_are_found_by_their_names_in_packages(packages):
     assert jaxdyn.load_mjcf("arm").joint_names == ("in_mjcf",)
     with pytest.raises(RobotFileError, match=r"(?s)'amr'.*no such file.*did you mean .*'arm'"):
         load_world("amr")
-    with pytest.raises(RobotFileError, match=r"'far'.*OSError: no network"):
+    with pytest.raises(RobotFileError, match=r"'far_description'.*OSError: no network"):
         load_world("far")
     with pytest.raises(RobotFileError, match="hand_description has no MJCF file, but URDF and XACRO"):
         jaxdyn.load_mjcf("hand_description")
