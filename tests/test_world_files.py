@@ -1,9 +1,12 @@
 """Worlds in files of the library's own format: exact round trips, and clear errors for files that hold no world."""
 
 import functools
+import importlib.util
 import json
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import equinox as eqx
 import jax
@@ -148,3 +151,68 @@ def test_other_files_and_places_are_named(saved, tmp_path, monkeypatch):
     with pytest.raises(RobotFileError, match=r"No space left.*the disk is full"):
         save_world(saved, falling().astype(jnp.float32))
     assert load_world(saved).start.dtype == falling().start.dtype
+
+
+# Robots by name
+
+
+ARM = '<mujoco><worldbody><body><joint name="{}"/><geom size=".1"/></body></worldbody></mujoco>'
+LINKS = """<robot name="r"><link name="base"/><link name="arm"><inertial><mass value="1"/>
+<inertia ixx="1" iyy="1" izz="1" ixy="0" ixz="0" iyz="0"/></inertial></link>
+<joint name="in_urdf" type="continuous"><parent link="base"/><child link="arm"/></joint></robot>"""
+
+
+@pytest.fixture
+def packages(tmp_path, monkeypatch):
+    """Stand-ins for robot_descriptions and for a copy of MuJoCo Menagerie, in another working directory."""
+    folder = tmp_path / "robot_descriptions"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("")
+    for name, text in (("arm.xml", ARM.format("in_mjcf")), ("arm.urdf", LINKS)):
+        (tmp_path / name).write_text(text)
+    for module, paths in (
+        ("arm_mj_description", {"MJCF_PATH": "arm.xml"}),
+        ("arm_description", {"URDF_PATH": "arm.urdf"}),
+        ("hand_description", {"URDF_PATH": "arm.urdf", "XACRO_PATH": "none"}),
+        ("_empty_description", {}),
+    ):
+        lines = [f"{name} = {str(tmp_path / path)!r}" for name, path in paths.items()]
+        (folder / f"{module}.py").write_text("\n".join(lines))
+    (folder / "far_description.py").write_text('raise OSError("no network")')
+    robot = tmp_path / "mujoco_menagerie" / "maker_leg"
+    robot.mkdir(parents=True)
+    (robot / "scene.xml").write_text(ARM.format("in_menagerie"))
+    (robot / "leg.xml").write_text(ARM.format("alone"))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ROBOT_DESCRIPTIONS_CACHE", str(tmp_path / "none"))
+    for name in [x for x in sys.modules if x.partition(".")[0] == "robot_descriptions"]:
+        monkeypatch.delitem(sys.modules, name)
+    yield
+    for name in [x for x in sys.modules if x.partition(".")[0] == "robot_descriptions"]:
+        del sys.modules[name]
+
+
+def test_robots_are_found_by_their_names_in_packages(packages):
+    for name, joint in (
+        *(("arm", "in_mjcf"), ("arm_mj_description", "in_mjcf"), ("arm_description", "in_urdf")),
+        *(("hand", "in_urdf"), ("maker_leg", "in_menagerie")),
+    ):
+        assert load_world(name).model.joint_names == (joint,)
+    assert jaxdyn.load_urdf("arm").joint_names == ("in_urdf",)
+    assert jaxdyn.load_mjcf("arm").joint_names == ("in_mjcf",)
+    with pytest.raises(RobotFileError, match=r"(?s)'amr'.*no such file.*did you mean .*'arm'"):
+        load_world("amr")
+    with pytest.raises(RobotFileError, match=r"'far_description'.*OSError: no network"):
+        load_world("far")
+    with pytest.raises(RobotFileError, match="hand_description has no MJCF file, but URDF and XACRO"):
+        jaxdyn.load_mjcf("hand_description")
+    Path("arm").write_text(ARM.format("here"))
+    assert load_world("arm").model.joint_names == ("here",)
+
+
+def test_without_packages_of_robots_one_is_named(packages, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    shutil.rmtree("mujoco_menagerie")
+    with pytest.raises(RobotFileError, match=r"no such file.*pip install robot_descriptions"):
+        load_world("go1")

@@ -82,7 +82,7 @@ FLUID = f"""<mujoco><option density="1.2" viscosity=".3" wind="1 2 -3"/><worldbo
 SMALL = """<mujoco><option density="2" viscosity=".3" gravity="0 0 -9"/><worldbody><site name="w" pos=".1 0 1"/>
 <geom name="big" size=".15" pos=".05 0 1.25"/><geom name="small" size=".1" pos="0 0 1.25"/>
 <site name="c" pos="0 0 1.26"/><geom name="drum" type="cylinder" size=".1 .1" pos="0 0 1.25" euler="90 0 0"/>
-<site name="left" pos="-1 0 1.25"/><geom name="near" size=".1" pos=".2 0 1"/>
+<site name="left" pos="-1 0 1.25"/><geom name="near" size=".1" pos=".2 0 1.5"/>
 <body pos="0 0 1" gravcomp=".5"><joint name="b" type="ball" stiffness="2 1 .5" damping=".3 .2 .1"/>
   <geom type="ellipsoid" size=".1 .2 .3" fluidshape="ellipsoid" pos=".1 0 0"/><site name="bs" pos=".1 0 0"/>
   <body pos="0 0 .5"><joint name="h" axis="1 2 3" damping="1 2 3" stiffness="1 2 3"/><geom type="box" size=".1 .2 .1"/>
@@ -214,7 +214,7 @@ def inputs(m, parts, states):
 
 
 def rest_of(m):
-    """At rest in the fluid, a spatial tendon without length, others that just touch a sphere and a cylinder or start on
+    """At rest in the fluid, a spatial tendon without length, others that just touch a sphere and a cylinder or end on
     a sphere, springs without stretch, no excitation."""
     return [(m.qpos0, np.zeros(m.nv), np.zeros(m.nu), np.zeros(m.na))] * 3
 

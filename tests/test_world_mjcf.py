@@ -10,6 +10,7 @@ import pytest
 from world_oracle import MIXED, path_of, solved_to_the_end
 
 from jaxdyn import LeftOutWarning, ModelError, RobotFileError, load_world, to_mjcf
+from jaxdyn.sysid import Positive
 
 mujoco = pytest.importorskip("mujoco", minversion="4")
 pytestmark = pytest.mark.filterwarnings("ignore::jaxdyn.RobotFileWarning")
@@ -74,6 +75,27 @@ def test_everything_that_is_written_is_read_again():
     for one, two in ((world.parts.passive, again.parts.passive), (world.keys, again.keys)):
         for x, y in zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True):
             np.testing.assert_allclose(x, y, rtol=1e-12, atol=1e-12)
+
+
+def test_inertia_along_tendons_and_geoms_that_they_wrap_around_are_written():
+    text = """<mujoco><worldbody><site name="w" pos=".1 0 1"/><body pos=".2 0 0" euler="10 20 30"><joint name="h"/>
+    <geom name="g" size=".1 .2" type="cylinder" euler="40 50 60"/><site name="s" pos="0 0 -.3"/></body></worldbody>
+    <tendon><spatial name="a"><site site="w"/><geom geom="g"/><site site="s"/></spatial>
+    <spatial name="b" armature="2"><site site="w"/><site site="s"/></spatial></tendon></mujoco>"""
+    world = load_world(text)
+    tendons = world.parts.tendons
+    changed = 1.1 * tendons.armature, 0.9 * tendons.radius, tendons.geoms.placement + 0.01
+    changed = eqx.tree_at(lambda x: (x.armature, x.radius, x.geoms.placement), tendons, changed)
+    world = eqx.tree_at(lambda x: x.parts.tendons, world, changed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", LeftOutWarning)
+        again = load_world(to_mjcf(world, template=text)).parts.tendons
+    np.testing.assert_allclose(again.armature, [0, 2.2], rtol=1e-14)
+    np.testing.assert_allclose(again.radius, [0.09], rtol=1e-14)
+    np.testing.assert_allclose(again.geoms.placement[:, :3], changed.geoms.placement[:, :3], atol=1e-14)
+    Positive("armature", tendons=["b"]).bind(world)
+    with pytest.raises(ModelError, match="no armature of tendon a"):
+        Positive("armature", tendons=["a"]).bind(world)
 
 
 def test_inertias_are_written_and_what_follows_from_them_is_named():

@@ -103,6 +103,10 @@ def _passive(m, parts: Any) -> dict[str, Writer]:
             ("tendon_rest", _rows((m.tendon_lengthspring, of_tendons))),
             ("tendon_damping", _polynomial(m.tendon_damping, m.tendon_dampingpoly, of_tendons)),
         )
+    } | {
+        "parts.tendons.armature": _rows((m.tendon_armature, of_tendons)),
+        "parts.tendons.radius": _rows((m.geom_size[:, 0], list(parts.tendons.geom_numbers))),
+        "parts.tendons.geoms.placement": _frames(m, list(parts.tendons.geom_numbers)),
     }
 
 

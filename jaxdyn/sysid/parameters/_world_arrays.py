@@ -189,6 +189,12 @@ def _losses_of_tendons(world: World, arrays: Arrays) -> _Entries:
         yield world.parts.tendons.names[tendon], "", arrays.entry("parts.constraints.losses.loss", row)
 
 
+def _inertias_of_tendons(world: World, arrays: Arrays) -> _Entries:
+    # Inertia along other tendons has no part in the equations.
+    for tendon in world.parts.tendons.heavy:
+        yield world.parts.tendons.names[tendon], "", arrays.entry("parts.tendons.armature", tendon)
+
+
 def _of_limits(name: str, kind: str) -> Callable[[World, Arrays], _Entries]:
     """Return the table of an array with a row for each limit."""
     path = f"parts.constraints.limits.{name}"
@@ -323,6 +329,7 @@ _ATTRIBUTES: dict[tuple[str, str], Callable[[World, Arrays], _Entries]] = {
     ("tendon", "stiffness"): _of_tendons("tendon_stiffness"),
     ("tendon", "springlength"): _of_tendons("tendon_rest", 2),
     ("tendon", "frictionloss"): _losses_of_tendons,
+    ("tendon", "armature"): _inertias_of_tendons,
     ("tendon", "range"): _of_limits("range", "tendon"),
 }
 """The attributes that name numbers, as MJCF has them; `dynprm` are time constants."""
