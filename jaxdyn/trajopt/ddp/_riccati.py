@@ -143,7 +143,8 @@ def backward(e: Expansion, regularization, held: HeldControls | None = None) -> 
 def _stage_policies(e: Expansion, held: HeldControls | None) -> StagePolicy:
     def step(value, stage):
         A, B, gap, l, held = stage
-        policy = eliminate_controls(A, B, gap, l, *value, held)
+        Vx, Vxx = value
+        policy = eliminate_controls(A, B, gap, l, Vx, Vxx, held)
         return (policy.Vx, policy.Vxx), policy
 
     # The recursion needs no costs, only their derivatives.
