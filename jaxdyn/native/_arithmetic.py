@@ -13,6 +13,11 @@ from jaxdyn.native._arrays import UnsupportedError, common, constant, is_static,
 from jaxdyn.native._graph import FOLDED, Graph
 
 
+def _reduction(op: str, static: Callable) -> Callable:
+    """Return the rule of a reduction by an operation on scalars; `static` is the one of numbers."""
+    return lambda self, eqn, xs: self.reduce(eqn, xs[0], op, static)
+
+
 class Arithmetic:
     """The rules of operations that compute. The rule of a primitive is the method `_<name>`."""
 
@@ -127,23 +132,10 @@ class Arithmetic:
             cases = [x.astype(float) if is_static(x) else x for x in cases]
         return static_again(self.select(which, *common(cases)))
 
-    def _reduce_sum(self, eqn, xs):
-        return self.reduce(eqn, xs[0], "add", np.sum)
-
-    def _reduce_max(self, eqn, xs):
-        return self.reduce(eqn, xs[0], "max", np.max)
-
-    def _reduce_min(self, eqn, xs):
-        return self.reduce(eqn, xs[0], "min", np.min)
-
-    def _reduce_and(self, eqn, xs):
-        return self.reduce(eqn, xs[0], "and", np.all)
-
-    def _reduce_or(self, eqn, xs):
-        return self.reduce(eqn, xs[0], "or", np.any)
-
-    def _reduce_prod(self, eqn, xs):
-        return self.reduce(eqn, xs[0], "mul", np.prod)
+    _reduce_sum = _reduction("add", np.sum)
+    _reduce_max, _reduce_min = _reduction("max", np.max), _reduction("min", np.min)
+    _reduce_and, _reduce_or = _reduction("and", np.all), _reduction("or", np.any)
+    _reduce_prod = _reduction("mul", np.prod)
 
     def reduce(self, eqn, x, op: str, static: Callable):
         axes = tuple(eqn.params["axes"])

@@ -126,6 +126,9 @@ class Body:
     def from_bits(self, x: str) -> str:
         return self.value(f"bitcast {self.kind.int} {x} to {self.kind.float}")
 
+    def to_float(self, integer: str) -> str:
+        return self.value(f"sitofp {self.kind.int} {integer} to {self.kind.float}")
+
     def integer(self, op: str, a: str, b: int) -> str:
         return self.integers(op, a, self.kind.integer(b))
 
@@ -222,7 +225,7 @@ class Body:
         shifted = self.integers("sub", bits, root)
         number = self.integer("ashr", shifted, digits)
         m = self.from_bits(self.integers("sub", bits, self.integer("shl", number, digits)))
-        k = self.value(f"sitofp {kind.int} {number} to {kind.float}")
+        k = self.to_float(number)
         f = self.exact("fsub", m, kind.constant(1.0))
         s = self.exact("fdiv", f, self.exact("fadd", f, kind.constant(2.0)))
         square = self.exact("fmul", s, s)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 
 from jaxdyn.native._arrays import UnsupportedError
-from jaxdyn.native._emit import LARGEST_ANGLE, LOG_2, PI, Body, Kind
+from jaxdyn.native._emit import LARGEST_ANGLE, PI, Body, Kind
 from jaxdyn.native._graph import Node
 from jaxdyn.native._order import KernelPart, Rounds, divided, each_part, operands
 from jaxdyn.native._specialize import Program
@@ -43,20 +43,8 @@ _ARITHMETIC = {"fadd": "add", "fsub": "sub", "fmul": "mul"}
 _INTEGERS = {"and": "b32", "xor": "b32", "shl": "b32", "add": "s32", "sub": "s32", "lshr": "u32", "ashr": "s32"}
 _INTRINSICS = {"fabs": "abs.f32", "sqrt": "sqrt.rn.f32", "floor": "cvt.rmi.f32.f32", "ceil": "cvt.rpi.f32.f32"}
 
-# From Cephes 2.8: atan(x) = x + x^3 P(x^2) up to tan(pi / 8), log(1 + x) = x - x^2 / 2 + x^3 P(x) from sqrt(1/2) to
-# sqrt(2).
+# From Cephes 2.8: atan(x) = x + x^3 P(x^2) up to tan(pi / 8).
 _ARC_TANGENT = [8.05374449538e-2, -1.38776856032e-1, 1.99777106478e-1, -3.33329491539e-1]
-_LOGARITHM = [
-    7.0376836292e-2,
-    -1.1514610310e-1,
-    1.1676998740e-1,
-    -1.2420140846e-1,
-    1.4249322787e-1,
-    -1.6668057665e-1,
-    2.0000714765e-1,
-    -2.4999993993e-1,
-    3.3333331174e-1,
-]
 
 # The bits of 1 / (2 pi) after the point, with 32 zeros before them.
 _TURNS = int(2**224 / (2 * PI))
@@ -128,6 +116,9 @@ class Thread(Body):
 
     def from_bits(self, x: str) -> str:
         return self.put("f", "mov.b32", x)
+
+    def to_float(self, integer: str) -> str:
+        return self.put("f", "cvt.rn.f32.s32", integer)
 
     def integers(self, op: str, a: str, b: str) -> str:
         return self.put("r", f"{op.removeprefix('l').replace('ashr', 'shr')}.{_INTEGERS[op]}", a, b)
@@ -224,26 +215,11 @@ class Thread(Body):
         return self.intrinsic("sqrt", self.exact("fmul", self.exact("fsub", one, x), self.exact("fadd", one, x)))
 
     def logarithm(self, x: str) -> str:
-        """Return the natural logarithm."""
+        """Return the natural logarithm, also of numbers that have fewer digits because they are so small."""
         constant = self.kind.constant
         tiny = self.compare("olt", x, constant(2.0**-126))
-        scaled = self.select(tiny, self.exact("fmul", x, constant(2.0**23)), x)
-        bits = self.bits(scaled)
-        # 0x3F3504F3 is the number sqrt(1/2): the mantissa is between it and sqrt(2).
-        power = self.integer("ashr", self.integer("sub", bits, 0x3F3504F3), 23)
-        mantissa = self.from_bits(self.integers("sub", bits, self.integer("shl", power, 23)))
-        number = self.put("f", "cvt.rn.f32.s32", power)
-        number = self.select(tiny, self.exact("fsub", number, constant(23.0)), number)
-        y = self.exact("fsub", mantissa, constant(1.0))
-        square = self.exact("fmul", y, y)
-        large, small = LOG_2[self.kind.bits]
-        out = self.exact("fmul", self.exact("fmul", y, square), self.polynomial(y, _LOGARITHM))
-        out = self.fma(number, constant(small), out)
-        out = self.fma(square, constant(-0.5), out)
-        out = self.fma(number, constant(large), self.exact("fadd", y, out))
-        out = self.select(self.compare("olt", x, constant(math.inf)), out, x)
-        out = self.select(self.compare("oeq", x, constant(0.0)), constant(-math.inf), out)
-        return self.select(self.compare("olt", x, constant(0.0)), constant(math.nan), out)
+        out = super().logarithm(self.select(tiny, self.exact("fmul", x, constant(2.0**23)), x))
+        return self.select(tiny, self.exact("fsub", out, constant(23 * math.log(2))), out)
 
     def logarithm_of_sum(self, x: str) -> str:
         """Return the natural logarithm of `1 + x`."""
@@ -270,7 +246,6 @@ FUNCTIONS: dict[str, Callable[..., str]] = {
     "acos": lambda thread, x: thread.arc_tangent(thread.cofactor(x), x),
     "atan": lambda thread, x: thread.arc_tangent(x, thread.kind.constant(1.0)),
     "atan2": Thread.arc_tangent,
-    "log": Thread.logarithm,
     "log1p": Thread.logarithm_of_sum,
     "expm1": Thread.exponential_less_one,
 }

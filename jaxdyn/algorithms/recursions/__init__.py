@@ -5,7 +5,7 @@ from jaxdyn.algorithms.recursions._algorithm import (
     Constant,
     algorithm,
     check_arrays,
-    is_constant,
+    constants_of,
     model_batch,
 )
 from jaxdyn.algorithms.recursions._articulated_elimination import (

@@ -126,10 +126,7 @@ def algorithm[**P, R](
             leaves = tree_leaves(model)
             states = [KINDS[k].to_tree(model, jnp.asarray(x)) for k, x in arrays.values()]
             dtype = jnp.result_type(*leaves.values(), *states)
-            constants = {n: Constant.of(x, dtype) for n, x in leaves.items() if is_constant(x, LEAVES[n].axes)}
-            if len(constants) == len(leaves) and not any(isinstance(x, Tracer) for x in states):
-                # Nothing is traced: new values of the model shall not need a new program.
-                constants = {}
+            constants = constants_of({n: (x, LEAVES[n].axes) for n, x in leaves.items()}, dtype, states)
             leaves = {n: x for n, x in leaves.items() if n not in constants}
             operands = [*leaves.values(), *states]
             on_rows = _AlgorithmOnRows(
@@ -255,11 +252,6 @@ def _require_independent_joints(model: Model, name: str) -> None:
     require_no_loops(model.topology, name, "call it with model.without_loops() for the tree alone")
 
 
-def is_constant(x, axes: int) -> bool:
-    """Tell whether an array of a model is a constant of the user's program: it is not traced and has no batch axes."""
-    return not isinstance(x, Tracer) and np.ndim(x) == axes
-
-
 class Constant:
     """An array of numbers that compares and hashes by its values."""
 
@@ -277,6 +269,17 @@ class Constant:
 
     def __hash__(self) -> int:
         return self._hash
+
+
+def constants_of[K](arrays: dict[K, tuple[Any, int]], dtype, states: Any) -> dict[K, Constant]:
+    """Return those of a robot's arrays, each given with the number of its axes besides batch axes, that are constants
+    of the user's program: they are not traced, and have no batch axes. Where neither arrays nor states are traced, none
+    is one: new values shall not need a new program."""
+    if not any(isinstance(x, Tracer) for x in jax.tree.leaves((arrays, states))):
+        return {}
+    return {
+        n: Constant.of(x, dtype) for n, (x, axes) in arrays.items() if not isinstance(x, Tracer) and np.ndim(x) == axes
+    }
 
 
 @dataclasses.dataclass(frozen=True)

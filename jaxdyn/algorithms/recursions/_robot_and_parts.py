@@ -10,11 +10,10 @@ from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
-from jax.core import Tracer
 
 from jaxdyn._batched_functions import Plain
 from jaxdyn._batching import call
-from jaxdyn.algorithms.recursions._algorithm import Constant, is_constant, tree_leaves
+from jaxdyn.algorithms.recursions._algorithm import Constant, constants_of, tree_leaves
 from jaxdyn.algorithms.recursions._robot import Robot
 from jaxdyn.model import LEAVES, Model
 from jaxdyn.tree import rows_of, to_leading
@@ -55,21 +54,14 @@ class RobotAndParts:
 
     @classmethod
     def of(cls, model: Model, parts: Parts, dtype, user: str, states: Any = None) -> tuple[RobotAndParts, list[Any]]:
-        """Return the static part, and the arrays that are not constants; `states` are arguments of its functions.
-
-        Numbers that are known while a function is traced are constants of its program. Where nothing is traced, neither
-        arrays nor states, none are: new values shall not need a new program.
-        """
+        """Return the static part, and the arrays that are not constants (`constants_of`); `states` are arguments of its
+        functions."""
         further, tree = parts.leaves_of_model(), model.spanning_tree()
         arrays = tree_leaves(model) | {n: getattr(tree, n) for n in further}
         leaves, structure = jax.tree.flatten(parts)
         cores = *(LEAVES[n].axes for n in arrays), *parts.axes()
         values = [jnp.asarray(x, dtype) for x in (*arrays.values(), *leaves)]
-        known = {
-            i: Constant.of(x, dtype) for i, (x, n) in enumerate(zip(values, cores, strict=True)) if is_constant(x, n)
-        }
-        if len(known) == len(values) and not any(isinstance(x, Tracer) for x in jax.tree.leaves(states)):
-            known = {}
+        known = constants_of(dict(enumerate(zip(values, cores, strict=True))), dtype, states)
         bound = cls(model.topology, tuple(arrays), structure, cores, user, tuple(known.items()))
         return bound, [x for i, x in enumerate(values) if i not in known]
 

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 
-from jaxdyn.algorithms.recursions import Constant, is_constant
+from jaxdyn.algorithms.recursions import Constant, constants_of
 from jaxdyn.model import LEAVES, Model
 
 
@@ -28,16 +28,11 @@ class ModelOperands:
 
     @classmethod
     def of(cls, model: Model, dtype, arguments: Any) -> tuple[ModelOperands, list[Any]]:
-        """Return the static part, and the arrays that are not constants; `arguments` are those of the function.
-
-        Where nothing is traced, no array is a constant: new values shall not need a new program."""
+        """Return the static part, and the arrays that are not constants (`constants_of`); `arguments` are those of the
+        function."""
         leaves, structure = jax.tree.flatten(model)
         axes = [LEAVES[name].axes for name in LEAVES if getattr(model, name) is not None]
-        known = {
-            i: Constant.of(x, dtype) for i, (x, n) in enumerate(zip(leaves, axes, strict=True)) if is_constant(x, n)
-        }
-        if not any(isinstance(x, Tracer) for x in jax.tree.leaves((model, arguments))):
-            known = {}
+        known = constants_of(dict(enumerate(zip(leaves, axes, strict=True))), dtype, arguments)
         unknown = [i for i in range(len(leaves)) if i not in known]
         static = cls(structure, tuple(known.items()), tuple(axes[i] for i in unknown))
         return static, [jnp.asarray(leaves[i], dtype) for i in unknown]

@@ -207,7 +207,7 @@ def take_step(
         return point(xs, us, gaps, problem.total_cost(xs, us), at)
 
     def linear(alpha):
-        dxs, dus = _linear_step(e, policy, alpha, cut)
+        dxs, dus = linear_roll_out(e, policy, alpha, cut)
         return jax.vmap(problem.dynamics.integrate)(s.xs, dxs), jnp.clip(s.us + dus, *box), dxs, dus
 
     def rolled(alpha):
@@ -302,20 +302,6 @@ def _part_of_step(ratios, whole) -> Array:
     """The largest part of a step with the given ratios of its components to their limits."""
     largest = jnp.where(jnp.isfinite(ratios), ratios, 0.0).max(initial=0.0)
     return jnp.minimum(whole, 1 / jnp.maximum(largest, 1e-30))
-
-
-def _linear_step(e: Expansion, policy: AffinePolicy, alpha, cut: Sides):
-    """The displacements of states and controls by a part of the policy's step, by the linear dynamics; controls are cut
-    at the displacements `cut`, and those after them make up for it by feedback."""
-
-    def advance(dx, stage):
-        A, B, gap, k, K, low, high = stage
-        du = jnp.clip(alpha * k + K @ dx, low, high)
-        return A @ dx + B @ du + alpha * gap, (dx, du)
-
-    bounds = (jnp.broadcast_to(b, policy.k.shape) for b in cut)
-    last, (dxs, dus) = lax.scan(advance, alpha * e.gaps[0], (e.A, e.B, e.gaps[1:], policy.k, policy.K, *bounds))
-    return jnp.concatenate([dxs, last[None]]), dus
 
 
 def _next_box(s: ConstrainedState, inverse: Sides, dus, us, box, accepted) -> Sides:

@@ -142,8 +142,9 @@ def backward(e: Expansion, regularization, held: HeldControls | None = None) -> 
 
 def _stage_policies(e: Expansion, held: HeldControls | None) -> StagePolicy:
     def step(value, stage):
-        *system, held = stage
-        policy = eliminate_controls(*system, *value, held)
+        A, B, gap, l, held = stage
+        Vx, Vxx = value
+        policy = eliminate_controls(A, B, gap, l, Vx, Vxx, held)
         return (policy.Vx, policy.Vxx), policy
 
     # The recursion needs no costs, only their derivatives.
@@ -239,15 +240,18 @@ def control_slopes(policy: AffinePolicy, dxs, dus) -> Float[Array, "horizon nu"]
     return policy.Qu + (policy.Qux @ dxs[:-1, :, None] + policy.Quu @ dus[..., None])[..., 0]
 
 
-def linear_roll_out(e: Expansion, policy: AffinePolicy):
-    """The displacements of the states and the controls under the policy, by the linear dynamics."""
+def linear_roll_out(e: Expansion, policy: AffinePolicy, alpha=1.0, cut: tuple[Any, Any] | None = None):
+    """The displacements of the states and the controls by a part `alpha` of the policy's step, by the linear dynamics.
+    Controls are cut at the displacements `cut`, and those after them make up for it by feedback."""
 
     def step(dx, stage):
-        A, B, gap, k, K = stage
-        du = k + K @ dx
-        return A @ dx + B @ du + gap, (dx, du)
+        A, B, gap, k, K, *bounds = stage
+        du = alpha * k + K @ dx
+        du = jnp.clip(du, *bounds) if bounds else du
+        return A @ dx + B @ du + alpha * gap, (dx, du)
 
-    last, (dxs, dus) = lax.scan(step, e.gaps[0], (e.A, e.B, e.gaps[1:], policy.k, policy.K))
+    bounds = (jnp.broadcast_to(bound, policy.k.shape) for bound in cut or ())
+    last, (dxs, dus) = lax.scan(step, alpha * e.gaps[0], (e.A, e.B, e.gaps[1:], policy.k, policy.K, *bounds))
     return jnp.concatenate([dxs, last[None]]), dus
 
 
