@@ -12,18 +12,19 @@ from scipy.optimize import linear_sum_assignment
 
 from jaxdyn._printing import percent
 from jaxdyn.model import Model
-from jaxdyn.sysid.recordings._findings import Finding, in_places, of_joints
-from jaxdyn.sysid.recordings._recording import Recording
-from jaxdyn.sysid.recordings._torque_columns import (
+from jaxdyn.sysid.recordings._explained_torques import (
     FACTOR,
     GOOD,
     SHARE,
     SUSPICIOUS,
     ComparedTorques,
     Explanation,
+    contradictions,
+    size_findings,
     unexplained_by_friction,
 )
-from jaxdyn.sysid.recordings._torque_sizes import contradictions, size_findings
+from jaxdyn.sysid.recordings._findings import Finding, in_places, of_joints
+from jaxdyn.sysid.recordings._recording import Recording
 
 # Another reading of the columns is right if it leaves less than a third of what the given reading leaves.
 _BETTER = 1 / 3

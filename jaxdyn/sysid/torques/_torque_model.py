@@ -78,12 +78,13 @@ class Samples:
         self,
         model: Model,
         recordings: Recordings | Samples,
-        effects: JointEffects,
-        shape: EffectShape,
+        effects: JointEffects | None = None,
+        shape: EffectShape | None = None,
         refined: np.ndarray | None = None,
     ):
         """In the place of recordings, other samples of them share their motion and the columns of the bodies: those of
-        a model with the same lengths and gravity."""
+        a model with the same lengths and gravity. The default `shape` has the model's friction velocities."""
+        effects, shape = effects or JointEffects(), shape or EffectShape.default(model.friction_velocity)
         self.recordings = recordings_of(recordings)
         self.joints = driven_joints(model, self.recordings)
         """The joints that drive a robot with closed loops; None for a tree, where all do."""
