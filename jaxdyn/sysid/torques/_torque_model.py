@@ -116,9 +116,9 @@ class Samples:
         self.lengths = np.array([f.count(len(x)) for f, x in zip(self.filters, self.recordings, strict=True)])
         """The number of equations of each recording at each joint: its samples, or those that its filter keeps."""
         self._take_delays()
-        self.load = np.abs(self.tau)
-        """`[n, nv]`: the transmitted torque that friction may grow with; at first the measured torque."""
-        self._linearized, self._values, self.transmitted = model, None, self.tau
+        self._linearized, self._values = model, None
+        self.transmitted = self.tau
+        """`[n, nv]`: the torque that friction may grow with; at first the measured one."""
         self._slopes = self._friction_slopes()
         size = np.sqrt(np.mean(self.tau**2, axis=0))
         if not size.max() > 0:
@@ -163,7 +163,7 @@ class Samples:
 
     def take_transmitted(self, torque: np.ndarray) -> None:
         """Let load friction grow with these torques `[n, nv]`."""
-        self.transmitted, self.load, self._chunks = torque, np.abs(torque), []
+        self.transmitted, self._chunks = torque, []
         self._slopes = self._friction_slopes()
 
     def _take_delays(self) -> None:
@@ -218,7 +218,7 @@ class Samples:
         """The columns `[n, nv, P - 10 nb + 2]` after those of the bodies, at samples: of the effects, the known torque
         and the measured one."""
         layout, model, shape = self.layout, self.model, self.shape
-        motion = tuple(x[samples] for x in (self.q, self.a, self.u, self.load))
+        motion = tuple(x[samples] for x in (self.q, self.a, self.u, self.transmitted))
         terms: dict[str, Any] = dict(zip(POSITIVE, effect_terms(model, motion, shape, layout), strict=False))
         known = self._known_springs(samples)
         for kind, leaf in effect_leaves(model).items():
