@@ -118,10 +118,9 @@ class MotionLimits:
             "torque": (model.effort_limit if self.torque is None else self.torque,),
         }
         arrays = []
-        for name, pair in limits.items():
-            for x in pair:
-                require_numbers(x, f"MotionLimits: {name}")
-        for name, x in ((name, np.asarray(x, np.float64)) for name, pair in limits.items() for x in pair):
+        for name, x in ((name, x) for name, pair in limits.items() for x in pair):
+            require_numbers(x, f"MotionLimits: {name}")
+            x = np.asarray(x, np.float64)
             if x.shape not in ((), (model.nv,)) or np.isnan(x).any():
                 needed = f"a number or [{model.nv}] of them are needed"
                 raise DataError(f"limits.{name} has shape {x.shape} or is NaN; {needed}")

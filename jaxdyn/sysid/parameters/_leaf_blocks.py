@@ -59,15 +59,11 @@ class Positive(AbstractChoice):
 
     def bind(self, tree: Any) -> AbstractBlock:
         numbers = _of_world(self, tree)
-        if numbers is not None:
-            return scaled_numbers(type(self).__name__, tree, numbers, self.shared)
-        leaf, flat, names = _select(self, tree)
-        require_logarithms("Positive", names, leaves.known_entries(tree, leaf, flat))
-        shared = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
-        places = [(leaf, int(i), 0 if self.shared else k) for k, i in enumerate(flat)]
-        if self.shared:
-            return ScaledEntries((f"log {shared}",), places, float(len(flat)))
-        return ScaledEntries(tuple(f"log {name}" for name in names), places)
+        if numbers is None:
+            leaf, flat, names = _select(self, tree)
+            require_logarithms("Positive", names, leaves.known_entries(tree, leaf, flat))
+            numbers = [Owned(x, x, ((leaf, int(i)),), apart=True) for x, i in zip(names, flat, strict=True)]
+        return scaled_numbers(type(self).__name__, tree, numbers, self.shared)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -196,7 +192,7 @@ def placement_block(choice: Any, leaf: int, rows: dict[int, str]) -> AbstractBlo
 
 
 def scaled_numbers(what: str, tree: Any, numbers: Sequence[Owned], shared: bool = False) -> ScaledEntries:
-    """Return the block of numbers of a world that are multiplied by `e^x`. **Raises** `ModelError` for zeros."""
+    """Return the block of numbers that are multiplied by `e^x`. **Raises** `ModelError` for zeros."""
 
     def is_zero(entry: tuple[int, int]) -> bool:
         value = leaves.known_entries(tree, entry[0], np.array([entry[1]]))

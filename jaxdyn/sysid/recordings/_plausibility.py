@@ -10,10 +10,10 @@ from scipy.integrate import cumulative_trapezoid
 from jaxdyn._errors import DataError, naming_arguments, warn
 from jaxdyn.model import Model
 from jaxdyn.sysid.recordings import _signals as signals
+from jaxdyn.sysid.recordings._explained_torques import basis_of, inertial_columns, is_gap, joint_columns, prepared
 from jaxdyn.sysid.recordings._findings import Finding, RecordingWarning, in_places, of_joints
 from jaxdyn.sysid.recordings._recording import Recording, Recordings, as_recordings
 from jaxdyn.sysid.recordings._torque_checks import torque_findings
-from jaxdyn.sysid.recordings._torque_columns import basis_of, inertial_columns, is_gap, joint_columns, prepared
 
 # Rates that agree to this part are the same; between them lie noise, filters and delays.
 _SAME_RATE = 0.2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -12,18 +12,19 @@ from scipy.optimize import linear_sum_assignment
 
 from jaxdyn._printing import percent
 from jaxdyn.model import Model
-from jaxdyn.sysid.recordings._findings import Finding, in_places, of_joints
-from jaxdyn.sysid.recordings._recording import Recording
-from jaxdyn.sysid.recordings._torque_columns import (
+from jaxdyn.sysid.recordings._explained_torques import (
     FACTOR,
     GOOD,
     SHARE,
     SUSPICIOUS,
     ComparedTorques,
     Explanation,
+    contradictions,
+    size_findings,
     unexplained_by_friction,
 )
-from jaxdyn.sysid.recordings._torque_sizes import contradictions, size_findings
+from jaxdyn.sysid.recordings._findings import Finding, in_places, of_joints
+from jaxdyn.sysid.recordings._recording import Recording
 
 # Another reading of the columns is right if it leaves less than a third of what the given reading leaves.
 _BETTER = 1 / 3
@@ -101,26 +102,23 @@ def _other_readings(x: ComparedTorques) -> list[Finding]:
     if best.what == _TORQUES:
         left = np.where(moved, 0.0, unexplained), scaled, np.where(moved, np.inf, negated)
         right = _factors(x, *left, possible)
-    places = [(y.what, {names[i]: names[y.order[i]] for i in np.flatnonzero(y.moved)}) for y in readings]
-    return [_exchanged(places, best.is_sure and len(readings) == 1, best.is_beyond_doubt(unexplained)), *right]
+    return [_exchanged(readings, names, best.is_beyond_doubt(unexplained)), *right]
 
 
-def _exchanged(readings: Sequence[tuple[str, Mapping[str, str]]], sure: bool, grave: bool) -> Finding:
-    """Return a finding about columns that belong to other joints. Each reading has the names of the columns, and the
-    joints whose columns stand in the place of those of other joints, by these; the first one is the best. `sure`: it is
-    the only one; `grave`: no true recording looks so."""
-    shown = [in_places(x) for _, x in readings]
-    if sure:
-        what, _ = readings[0]
-        message = f"the columns of the {what} stand in another order than the joints: {shown[0]}; exchange them"
+def _exchanged(readings: Sequence[_Reading], names: tuple[str, ...], grave: bool) -> Finding:
+    """Return a finding about columns that belong to other joints, from possible readings, the best one first. `grave`:
+    no true recording looks so."""
+    places = [{names[i]: names[x.order[i]] for i in np.flatnonzero(x.moved)} for x in readings]
+    shown, best = [in_places(x) for x in places], readings[0]
+    if best.is_sure and len(readings) == 1:
+        message = f"the columns of the {best.what} stand in another order than the joints: {shown[0]}; exchange them"
     else:
-        either = "; or ".join(f"those of the {what}, {x}" for (what, _), x in zip(readings, shown, strict=True))
+        either = "; or ".join(f"those of the {x.what}, {where}" for x, where in zip(readings, shown, strict=True))
         message = (
             f"columns seem to stand in another order than the joints: {either}. The model is too rough there to be "
             "sure: compare the columns with the names of the joints"
         )
-    joints = dict.fromkeys(joint for _, places in readings for joint in places)
-    return Finding("order", message, tuple(joints), grave=grave)
+    return Finding("order", message, tuple(dict.fromkeys(joint for x in places for joint in x)), grave=grave)
 
 
 def _possible_signs(x: ComparedTorques) -> np.ndarray:
@@ -229,11 +227,11 @@ def _torque_order(x: ComparedTorques, scaled: np.ndarray) -> np.ndarray | None:
     return None
 
 
-def _explains(new: np.ndarray, old: np.ndarray) -> bool:
-    """Return whether exchanged columns, which leave the parts `new` unexplained and left `old` before, are explained
-    far better: all of them, or some so well that the model may be too rough for the others."""
+def _explains(new: np.ndarray, old: np.ndarray, moved: np.ndarray | slice = slice(None)) -> bool:
+    """Return whether exchanged columns, those `moved` of some which leave the parts `new` unexplained and left `old`
+    before, are explained far better: all of them, or some so well that the model may be too rough for the others."""
     gain = np.log(np.maximum(new, _FLOOR) / np.maximum(old, _FLOOR)).mean()
-    if (new <= GOOD).all():
+    if (new[moved] <= GOOD).all():
         return bool(gain < np.log(_BETTER))
     return bool(gain < np.log(_FAR_BETTER) and new.min() <= _LITTLE and (new <= old).all())
 
@@ -255,7 +253,7 @@ def _degrees(x: ComparedTorques, unexplained: np.ndarray) -> list[Finding]:
 
 
 class _Reading(NamedTuple):
-    """JointColumns read in another order than they were given."""
+    """Columns read in another order than they were given."""
 
     what: str
     """The columns that are exchanged: `_TORQUES`, `_MOTION` or `_EVERYTHING`."""
@@ -291,9 +289,7 @@ class _Reading(NamedTuple):
         new, moved = self.unexplained, self.moved
         # Torques that both orders explain, or none, count neither for the new order nor against it.
         judged = (np.maximum(new, before) > SUSPICIOUS) & (np.minimum(new, before) < GOOD) | moved
-        if (new[moved] <= GOOD).all():
-            return bool(np.log(np.maximum(new, _FLOOR) / np.maximum(before, _FLOOR))[judged].mean() < np.log(_BETTER))
-        return _explains(new[judged], before[judged])
+        return _explains(new[judged], before[judged], moved[judged])
 
 
 class _OrderSearch:

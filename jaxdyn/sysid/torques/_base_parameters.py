@@ -14,7 +14,7 @@ from jaxdyn._errors import DataError, naming_arguments
 from jaxdyn.model import Model, require_no_loops
 from jaxdyn.sysid.recordings import Recording
 from jaxdyn.sysid.torques._effects import JointEffects
-from jaxdyn.sysid.torques._torque_model import EffectShape, Samples
+from jaxdyn.sysid.torques._torque_model import Samples
 
 # Of two dependent parameters, the one with the larger preference is independent: moments before masses and positions of
 # joints, links nearer to the base before the links that they carry. The factors are far from 1, so that rounding
@@ -116,7 +116,6 @@ def base_parameters(
 
     Source: Gautier 1991 (see `BaseParameters`).
     """
-    effects = effects or JointEffects()
     if recordings is None:
         advice = "give recordings, with the names of the driven joints (Recording.joints)"
         require_no_loops(model.topology, "base_parameters without recordings", advice)
@@ -125,7 +124,7 @@ def base_parameters(
         q = np.asarray(model.integrate(jnp.asarray(q), jnp.zeros((samples, model.nv))))
         v, a = rng.normal(0, 1, (2, samples, model.nv))
         recordings = Recording(np.arange(samples) * 1.0, q, v, a, np.ones_like(v))
-    data = Samples(model, recordings, effects, EffectShape.default(model.friction_velocity))
+    data = Samples(model, recordings, effects)
     (compressed,) = data.compressed()
     rows = compressed.stacked(data.torque_scale)[:, :-2]
     return base_parameters_of(rows, data.layout.names(model), threshold)

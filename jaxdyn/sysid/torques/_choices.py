@@ -85,7 +85,7 @@ class Trials:
         self._shapes: dict[tuple[JointEffects, bool], EffectShape] = {}
         self._errors: dict[tuple[JointEffects, bool], np.ndarray] = {}
         # All other samples share the columns of the bodies with these.
-        self.plain = Samples(model, prepared, JointEffects(), EffectShape.default(np.ones(model.nv)))
+        self.plain = Samples(model, prepared)
         self._causes: dict[JointEffects, tuple[Cause, ...]] = {}
         self._first_noise: np.ndarray | None = None
         # What the latest searches have found, and the latest fit: good starts for the next ones.

@@ -91,11 +91,10 @@ class InverseDynamicsFit(eqx.Module):
     weights."""
     triangle: np.ndarray
     """`[k, P]`: `R` for which `R^T R` is the data's information about the parameters, for the identified gains."""
-    score_factor: np.ndarray
-    """`[k, P + gains]`: `K` for which `K^T K` is the covariance of the slope of the data's cost with respect to the
-    parameters and the logarithms of unknown inverse gains, for residuals with the spectra that were found."""
-    block_scores: np.ndarray
-    """`[blocks, P + gains]`: the same for residuals that are independent only from block to block in time."""
+    score_factors: tuple[np.ndarray, ...]
+    """`[k, P + gains]` each: `K` for which `K^T K` is the covariance of the slope of the data's cost with respect to
+    the parameters and the logarithms of unknown inverse gains, for residuals with the spectra that were found, and for
+    residuals that are independent only from block to block in time."""
     posterior: Posterior
     """The covariance of the parameters; for the physical fit its coordinates are about the point halfway between the
     start and the solution."""
@@ -127,8 +126,7 @@ class InverseDynamicsFit(eqx.Module):
             message="not fitted",
             samples=0,
             triangle=np.zeros((0, 10 * model.nb)),
-            score_factor=np.zeros((0, 10 * model.nb)),
-            block_scores=np.zeros((0, 10 * model.nb)),
+            score_factors=(np.zeros((0, 10 * model.nb)),),
             posterior=Posterior(np.zeros((10 * model.nb, 0)), np.zeros((0, 0))),
         )
 
@@ -241,7 +239,7 @@ class InverseDynamicsFit(eqx.Module):
 
     def _intervals(self, names: Sequence[str], B: np.ndarray, level: float) -> Intervals:
         """The intervals of combinations `B` `[k, P]` of the parameters."""
-        value, errors = B @ self.parameters, self.posterior.errors(B, (self.score_factor, self.block_scores))
+        value, errors = B @ self.parameters, self.posterior.errors(B, self.score_factors)
         if self.posterior.reference is None:
             return normal_intervals(names, value, *errors, level)
         options = {"positive": self.positive(B), "reference": B @ self.posterior.reference}

@@ -168,19 +168,16 @@ class PhysicalProblem(NamedTuple):
     def cost(self, point: Physical) -> float:
         return 0.5 * float(np.sum(self.residual(point) ** 2)) + self.divergence(point)
 
-    def metric(self) -> np.ndarray:
+    def metric(self) -> tuple[np.ndarray, np.ndarray]:
         """`[size, size]`, lower `L` with `L L^T` the second derivative of `divergence` with respect to `p`, in the
-        coordinates about any point (see `divergence_metric`)."""
-        return _metrics(*self._sizes())[0]
-
-    def _sizes(self) -> tuple[int, int, float, float]:
-        return len(self.prior.U), self.prior.size, self.weight, self.effects_weight
+        coordinates about any point (see `divergence_metric`); and the inverse of `L`."""
+        return _metric(len(self.prior.U), self.prior.size, self.weight, self.effects_weight)
 
     def linearized(self, point: Physical) -> tuple[np.ndarray, np.ndarray]:
         """`A` `[rows, size]` and `b` of the linear least-squares problem `1/2 |A x + b|^2` for a step from `point`. It
         has the (generalized) Gauss-Newton normal equations: with the metric `G = L L^T` of the divergence, `H = Jr^T Jr
         + G` and the gradient `Jr^T r + slope`."""
-        L, inverse = _metrics(*self._sizes())
+        L, inverse = self.metric()
         b = np.concatenate([self.residual(point), inverse @ self.slope(point)])
         return np.concatenate([self.jacobian(point), L.T]), b
 
@@ -191,7 +188,7 @@ class PhysicalProblem(NamedTuple):
         would be far too large where noise drove a parameter close to zero, or a body close to what is not physical.
         """
         between = point.toward(self.prior, 0.5)
-        tangent, metric, A = between.tangent(self.unit), self.metric(), self.jacobian(point)
+        tangent, metric, A = between.tangent(self.unit), self.metric()[0], self.jacobian(point)
         P = self.R.shape[1]
         A[:, :P] = self.scales(point)[:, None] * (self.R @ tangent[:P, :P])
         both = np.linalg.qr(np.concatenate([A, metric.T]), mode="r").T
@@ -199,8 +196,8 @@ class PhysicalProblem(NamedTuple):
 
 
 @functools.lru_cache(maxsize=8)
-def _metrics(bodies: int, size: int, weight: float, effects_weight: float) -> tuple[np.ndarray, np.ndarray]:
-    """See `PhysicalProblem.metric`; and the inverse."""
+def _metric(bodies: int, size: int, weight: float, effects_weight: float) -> tuple[np.ndarray, np.ndarray]:
+    """See `PhysicalProblem.metric`."""
     L = np.sqrt(weight) * np.linalg.cholesky(cholesky.divergence_metric())
     L = np.asarray(block_diag(*[L] * bodies, np.sqrt(effects_weight) * np.eye(size - 10 * bodies)))
     L.flags.writeable = False

@@ -185,7 +185,7 @@ def identify(
         options["shape"] = plan.shape if model is plan.start else None
         options["report"] = _saying(say, "physical fit", report)
         # Samples of a model with another gravity have other columns.
-        data = Samples(model, plan.recordings, JointEffects(), EffectShape.default(np.ones(model.nv)))
+        data = Samples(model, plan.recordings)
         fit = fit_inverse_dynamics(model, data, prior_weight=plan.prior_weight, **options)
         say("searching for causes of the residuals")
         causes = residual_causes(fit, data)

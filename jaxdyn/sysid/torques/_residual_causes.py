@@ -263,7 +263,7 @@ def _columns(fit: InverseDynamicsFit, samples: Samples) -> Iterator[tuple[str, n
     yield "tilt", tilted / gain[:, None]
     fitted = {name: fit.effects.dofs(name, model) for name in ("gain", "torque_delay", "stribeck", "load", "spring")}
     law = Stribeck(1.0, 1.0, 0.1 * np.abs(v).max(axis=0) + 1e-12, np.asarray(model.friction_velocity, np.float64))
-    (by_load,) = LoadProportional(1.0, samples.load, law.friction_velocity).columns(samples.u)
+    (by_load,) = LoadProportional(1.0, samples.transmitted, law.friction_velocity).columns(samples.u)
     predicted = np.concatenate([fit.predict(x) for x in samples.recordings])
     rate = samples.on_recordings(lambda t, part: np.gradient(predicted[part], t, axis=0))
     candidates = {

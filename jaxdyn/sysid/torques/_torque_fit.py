@@ -241,7 +241,7 @@ def _samples(
     effects = effects or JointEffects()
     if shape is None:
         # The search and the fit share the columns of the bodies.
-        recordings = Samples(model, recordings, JointEffects(), EffectShape.default(np.ones(model.nv)))
+        recordings = Samples(model, recordings)
         shape = effect_shape(model, recordings, effects, friction_velocity)
     return Samples(model, recordings, effects, shape)
 
@@ -373,8 +373,7 @@ def _fit_result(
         message=f"{ending}; {message}" + (f"; found by search: {', '.join(searched)}" if searched else ""),
         samples=round(float(data.samples[samples.driven].sum())),
         triangle=triangle,
-        score_factor=noise.by_spectra(),
-        block_scores=noise.by_blocks(),
+        score_factors=(noise.by_spectra(), noise.by_blocks()),
         posterior=posterior,
         weights=weighting.weights,
         **fields,

@@ -78,12 +78,13 @@ class Samples:
         self,
         model: Model,
         recordings: Recordings | Samples,
-        effects: JointEffects,
-        shape: EffectShape,
+        effects: JointEffects | None = None,
+        shape: EffectShape | None = None,
         refined: np.ndarray | None = None,
     ):
         """In the place of recordings, other samples of them share their motion and the columns of the bodies: those of
-        a model with the same lengths and gravity."""
+        a model with the same lengths and gravity. The default `shape` has the model's friction velocities."""
+        effects, shape = effects or JointEffects(), shape or EffectShape.default(model.friction_velocity)
         self.recordings = recordings_of(recordings)
         self.joints = driven_joints(model, self.recordings)
         """The joints that drive a robot with closed loops; None for a tree, where all do."""
@@ -115,9 +116,9 @@ class Samples:
         self.lengths = np.array([f.count(len(x)) for f, x in zip(self.filters, self.recordings, strict=True)])
         """The number of equations of each recording at each joint: its samples, or those that its filter keeps."""
         self._take_delays()
-        self.load = np.abs(self.tau)
-        """`[n, nv]`: the transmitted torque that friction may grow with; at first the measured torque."""
-        self._linearized, self._values, self.transmitted = model, None, self.tau
+        self._linearized, self._values = model, None
+        self.transmitted = self.tau
+        """`[n, nv]`: the torque that friction may grow with; at first the measured one."""
         self._slopes = self._friction_slopes()
         size = np.sqrt(np.mean(self.tau**2, axis=0))
         if not size.max() > 0:
@@ -162,7 +163,7 @@ class Samples:
 
     def take_transmitted(self, torque: np.ndarray) -> None:
         """Let load friction grow with these torques `[n, nv]`."""
-        self.transmitted, self.load, self._chunks = torque, np.abs(torque), []
+        self.transmitted, self._chunks = torque, []
         self._slopes = self._friction_slopes()
 
     def _take_delays(self) -> None:
@@ -217,7 +218,7 @@ class Samples:
         """The columns `[n, nv, P - 10 nb + 2]` after those of the bodies, at samples: of the effects, the known torque
         and the measured one."""
         layout, model, shape = self.layout, self.model, self.shape
-        motion = tuple(x[samples] for x in (self.q, self.a, self.u, self.load))
+        motion = tuple(x[samples] for x in (self.q, self.a, self.u, self.transmitted))
         terms: dict[str, Any] = dict(zip(POSITIVE, effect_terms(model, motion, shape, layout), strict=False))
         known = self._known_springs(samples)
         for kind, leaf in effect_leaves(model).items():
