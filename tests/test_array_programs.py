@@ -171,20 +171,21 @@ def test_products():
 
 
 def test_factorizations_of_matrices():
-    """Sizes below and above the lanes of a vector, several matrices at once, and all kinds of triangles."""
+    """Sizes below and above the lanes of a vector, several matrices at once, and all kinds of triangles, whose other
+    halves have no meaning."""
 
     def solve(A, b, lower, trans):
-        A = A if lower else jnp.swapaxes(A, -1, -2)
+        A = A + 3 * A.shape[-1] * jnp.eye(A.shape[-1], dtype=A.dtype)
         return jax.scipy.linalg.solve_triangular(A, b, lower=lower, trans=trans)
 
     def function(A, b):
-        root = jnp.linalg.cholesky(jnp.swapaxes(A, -1, -2) @ A + jnp.eye(A.shape[-1], dtype=A.dtype))
-        return root, [solve(root, b, lower, trans) for lower in (True, False) for trans in (0, 1)]
+        H = jnp.swapaxes(A, -1, -2) @ A + jnp.eye(A.shape[-1], dtype=A.dtype)
+        roots = jnp.linalg.cholesky(H), jnp.linalg.cholesky(jnp.tril(H), symmetrize_input=False)
+        return roots, [solve(A, b, lower, trans) for lower in (True, False) for trans in (0, 1)]
 
-    draws = [
-        (draw((*batch, n, n)), draw((*batch, n, m), 1)) for batch, n, m in (((), 1, 1), ((2, 2), 3, 9), ((), 11, 70))
-    ]
-    assert_same(lambda pairs: [function(*pair) for pair in pairs], draws)
+    sizes = ((), 1, 1), ((2, 2), 3, 9), ((), 11, 70)
+    pairs = [(draw((*batch, n, n)), draw((*batch, n, m), 1)) for batch, n, m in sizes]
+    assert_same(lambda pairs: [function(*pair) for pair in pairs], pairs)
     assert_same(function, draw((5, 5), dtype=np.float32), draw((5, 20), 1, np.float32))
     # A matrix that is not positive definite has no factor.
     assert_same(lambda A: jnp.isnan(jnp.linalg.cholesky(A)).any(), -jnp.eye(3))

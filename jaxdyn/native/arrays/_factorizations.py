@@ -69,8 +69,13 @@ class Factorizations(Products):
     def _cholesky(self, operation: Operation, array: Array) -> Array:
         (v,), text = operation.outputs, self.text
         n = v.shape[-1]
-        # The transposed factor is in memory, because vectors go along rows.
-        upper = self._in_rows(array)
+
+        def transposed(array: Array) -> Array:
+            return View(array, v.shape, lambda places: [*places[:-2], places[-1], places[-2]])
+
+        # The transposed factor is in memory, because vectors go along rows. Of the operand, only the lower triangle has
+        # a meaning.
+        upper = self._in_rows(transposed(array))
 
         def factorize(rows: _MatrixRows) -> None:
             def eliminate(j: Number) -> None:
@@ -87,7 +92,7 @@ class Factorizations(Products):
             text.loop(n, eliminate)
 
         self._each_matrix(upper, lambda k: factorize(_MatrixRows(text, upper, k)))
-        return View(upper, v.shape, lambda places: [*places[:-2], places[-1], places[-2]])
+        return transposed(upper)
 
     def _triangular_solve(self, operation: Operation, a: Array, b: Array) -> Array:
         (v,), params, text = operation.outputs, operation.params, self.text
