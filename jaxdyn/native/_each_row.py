@@ -50,7 +50,7 @@ def _bind(function: Callable, count, shared: Sequence, rows: Sequence, length: i
     jaxpr, consts = closed.jaxpr, closed.consts
     jaxpr = jaxpr.replace(constvars=[], invars=[*jaxpr.constvars, *jaxpr.invars])
     length = len(rows[0]) if length is None else length
-    closed = core.ClosedJaxpr(jaxpr, ())
+    closed = core.ClosedJaxpr(jaxpr, ())  # pyright: ignore[reportPrivateImportUsage]
     params = {"jaxpr": closed, "shared": len(consts) + len(shared), "sums": sums(), "length": length}
     return each_row_p.bind(count, *consts, *shared, *rows, **params)
 
@@ -84,8 +84,6 @@ def _jvp(primals, tangents, *, jaxpr, shared: int, sums: int, length: int):
     count, *operands = primals
     dots = [None if type(t) is ad.Zero else t for t in tangents[1:]]
     moving = [i for i, dot in enumerate(dots) if dot is not None]
-    if not moving:
-        return out, [ad.Zero.from_primal_value(x) for x in out]
     of_shared = [i for i in moving if i < shared]
     function = core.jaxpr_as_fun(jaxpr)  # pyright: ignore[reportPrivateImportUsage]
     n, m = len(operands), len(of_shared)
@@ -141,8 +139,7 @@ def _transpose(cotangents, count, *operands, jaxpr, shared: int, sums: int, leng
 
 
 def _batching(operands, dims, **params):
-    axes = [None if d is batching.not_mapped else d for d in dims]
-    out = jax.vmap(functools.partial(over_all_rows, **params), axes)(*operands)
+    out = jax.vmap(functools.partial(over_all_rows, **params), dims)(*operands)
     return out, [0] * len(out)
 
 

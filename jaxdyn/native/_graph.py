@@ -54,7 +54,7 @@ class RowColumn:
 
 
 class RowRead(NamedTuple):
-    """What each round of a loop over rows reads a number of."""
+    """A column of which each round of a loop over rows reads a number."""
 
     node: Node
     """The number."""
@@ -155,8 +155,8 @@ class Graph:
         if read is None:
             places = [self._of_loop("carried", (loop, -1)) for _ in column]
             read = RowRead(places[0], RowColumn(len(column), places[0], elements=places, given=list(column)))
-        of_loop = read.column is not None and read.column.end is not None
-        node = self._of_loop("row", (loop, *((read.column.end,) if of_loop else column)))
+        end = None if read.column is None else read.column.end
+        node = self._of_loop("row", (loop, *(column if end is None else (end,))))
         loop.reads.append(read._replace(node=node))
         return node
 

@@ -79,5 +79,5 @@ def problem_of(
         tuple(None if term.gain is None else term.gain for term in terms),
         free,
         jnp.zeros_like(free) if start is None else robot.broadcast(start),
-        tuple(own.at(robot, motion, free) for own in lists),
+        tuple(own.at(robot, free) for own in lists),
     )

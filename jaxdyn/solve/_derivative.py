@@ -136,8 +136,10 @@ class _PartOfSolution:
         """Return the line of Newton's step."""
         return newton_line(robot, _sparse(robot, problem), x)
 
-    def search(self, robot: Robot, parts: Any, acting: tuple, line: Line, at: LineSearch) -> LineSearch:
-        """Return a search along a line after one more step."""
+    def search(
+        self, robot: Robot, parts: Any, acting: tuple[tuple, tuple, tuple], line: Line, at: LineSearch
+    ) -> LineSearch:
+        """Return a search along a line after one more step, from the laws, gains and lists of a problem."""
         return searcher(robot, *acting, line)(at)
 
     def end(self, robot: Robot, parts: Any, problem: Problem, found: NewtonMinimum, **named: Any) -> tuple:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy as np
 from jaxdyn import native
 from jaxdyn.algorithms.recursions import Robot
 from jaxdyn.laws import Curvature, times
-from jaxdyn.rows import MatrixRows
+from jaxdyn.rows import MatrixRows, rates_of
 from jaxdyn.solve._terms import Term
 
 
@@ -58,14 +59,14 @@ class ListedTerm(eqx.Module):
     def _split(self, x):
         return x.reshape(self.room, -1, *x.shape[1:])
 
-    def at(self, robot: Robot, motion, a) -> ListedTerm:
+    def at(self, robot: Robot, a) -> ListedTerm:
         """Return the same for residuals at accelerations from `a` on."""
-        terms = self._each(robot, lambda term: ((), term.residual(robot, motion, a)))[1]
-        return eqx.tree_at(lambda x: x.terms, self, self.terms._replace(offset=terms))
+        residuals = self._each(robot, lambda term: ((), _residual(term, a)))[1]
+        return dataclasses.replace(self, terms=self.terms._replace(offset=residuals))
 
-    def pushes(self, robot: Robot, motion, a):
+    def pushes(self, robot: Robot, a):
         """Return the forces of all rows at the accelerations `a`, those in the first direction first."""
-        found = self._each(robot, lambda term: ((), term.law.force(term.residual(robot, motion, a))))[1]
+        found = self._each(robot, lambda term: ((), term.law.force(_residual(term, a))))[1]
         return _joined(jnp.swapaxes(self._split(found), 0, 1))
 
     def torque_of(self, robot: Robot, pushes):
@@ -73,11 +74,11 @@ class ListedTerm(eqx.Module):
         by_contact = _joined(jnp.swapaxes(pushes.reshape(self.directions, -1, *pushes.shape[1:]), 0, 1))
         return self._each(robot, lambda term, push: (term.rows.forces(robot, push)[1], ()), by_contact)[0]
 
-    def torque(self, robot: Robot, motion, a):
+    def torque(self, robot: Robot, a):
         """Return what the forces of all rows at the accelerations `a` do to the degrees of freedom."""
 
         def one(term: Term):
-            return term.rows.forces(robot, term.law.force(term.residual(robot, motion, a)))[1], ()
+            return term.rows.forces(robot, term.law.force(_residual(term, a)))[1], ()
 
         return self._each(robot, one)[0]
 
@@ -86,7 +87,7 @@ class ListedTerm(eqx.Module):
         every = np.ones((self.directions, robot.nv), bool)
 
         def one(term: Term):
-            r, J = term.residual(robot, None, x), term.rows.jacobian(robot, None)
+            r, J = _residual(term, x), _matrix(term)
             stiff = times(term.law.curvature(r), J)
             gram = native.add_gram(jnp.zeros((robot.nv, *J.shape[1:]), J.dtype), stiff, J, every)
             return (term.rows.forces(robot, term.law.force(r))[1], gram), r
@@ -99,7 +100,7 @@ class ListedTerm(eqx.Module):
         linear along it."""
 
         def one(term: Term, r):
-            shift = term.rows.rates(robot, None, step)
+            shift = rates_of(_matrix(term), step)
             return is_curved(term.law, r, shift, term.law.force(r), term.law.curvature(r)), shift
 
         curved, shifts = self._each(robot, one, residuals)
@@ -124,6 +125,7 @@ class ListedTerm(eqx.Module):
             return jnp.swapaxes(x, 0, 1).reshape(-1, *x.shape[3:])
 
         rows, law, offset, _ = self.terms
+        assert isinstance(rows, MatrixRows)
         J = turned(rows.flat, robot.nv).reshape(self.size, robot.nv, *offset.shape[1:])
         others = jax.tree.map(lambda x: turned(x, 1), (law, offset))
         return Term(MatrixRows.of(J, np.ones((self.size, robot.nv), bool)), *others)
@@ -133,6 +135,16 @@ def apart(terms: Sequence[Term | ListedTerm]) -> tuple[list[Term], list[ListedTe
     """Return the terms of rows, and those of lists."""
     of_rows = [x for x in terms if not isinstance(x, ListedTerm)]
     return of_rows, [x for x in terms if isinstance(x, ListedTerm)]
+
+
+def _matrix(term: Term):
+    """Return the Jacobian of a term, `[n, nv, *batch]`."""
+    assert isinstance(term.rows, MatrixRows)
+    return term.rows.J
+
+
+def _residual(term: Term, a):
+    return term.offset + rates_of(_matrix(term), a)
 
 
 def _joined(x):

@@ -4,7 +4,8 @@ on.
 In a world of few pairs each candidate has its own rows in the program of a step, whether it touches or not. Such a
 program grows with the number of pairs: one with 133 pairs took 94 s to compile. Here all pairs of two classes of shapes
 are one function, called in a loop over tables; pairs whose bounds are apart cost a test. What is found goes to a list
-for each number of directions, with room for `ROOM` contacts, and rows of constraints are made of these lists.
+for each number of directions, with room for `ROOM` contacts. The equations have a loop over the contacts of each
+list that there are.
 """
 
 from __future__ import annotations
@@ -36,12 +37,14 @@ if TYPE_CHECKING:
 type Contacts = Any
 """The `Contacts` of a world, whose module stands above this one."""
 
-ROWS = 180
-"""About how many rows all lists have room for, each as many. The native program of a step grows with them: for three
-lists of Go1 with together 320 rows LLVM took 23 s, for 240 rows 18 s, and for 168 rows 9 s."""
-ROOM = 8, 48
-"""The fewest and the most contacts that a list of many candidates has room for. Go1, dropped twelve times in random
-attitudes, had up to 17 contacts of three directions at once, where its list has room for 20."""
+ROWS = 288
+"""About how many rows all lists have room for, each as many. Only those that there are cost operations, but all go
+through memory: a step of Go1 took 50 us with 168 rows, and 72 us with 596. With 288, three lists of up to six
+directions have room for two trees at rest."""
+ROOM = 8, 64
+"""The fewest and the most contacts that a list of many candidates has room for. Go1 and G1, dropped in random
+attitudes, had up to 17 contacts of three directions at once and up to 30, where their lists have room for 32 and
+64."""
 FOUND = 10
 """The numbers of a found candidate: its distance, position, normal and first tangent."""
 LAW = ("margin", "solref", "solreffriction", "solimp", "friction", "weight")

@@ -98,8 +98,7 @@ class Balance(NamedTuple):
         """Return the forces of the rows of all constraints at the accelerations `a`."""
         motion = sum_down(robot.tree, self.now.equations.S * a)
         return [
-            x.pushes(robot, motion, a) if isinstance(x, ListedTerm) else pushes_at(robot, [x], motion, a)[0]
-            for x in self.terms
+            x.pushes(robot, a) if isinstance(x, ListedTerm) else pushes_at(robot, [x], motion, a)[0] for x in self.terms
         ]
 
 
@@ -165,7 +164,7 @@ def residual(robot: Robot, world: PartRows, at: Balance, unknown: Unknown) -> Un
     motion = sum_down(robot.tree, now.equations.S * a)
     wrench, torque = forces_of(robot, [term.rows for term in terms], pushes_at(robot, terms, motion, a))
     for own in lists:
-        torque = added(torque, own.torque(robot, motion, a))
+        torque = added(torque, own.torque(robot, a))
     equations = now.equations
     pushed = equations if wrench is None else equations._replace(p=equations.p - wrench)
     unbalanced = bias_force(robot, pushed, now.at.v, a) - now.torque
