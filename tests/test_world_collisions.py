@@ -476,9 +476,10 @@ def test_a_rim_is_found_where_axes_are_almost_parallel():
 
 
 @pytest.mark.slow
-def test_single_precision():
+@pytest.mark.parametrize(("kind1", "kind2"), [("capsule", "box"), ("cube", "cube")])
+def test_single_precision(kind1, kind2):
     """The contacts that both precisions have agree."""
-    found = compare("capsule", "box", 20)
+    found = compare(kind1, kind2, 20)
     m, d = found.model, mujoco.MjData(found.model)
     states = []
     for qpos in found.qpos:
