@@ -218,7 +218,16 @@ def test_many_places_that_depend_on_data():
         hole = jnp.where(jnp.arange(6) == i, jnp.nan, x[:, 0])
         # Beyond the end by more than a page, with a promise that it is not.
         promised = x.at[many + 10**9 * (i - 4)].get(mode="promise_in_bounds"), x[many * 10**6]
-        return *promised, *written, *pairs, *counts, jnp.argmin(x[:, 0]), jnp.argmax(x[0]), jnp.argmin(hole), jnp.argmax(hole)
+        return (
+            *promised,
+            *written,
+            *pairs,
+            *counts,
+            jnp.argmin(x[:, 0]),
+            jnp.argmax(x[0]),
+            jnp.argmin(hole),
+            jnp.argmax(hole),
+        )
 
     for i in (0, 3, 5):
         assert_same(places, x, rows, jnp.int32(i))

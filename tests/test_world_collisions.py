@@ -288,14 +288,13 @@ HULLS += [("rock", "prism"), ("cube", "cube")]
 
 
 def check_hulls(found: Comparison) -> None:
-    """Compare contacts of meshes as far as MuJoCo's search resolves them.
-
-    With a margin it searches among rounded shapes, and where these overlap, it may find other faces and edges."""
+    """Compare contacts of meshes, but for a few: where a deep overlap has two equally short ways out, or the place of a
+    contact along a line or an end of a cylinder is any."""
     errors = found.errors()
     touches = np.array([[len(x) > 0 for x in wanted] for wanted in found.wanted])
     assert touches.mean() > 0.1
-    # At most 14 of 480 poses of the rock and the prism differ by more, of which about a third touch.
-    assert np.mean(errors[touches] < 1e-5) > 0.85
+    # In 200 poses of each of the pairs 330 of 341 of the cylinder and the prism agreed, and at least 98.9 % of others.
+    assert np.mean(errors[touches] < 1e-5) > 0.95
     assert np.mean(errors[~touches] == 0) > 0.99
 
 
@@ -477,9 +476,10 @@ def test_a_rim_is_found_where_axes_are_almost_parallel():
 
 
 @pytest.mark.slow
-def test_single_precision():
+@pytest.mark.parametrize(("kind1", "kind2"), [("capsule", "box"), ("cube", "cube")])
+def test_single_precision(kind1, kind2):
     """The contacts that both precisions have agree."""
-    found = compare("capsule", "box", 20)
+    found = compare(kind1, kind2, 20)
     m, d = found.model, mujoco.MjData(found.model)
     states = []
     for qpos in found.qpos:

@@ -265,7 +265,7 @@ def test_contacts_beyond_the_room_of_a_list_are_named(monkeypatch):
 
 
 def mesh_scene() -> mujoco.MjModel:
-    """A brick and a stone as meshes on a plane, beside a box and a sphere, with contacts of several numbers of
+    """A brick and a stone as meshes on a plane, beside a box, with contacts of several numbers of
     directions."""
     rng = np.random.default_rng(2)
     brick = np.array(np.meshgrid([-0.1, 0.1], [-0.15, 0.15], [-0.05, 0.05])).reshape(3, 8).T
@@ -273,7 +273,7 @@ def mesh_scene() -> mujoco.MjModel:
     meshes = {"brick": brick, "stone": 0.1 * stone / np.linalg.norm(stone, axis=1)[:, None]}
     asset = "".join(f'<mesh name="{n}" vertex="{" ".join(map(str, v.ravel()))}"/>' for n, v in meshes.items())
     geoms = [('type="mesh" mesh="brick" condim="3"', 0.05), ('type="mesh" mesh="stone" condim="1"', 0.18)]
-    geoms += [('type="box" size=".1 .1 .05"', 0.31), ('type="sphere" size=".05" condim="4"', 0.42)]
+    geoms += [('type="box" size=".1 .1 .05"', 0.31)]
     bodies = "".join(f'<body pos="0 0 {z}"><freejoint/><geom {geom}/></body>' for geom, z in geoms)
     text = f'<mujoco><option tolerance="0" iterations="200"/><asset>{asset}</asset><worldbody>'
     return mujoco.MjModel.from_xml_string(f'{text}<geom type="plane" size="9 9 .1"/>{bodies}</worldbody></mujoco>')
@@ -301,12 +301,13 @@ def world_of_meshes():
 
 def test_contacts_of_meshes_are_those_of_mujoco_with_native_steps():
     world, state, distances = world_of_meshes()
-    step = jax.jit(lambda state: (world.step(state), world.contact_forces(state))).lower(state)
-    assert step.as_text().count("@jaxdyn_") > 2 or not native.enabled()
-    _, forces = step.compile()(state)
+    found = jax.jit(lambda state: world.contact_forces(state)).lower(state)
+    # The poses, the search of each type of pairs, and the solution.
+    assert found.as_text().count("@jaxdyn_") > 4 or not native.enabled()
+    forces = found.compile()(state)
     for gap, wanted in zip(np.asarray(forces.gap), distances, strict=True):
         np.testing.assert_allclose(np.sort(gap[np.isfinite(gap)]), wanted, atol=1e-9)
-    assert sum(map(len, distances)) > 20
+    assert sum(map(len, distances)) > 15
 
 
 @pytest.mark.slow
@@ -325,7 +326,7 @@ def test_derivatives_through_contacts_of_meshes_are_those_of_differences():
     backward = jax.jit(jax.grad(gained, (0, 1, 2)))(*args)
     move = jax.tree.map(lambda x: jnp.cos(3.0 * jnp.arange(x.size)).reshape(x.shape), args)
     # Along the sphere of unit quaternions to first order.
-    quats = np.concatenate([np.arange(7 * k + 3, 7 * k + 7) for k in range(4)]).reshape(4, 4)
+    quats = np.concatenate([np.arange(7 * k + 3, 7 * k + 7) for k in range(3)]).reshape(3, 4)
     turned = np.array(move[0])
     for at in quats:
         turned[at] -= args[0][at] * (turned[at] @ args[0][at]) / (args[0][at] @ args[0][at])
