@@ -79,12 +79,13 @@ def test_everything_that_is_written_is_read_again():
 
 def test_inertia_along_tendons_and_geoms_that_they_wrap_around_are_written():
     text = """<mujoco><worldbody><site name="w" pos=".1 0 1"/><body pos=".2 0 0" euler="10 20 30"><joint name="h"/>
+    <inertial pos="0 0 0" mass="1" diaginertia=".1 .1 .1"/>
     <geom name="g" size=".1 .2" type="cylinder" euler="40 50 60"/><site name="s" pos="0 0 -.3"/></body></worldbody>
-    <tendon><spatial name="a"><site site="w"/><geom geom="g"/><site site="s"/></spatial>
-    <spatial name="b" armature="2"><site site="w"/><site site="s"/></spatial></tendon></mujoco>"""
+    <tendon><spatial name="a" springlength="0"><site site="w"/><geom geom="g"/><site site="s"/></spatial>
+    <spatial name="b" armature="2" springlength="0"><site site="w"/><site site="s"/></spatial></tendon></mujoco>"""
     world = load_world(text)
     tendons = world.parts.tendons
-    changed = 1.1 * tendons.armature, 0.9 * tendons.radius, tendons.geoms.placement + 0.01
+    changed = 1.1 * tendons.armature, 0.9 * tendons.radius, tendons.geoms.placement.at[:, :3].add(0.01)
     changed = eqx.tree_at(lambda x: (x.armature, x.radius, x.geoms.placement), tendons, changed)
     world = eqx.tree_at(lambda x: x.parts.tendons, world, changed)
     with warnings.catch_warnings():

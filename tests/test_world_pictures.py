@@ -81,6 +81,15 @@ def test_worlds_that_only_look_different_run_the_same_programs():
     assert not np.array_equal(other.appearance.colors, world().appearance.colors)
 
 
+def test_colors_are_those_of_materials():
+    world = load_world("""<mujoco><asset>
+<texture name="t" type="2d" builtin="checker" rgb1="1 0 0" rgb2="0 1 0" width="4" height="4"/>
+<material name="textured" texture="t" rgba=".5 1 1 .8"/><material name="plain" rgba="0 .2 1 1"/></asset><worldbody>
+<body><joint/><geom size=".1" material="textured"/><geom size=".1" material="plain" rgba="1 1 1 1"/></body>
+</worldbody></mujoco>""")
+    np.testing.assert_allclose(world.appearance.colors, [[0.25, 0.5, 0, 0.8], [0, 0.2, 1, 1]], atol=0.003)
+
+
 def test_height_fields_and_meshes_are_drawn():
     m = mujoco.MjModel.from_xml_string("""
 <mujoco><asset><hfield name="h" nrow="2" ncol="3" size="2 1 .3 .1" elevation="0 1 0 0 .2 .4"/>

@@ -32,7 +32,7 @@ class MovingBodies(NamedTuple):
     armature: Any
     """With the resistance of joints over a step."""
     coupling: Any = None
-    """What else the mass matrix has, as of tendons with inertia, `[nv * nv, *batch]`; None for nothing."""
+    """A further part of the mass matrix, such as the inertia along tendons, `[nv * nv, *batch]`; None for none."""
 
     def coupled(self, x) -> Any:
         """Return the product of `coupling` with `x`, rows `[nv]`."""

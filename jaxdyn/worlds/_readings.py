@@ -36,8 +36,6 @@ class Readings(NamedTuple):
     acceleration: Any = None
     """Accelerations of the degrees of freedom, rows `[nv, *batch]`."""
     tendons: TendonRows | None = None
-    along: TendonInertia | None = None
-    """The inertia along tendons."""
     actuated: Actuated | None = None
     loads: tuple[Loads, ...] | None = None
     """The forces of contacts, of equality constraints between bodies, of spatial tendons (`tendon_loads`), and those
@@ -51,3 +49,5 @@ class Readings(NamedTuple):
     """The forces of the tendons' limits, `[nt, *batch]`."""
     time: Any = None
     """`[*batch]`"""
+    along: TendonInertia | None = None
+    """The inertia along tendons."""

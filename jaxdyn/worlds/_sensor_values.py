@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxdyn.algorithms.recursions import Robot
 from jaxdyn.rows import rates_of
-from jaxdyn.spatial import Quaternion, Sym3, Vec3
+from jaxdyn.spatial import Motion, Quaternion, Sym3, Vec3
 from jaxdyn.tree import columns_of, take_rows
 from jaxdyn.worlds._parts import (
     FreeJoints,

@@ -284,11 +284,11 @@ def tendon_loads(robot: Robot, tendons: PartRows, at: Instant, tension) -> tuple
 
 
 class TendonInertia(NamedTuple):
-    """What the inertia along tendons does at one state, rows."""
+    """The inertia along tendons at one state, rows."""
 
     matrix: Any
-    """What it adds to the mass matrix, `[nv * nv, *batch]`. As in MuJoCo, only entries of which one degree of freedom
-    moves the other are other than zero (`mj_tendonArmature`)."""
+    """The part of the mass matrix that it makes, `[nv * nv, *batch]`. As in MuJoCo, only entries of which one degree of
+    freedom moves the other are other than zero (`mj_tendonArmature`)."""
     bias: Any
     """The forces that it takes without acceleration, `[nv, *batch]` (`mj_tendonBias`)."""
     rate: Any

@@ -22,7 +22,7 @@ class DrawnGeom(NamedTuple):
     size: np.ndarray
     """`[3]`, m: MuJoCo's `geom_size`."""
     color: np.ndarray
-    """`[4]`: red, green, blue and opacity in [0, 1]."""
+    """`[4]`: red, green, blue and opacity in [0, 1]; for a textured material the mean of the texture."""
     shown: bool
     """Whether MuJoCo's viewer shows it."""
     touches: bool
@@ -35,7 +35,7 @@ def drawn_geoms(m) -> list[DrawnGeom]:
     """Return the geoms of an `mjModel` that are shown or can touch others."""
     out = []
     for g in range(m.ngeom):
-        color = np.array(m.geom_rgba[g] if m.geom_matid[g] < 0 else m.mat_rgba[m.geom_matid[g]], np.float64)
+        color = np.array(m.geom_rgba[g] if m.geom_matid[g] < 0 else _material_color(m, m.geom_matid[g]), np.float64)
         shown = bool(m.geom_group[g] < _SHOWN_GROUPS and color[3] > 0)
         touches = bool(m.geom_contype[g] or m.geom_conaffinity[g])
         if not (shown or touches):
@@ -48,6 +48,20 @@ def drawn_geoms(m) -> list[DrawnGeom]:
         size = np.array(m.geom_size[g], np.float64)
         out.append(DrawnGeom(g, kind, size, np.clip(color, 0, 1), shown, touches, surface))
     return out
+
+
+def _material_color(m, material: int) -> np.ndarray:
+    """Return the color of a material. Where it has a texture, that is the mean color of this, times its own."""
+    color = np.array(m.mat_rgba[material], np.float64)
+    for role in ("RGB", "RGBA"):
+        k = int(np.atleast_1d(m.mat_texid[material])[int(getattr(mj.mujoco().mjtTextureRole, f"mjTEXROLE_{role}"))])
+        if k >= 0:
+            channels = int(m.tex_nchannel[k])
+            pixels = m.tex_data[m.tex_adr[k] :][: int(m.tex_height[k]) * int(m.tex_width[k]) * channels]
+            mean = pixels.reshape(-1, channels).mean(axis=0) / 255
+            # Gray images have one channel, or two with an opacity, which MuJoCo does not draw with.
+            color[:3] *= mean[:3] if channels >= 3 else mean[0]
+    return color
 
 
 def _field_surface(m, k: int) -> tuple[np.ndarray, np.ndarray]:
