@@ -33,11 +33,12 @@ def data(tmp_path, monkeypatch) -> Path:
     return folder
 
 
-def recorded(model, seed: int) -> dict[str, np.ndarray]:
+def recorded(model, seed: int, shift: float = 0.0) -> dict[str, np.ndarray]:
     t = np.arange(600) / 100
     w, phase = np.array([1.0, 2.7, 4.4]), np.random.default_rng(seed).uniform(0, 6, (3, 2))
     angle = w[:, None] * t[:, None, None] + phase
     q, v, a = (x.sum(axis=1) for x in (np.sin(angle), w[:, None] * np.cos(angle), -(w[:, None] ** 2) * np.sin(angle)))
+    q = q + shift
     tau = np.asarray(jaxdyn.rnea(model, q, v, a))
     return {"t": t, "q": q, "v": v, "tau": tau + 0.02 * np.random.default_rng(seed).standard_normal(tau.shape)}
 
@@ -287,6 +288,21 @@ def test_the_verdict_compares_held_out_data_with_those_of_the_fit():
         assert np.sqrt(np.mean(np.square(drawn))) == pytest.approx(expected)
     assert re.fullmatch(r"On the held-out data the error is [\d.]+ % of the torque's norm[.]", said[0])
     assert re.search(r"Its root mean square is [\d.e+]+ times that on the fit's own data", said[1])
+
+
+@pytest.mark.filterwarnings("ignore:.*jump by a turn; they are unwrapped:jaxdyn.sysid.RecordingWarning")
+@pytest.mark.parametrize("rate", [0.0, 100.0])
+def test_angles_of_joints_without_limits_may_jump_by_a_turn_where_they_are_held_out(data, rate):
+    for k, name in enumerate(("run_1", "test")):
+        x = recorded(ROBOT, k, shift=2.0)
+        wrapped = (x["q"] + np.pi) % (2 * np.pi) - np.pi
+        assert (np.abs(np.diff(wrapped, axis=0)) > 6).any()
+        np.savez(data / f"{name}.npz", **x | {"q": wrapped})
+    options = {"test_recording": "test.npz", "joint_effects": ("viscous",), "prior_weight": 1.0, "cutoff": 12.0}
+    config = cli.IdentifyConfig("x", "robot.urdf", "run_1.npz", 0.0, 6.0, 6.0, rate=rate, **options)
+    loaded = cli.load_data(config, ROBOT)
+    for recording in (*loaded.plan.recordings, loaded.held_out, loaded.raw):
+        assert np.abs(np.diff(recording.q, axis=0)).max() < 1
 
 
 def test_a_robot_that_its_file_cannot_have_is_written_anew(data, capsys):

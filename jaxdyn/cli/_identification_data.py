@@ -158,7 +158,7 @@ def load_data(config: IdentifyConfig, start: Model) -> IdentificationData:
             f"fit_start {config.fit_start:g} < fit_stop {config.fit_stop:g} < test_stop {config.test_stop:g} is needed"
         )
     recordings, simulated = _load_recordings(config, start)
-    fitted, last = _split(recordings, config)
+    fitted, last = _split(recordings, config, start)
     announce("choosing what was not given (cutoff, friction, prior) by cross-validation")
     plan = plan_identification(
         start,
@@ -310,7 +310,7 @@ def _load_recordings(config: IdentifyConfig, start: Model) -> tuple[list[Recordi
                 x.require_columns(start)
         # The checks of torques take seconds, so options that cannot be are refused before.
         try:
-            parts, last = _split(recordings, config)
+            parts, last = _split(recordings, config, start)
             for x in (*parts, last):
                 rate = x.rate or 1 / float(np.median(np.diff(x.t)))
                 x.prepared(config.cutoff or min(10.0, 0.1 * rate), model=start)
@@ -373,15 +373,20 @@ def _require_units(config: IdentifyConfig) -> None:
         raise DataError("csv.delimiter is empty; give the text between columns, tab, or space for any white space")
 
 
-def _split(recordings: Sequence[Recording], config: IdentifyConfig) -> tuple[list[Recording], Recording]:
+def _split(recordings: Sequence[Recording], config: IdentifyConfig, model: Model) -> tuple[list[Recording], Recording]:
     """The parts that are fitted, and the one that is held out. **Raises** `DataError` where a recording ends before."""
     fitted = recordings[:-1] if config.test_recording else recordings
     for x in fitted:
         _require_end(x.name, x.t[-1], config, slack=2 * float(np.median(np.diff(x.t))))
     begin = config.fit_start if config.test_recording else config.fit_stop
-    # Split first: the filter and the differences look ahead, and must not see past the boundary.
-    last = _part(recordings[-1] if config.test_recording else recordings[0], begin, config.test_stop, config)
-    return [_part(x, config.fit_start, config.fit_stop, config) for x in fitted], last
+
+    def part(recording: Recording, start: float, stop: float) -> Recording:
+        # Split first: the filter and the differences look ahead, and must not see past the boundary.
+        out = recording.between(start, stop)
+        return out.resampled(config.rate, model=model) if config.rate else out
+
+    last = part(recordings[-1] if config.test_recording else recordings[0], begin, config.test_stop)
+    return [part(x, config.fit_start, config.fit_stop) for x in fitted], last
 
 
 def _require_end(name: str, end: float, config: IdentifyConfig, *, slack: float = 0.0) -> None:
@@ -392,9 +397,3 @@ def _require_end(name: str, end: float, config: IdentifyConfig, *, slack: float 
             "part from fit_start to fit_stop is fitted, and that from fit_stop to test_stop, or another recording "
             "(test_recording), is held out"
         )
-
-
-def _part(recording: Recording, start: float, stop: float, config: IdentifyConfig) -> Recording:
-    """The part of a recording as it was measured, or interpolated at the configured rate."""
-    part = recording.between(start, stop)
-    return part.resampled(config.rate) if config.rate else part
