@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import warnings
+import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,7 +26,7 @@ class Task(NamedTuple):
     worlds: dict[str, World]
     """The worlds by the names of their laws of contact. Recordings and motions are of the first one."""
     free: tuple[Any, ...]
-    """The numbers that are identified."""
+    """The numbers that are identified. A gear that is wrong would move the zero of a servo."""
     start: np.ndarray
     """The configuration."""
     middle: np.ndarray
@@ -40,6 +41,8 @@ class Task(NamedTuple):
     """`goal(q, v, distance)`: what is to be zero at the end; its first element is the distance that is left, m."""
     distance: float
     """m"""
+    drawn: World | None = None
+    """The world that is drawn, if that is another one."""
 
 
 def _firm() -> ContactLaw:
@@ -85,13 +88,14 @@ def quadruped() -> Task:
     parts = {"actuators": servos, "sensors": imu, "timestep": 0.002}
     laws = {"MujocoLaw": MujocoLaw(), "ContactLaw": _firm()}
     bent = np.array([{"HAA": 0.0, "HFE": 0.7, "KFE": -1.4}[joint[3:]] for joint in legs])
-    free = Positive("damping", legs), Positive("armature", legs), Positive("gear")
+    free = Positive("damping", legs), Positive("armature", legs), Positive("kp")
+    text = _text(model, servos, shapes, '<geom type="plane"')
 
     def goal(q: Any, v: Any, distance: float) -> Any:
         return jnp.concatenate([jnp.stack([q[0] - distance, 3 * (q[2] - 0.25)]), q[4:7], 0.05 * v[:6]])
 
     return Task(
-        importlib.import_module("mujoco").MjModel.from_xml_string(_text(model, servos, shapes, '<geom type="plane"')),
+        importlib.import_module("mujoco").MjModel.from_xml_string(text),
         {name: World(model, shapes, law=law, **parts) for name, law in laws.items()},
         # In a world of a model each pair has its friction.
         (*free, ContactNumbers(geoms=[(foot, "ground") for foot in feet])),
@@ -102,6 +106,7 @@ def quadruped() -> Task:
         40,
         goal,
         0.3,
+        jaxdyn.load_world(text),
     )
 
 
@@ -148,7 +153,7 @@ def gripper() -> Task:
     return Task(
         mujoco.MjModel.from_xml_string(text),
         worlds,
-        (Positive("damping"), Positive("armature", arm), Positive("gear"), ContactNumbers(geoms=["table"])),
+        (Positive("damping"), Positive("armature", arm), Positive("kp"), ContactNumbers(geoms=["table"])),
         start,
         start[:8],
         np.append(np.full(7, 0.1), 0.01),
@@ -174,7 +179,20 @@ def _text(model: Any, servos: Any, shapes: Any, ground: str, more: str = "") -> 
         text = jaxdyn.to_mjcf(model, 0.002, actuators=servos, shapes=shapes)
     size = "" if "size" in ground else ' size="9 9 1"'
     text = text.replace("<worldbody>", f"<worldbody>{ground}{size}/>").replace("</mujoco>", f"{more}</mujoco>")
-    return text.replace('integrator="Euler"', 'integrator="implicitfast"')
+    return _with_links(text.replace('integrator="Euler"', 'integrator="implicitfast"'))
+
+
+def _with_links(text: str) -> str:
+    """Return a file with a capsule, which touches nothing, from each body to those that it carries, and to shapes that
+    touch, to be drawn."""
+    root = ElementTree.fromstring(text)
+    for body in root.findall("worldbody//body"):
+        for child in (*body.findall("body"), *body.findall("geom[@pos]")):
+            length = np.linalg.norm(np.array(child.get("pos").split(), float))
+            if length > 0.03:
+                ends = {"fromto": f"0 0 0 {child.get('pos')}", "contype": "0", "conaffinity": "0", "mass": "0"}
+                ElementTree.SubElement(body, "geom", type="capsule", size=str(min(0.03, 0.1 * length)), **ends)
+    return ElementTree.tostring(root, encoding="unicode")
 
 
 TASKS: dict[str, Callable[[], Task]] = {"half_cheetah": half_cheetah, "quadruped": quadruped, "gripper": gripper}

@@ -31,7 +31,7 @@ from experiments._four_ways_tasks import TASKS, Task
 from experiments._main import CONFIGS, experiment
 from jaxdyn import World, cli, trajopt
 from jaxdyn.simulate import RolloutOptions
-from jaxdyn.sysid import Parametrization, Recording, fit_rollouts
+from jaxdyn.sysid import Parametrization, Recording, RolloutFitOptions, fit_rollouts
 
 DEFAULT_CONFIG = CONFIGS / "four_ways.toml"
 POSITION, VELOCITY = 1e-3, 1e-2
@@ -51,10 +51,12 @@ class Config(cli.ProgramConfig):
     """Robots that are simulated at once."""
     steps: int = 100
     """Periods of the control that they are simulated for."""
-    seeds: int = 3
+    seeds: int = 2
     """Recordings, each identified on its own."""
-    duration: float = 4.0
+    duration: float = 1.0
     """Their length, s."""
+    fit_iterations: int = 400
+    """The most iterations of a fit."""
     iterations: int = 60
     """The most iterations of either way to move."""
     samples: int = 64
@@ -145,19 +147,23 @@ def recorded(config: Config, task: Task, seed: int) -> Recording:
 def identified(config: Config, task: Task) -> dict[str, Any]:
     """Return how well numbers that are wrong by 20 to 30 % are found."""
     world = task.worlds["MujocoLaw"]
-    p, inside, errors = Parametrization(world, *task.free), [], []
+    p, inside, errors, left = Parametrization(world, *task.free), [], [], []
     for seed in range(config.seeds):
         rng = np.random.default_rng(100 + seed)
         wrong = p.about(p.model(rng.choice([-1, 1], p.size) * rng.uniform(0.2, 0.3, p.size)))
         recording = recorded(config, task, seed)
-        found = fit_rollouts(wrong, recording, segment=0.05, position_noise=POSITION, velocity_noise=VELOCITY)
+        # Along impacts, segments of one period are the easiest to follow.
+        period, noise = recording.t[1] - recording.t[0], {"position_noise": POSITION, "velocity_noise": VELOCITY}
+        options = RolloutFitOptions(max_iterations=config.fit_iterations)
+        found = fit_rollouts(wrong, recording, segment=period, **noise, options=options)
         bounds, truth = found.intervals(), np.asarray(found.free_entries(world))
         inside.append((bounds.lower <= truth) & (truth <= bounds.upper))
+        left.append(found.step_left)
         errors.append(np.abs(np.asarray(found.free_entries(found.robot)) / truth - 1))
         print(f"recording {seed}: {inside[-1].sum()} of {p.size} intervals hold the truth; {found.message}", flush=True)
     share, error = float(np.mean(inside)), float(np.median(errors))
     print(f"{share:.1%} of the intervals hold the truth, of {p.size} numbers; median error {error:.2%}")
-    return {"coverage": share, "median_error": error, "numbers": p.size}
+    return {"coverage": share, "median_error": error, "numbers": p.size, "steps_left": left}
 
 
 def moved(config: Config, task: Task) -> tuple[dict[str, Any], np.ndarray]:
@@ -210,7 +216,7 @@ def _draw(folder: Any, task: Task, xs: np.ndarray) -> None:
     """Write a film and the page of the viewer."""
     from jaxdyn.viz import save_html, save_video
 
-    world = task.worlds["MujocoLaw"]
+    world = task.drawn or task.worlds["MujocoLaw"]
     t = task.substeps * float(world.timestep) * np.arange(len(xs))
     q = xs[:, : world.model.nq]
     save_html(folder / "motion.html", world, t, q)

@@ -13,12 +13,27 @@ pytest.importorskip("mujoco")
 @pytest.mark.parametrize("task", ["gripper", "quadruped", "half_cheetah"])
 def test_a_small_case(task, tmp_path):
     pytest.importorskip("gymnasium" if task == "half_cheetah" else "mujoco")
-    small = ["--seeds", "1", "--duration", "1", "--steps", "10", "--batch", "8", "--samples", "16", "--iterations", "5"]
+    ways = "simulate,identify,move" if task == "half_cheetah" else "simulate,move"
+    small = ["--seeds", "1", "--steps", "10", "--batch", "8", "--samples", "16", "--iterations", "5", "--ways", ways]
     assert four_ways.main(["--task", task, *small, "--results", str(tmp_path)]) == 0
     out = json.loads((tmp_path / "four_ways" / "summary.json").read_text())
     for law in ("MujocoLaw", "ContactLaw"):
         assert out["simulated"][law]["difference_of_modes"] < 1e-6
-    assert out["identified"]["median_error"] < 0.1
+    if "identify" in ways:
+        # At least 15 of 19 independent intervals of 95 % hold the truth in 998 of 1000 cases.
+        assert out["identified"]["coverage"] > 0.78
     assert out["moved"]["ddp"]["cost"] <= out["moved"]["samples"]["cost"]
     assert abs(out["moved"]["ddp"]["left"] - out["moved"]["ddp"]["left_in_mujoco"]) < 1e-2
     assert (tmp_path / "four_ways" / "motion.html").stat().st_size > 1000
+
+
+@pytest.mark.experiments
+def test_a_fit_goes_on_beyond_the_jumps_of_contacts(tmp_path):
+    """The fingertips of the gripper meet a table again and again, and steps that must lower the cost stall beside the
+    nearest jump of a residual: without others, 22 of 25 intervals hold the truth, and the minimum is 3.2 standard
+    errors away."""
+    arguments = ["--task", "gripper", "--ways", "identify", "--seeds", "1", "--results", str(tmp_path)]
+    assert four_ways.main(arguments) == 0
+    out = json.loads((tmp_path / "four_ways" / "summary.json").read_text())
+    assert out["identified"]["steps_left"][0] < 1
+    assert out["identified"]["coverage"] > 0.9

@@ -136,8 +136,8 @@ def check_against_mujoco(m, world: World) -> None:
         for k, contact in enumerate(d.contact):
             f = np.zeros(6)
             mujoco.mj_contactForce(m, d, k, f)
-            # The feet belong to the lower legs here.
-            names = (m.body(m.geom_bodyid[g]).name.replace("_FOOT", "_LOWER_LEG") for g in contact.geom)
+            # In MuJoCo the feet belong to the lower legs.
+            names = (m.body(m.geom_bodyid[g]).name.replace("_LOWER_LEG", "_FOOT") for g in contact.geom)
             where = pairs.index(", ".join(names).replace("world", "ground"))
             theirs[where] += contact.frame.reshape(3, 3).T @ f[:3]
         assert np.abs(ours - theirs).max() < 1e-7 * max(1, np.abs(theirs).max())

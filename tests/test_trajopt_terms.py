@@ -248,6 +248,20 @@ def test_soft_constraints_cost_their_excess():
     np.testing.assert_allclose(soft.gauss_newton(PENDULUM, x, None, 0).xx, np.diag([2.0, 4.0]))
 
 
+def test_arguments_of_residuals_may_be_plain_numbers():
+    """A stage and the end have the same residual with another number each, so they are linearized together."""
+
+    def difference(x, u, t, goal):
+        return x - goal
+
+    before, after = (QuadraticCost(FunctionResidual(difference, goal, of_state=True)) for goal in (0.3, 0.5))
+    effort = QuadraticCost(ControlResidual(jnp.zeros(1)))
+    costs = {"stage_costs": [before, effort], "terminal_costs": [after]}
+    solution = ddp(Problem(PENDULUM, jnp.zeros(2), 2, **costs), jnp.zeros((2, 1)))
+    assert solution.status == jaxdyn.Status.CONVERGED
+    assert solution.cost > 0
+
+
 def test_soft_constraints_of_each_stage():
     rows = TimeVarying(jax.vmap(lambda b: SoftConstraintCost(StateResidual(), -b, b, weight=2.0))(jnp.arange(3.0)))
     for k in range(3):

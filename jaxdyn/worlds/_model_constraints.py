@@ -52,6 +52,7 @@ class _Geom(NamedTuple):
     """A shape as MuJoCo has it; a plane, the surface, is fixed in the world."""
 
     kind: ShapeKind
+    link: str
     body: int
     pose: Any
     sizes: Any
@@ -132,7 +133,7 @@ def _contacts(model: Model, touching: Touching, law: MujocoLaw, weights: Inverse
     dofs = tuple(int(model.topology.body_dofs[body]) if body >= 0 else -1 for body in bodies)
     return Contacts(
         numbers=tuple(range(len(geoms))),
-        names=_names(model, geoms),
+        names=_names(geoms),
         bodies=tuple(body + 1 for body in bodies),
         geoms=Places(dofs, stacked([geom.pose for geom in geoms], (7,))),
         sizes=stacked([geom.sizes for geom in geoms], (3,)),
@@ -142,9 +143,9 @@ def _contacts(model: Model, touching: Touching, law: MujocoLaw, weights: Inverse
     ).listed_if_many(len(np.unique(model.topology.reference_dof)))
 
 
-def _names(model: Model, geoms: Sequence[_Geom]) -> tuple[str, ...]:
+def _names(geoms: Sequence[_Geom]) -> tuple[str, ...]:
     """Return names of shapes: those of their links, numbered where a link has several, and `ground` for a plane."""
-    links = ["ground" if g.kind is Plane else "world" if g.body < 0 else model.body_names[g.body] for g in geoms]
+    links = [g.link for g in geoms]
     return tuple(x if links.count(x) == 1 else f"{x}[{links[:i].count(x)}]" for i, x in enumerate(links))
 
 
@@ -172,10 +173,10 @@ def _geoms(model: Model, shape: ContactShape) -> list[_Geom]:
     if kind is Points:
         placed = [sizes[..., k : k + 3] for k in range(0, sizes.shape[-1], 3)]
         poses = [compose_poses(pose, pose_array(x, jnp.asarray(IDENTITY_POSE[3:], pose.dtype))) for x in placed]
-        return [_Geom(Sphere, body, p, np.zeros(3)) for p in poses]
+        return [_Geom(Sphere, shape.link, body, p, np.zeros(3)) for p in poses]
     lib: Any = jnp if isinstance(sizes, Tracer) else np
     padding = lib.zeros((*sizes.shape[:-1], 3 - sizes.shape[-1]), sizes.dtype)
-    return [_Geom(kind, body, pose, lib.concatenate([lib.asarray(sizes), padding], axis=-1))]
+    return [_Geom(kind, shape.link, body, pose, lib.concatenate([lib.asarray(sizes), padding], axis=-1))]
 
 
 def _plane(surface: AbstractSurface | str, dtype: Any) -> _Geom:
@@ -192,7 +193,7 @@ def _plane(surface: AbstractSurface | str, dtype: Any) -> _Geom:
     turn = jnp.stack([jnp.where(up, 1 + z, 0.0), jnp.where(up, -y, 1.0), jnp.where(up, x, 0.0), jnp.zeros_like(z)], -1)
     turn = turn / jnp.linalg.norm(turn, axis=-1, keepdims=True)
     position = n * jnp.asarray(plane.offset, dtype)[..., None]
-    return _Geom(Plane, -1, pose_array(position, turn), np.zeros(3))
+    return _Geom(Plane, "ground", -1, pose_array(position, turn), np.zeros(3))
 
 
 def _pairs(

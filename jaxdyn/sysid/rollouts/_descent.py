@@ -33,6 +33,10 @@ _DAMPING = Damping(
     trusted=1.0,
     trials=(1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0),
 )
+# Factor of the column norms of a segment whose own cost rises, by which its state hardly moves in the next trial.
+_HELD = 1e3
+# Dampings of steps across jumps: nearly whole steps, and shorter ones.
+_ACROSS = 1e-2, 1.0
 # Part of the step over which the bend of the residuals is measured.
 _BEND_STEP = 0.1
 # A fit has converged where the undamped step is shorter than this, in standard errors, in every direction.
@@ -53,23 +57,47 @@ def levenberg_marquardt(
     tried with and without the geodesic acceleration (Transtrum & Sethna, Improvements to the Levenberg-Marquardt
     algorithm for nonlinear least-squares minimization, arXiv:1201.5885, 2012): what the data hardly determine changes
     along curves on which the residuals stay, and a straight step leaves them soon.
+
+    Where contacts are made or lost, residuals jump. A segment beside such a jump would hold all others back, as one
+    damping is that of all states: where the damping has to be large, steps are tried as well in which the segments
+    whose cost would rise are damped alone.
     """
     small, plain = arrow.compress(system), shooting.residuals(problem, state)
     norm_z, norm_x = arrow.column_norms(small)
     # Unknowns on which no residual depends are damped like the others, and do not move.
     norm_x = jnp.maximum(norm_x, 1e-6 * jnp.maximum(norm_x.max(initial=0), jnp.finfo(norm_x.dtype).tiny))
 
+    def solved(damping, rising=False) -> tuple[ArrowFactor, jax.Array, jax.Array]:
+        root, held = jnp.sqrt(damping), jnp.where(rising, _HELD, 1.0)
+        factor = arrow.eliminate_states(small, root * held * norm_z, root * norm_x)
+        return factor, *arrow.solution(factor)
+
     def trial(damping) -> ShootingState:
-        root = jnp.sqrt(damping)
-        factor = arrow.eliminate_states(small, root * norm_z, root * norm_x)
-        z, x = arrow.solution(factor)
+        factor, z, x = solved(damping)
         along_z, along_x = _acceleration(problem, state, plain, system, factor, z, x)
         straight, bent = (shooting.displace(problem, state, z + h * along_z, x + h * along_x) for h in (0.0, 0.5))
         straight, bent = (dataclasses.replace(x, cost=shooting.cost(problem, x)) for x in (straight, bent))
         best = select(bent.cost < straight.cost, bent, straight)
         return dataclasses.replace(best, expected=factor.decrease)
 
+    def trial_without_rising(damping) -> ShootingState:
+        _, z, x = solved(damping)
+        change = (
+            _costs_of_segments(problem, shooting.residuals(problem, shooting.displace(problem, state, z, x))) - before
+        )
+        factor, z, x = solved(damping, ~(change <= 0)[:, None])
+        new = shooting.displace(problem, state, z, x)
+        return dataclasses.replace(new, cost=shooting.cost(problem, new), expected=factor.decrease)
+
+    def tried_without_rising() -> ShootingState:
+        start = dataclasses.replace(state, damping=jnp.minimum(state.damping, _DAMPING.trusted))
+        return damped_step(start, trial_without_rising, _DAMPING)
+
+    before = _costs_of_segments(problem, plain)
     after = damped_step(state, trial, _DAMPING, relative=tolerance)
+    held_back = (state.status == Status.RUNNING) & (after.damping > _DAMPING.trusted)
+    without = lax.cond(held_back, tried_without_rising, lambda: after)
+    after = select(without.cost < after.cost, without, after)
     # Damped steps promise a small decrease wherever damping holds them back, also far from the minimum.
     claimed = (state.status == Status.RUNNING) & (after.status == Status.CONVERGED)
     near = lax.cond(claimed, lambda: step_left(problem, state, system) <= _STATIONARY, lambda: jnp.zeros((), bool))
@@ -77,6 +105,12 @@ def levenberg_marquardt(
     status = jnp.where(spent, int(Status.STALLED), int(Status.RUNNING)).astype(jnp.int32)
     there = dataclasses.replace(after, **{name: getattr(state, name) for name in ("free", "q", "v", "zeros", "cost")})
     return select(claimed, select(near, there, dataclasses.replace(after, status=status)), after)
+
+
+def _costs_of_segments(problem: ShootingProblem, r: ShootingResiduals) -> jax.Array:
+    """Return each segment's part of the cost, `[segments]`, of residuals before the loss."""
+    r = r.after(problem.loss)
+    return 0.5 * jnp.stack([jnp.sum(x**2, axis=-1) for x in (r.data, r.match, r.closure)]).sum(axis=0)
 
 
 def _acceleration(
@@ -160,6 +194,22 @@ _FAR = 3.0
 def far_segments(rms):
     """Return which segments have residuals, root mean squares in units of the noise, far beyond those of the others."""
     return rms > _FAR * jnp.maximum(1.0, jnp.median(rms))
+
+
+def beyond_jumps(problem: ShootingProblem, state: ShootingState) -> list[ShootingState]:
+    """Return the states to which the linearized residuals lead from a state at which steps have stalled, whatever the
+    cost is there: steps that must lower it end beside the nearest jump, where a contact is made or lost."""
+    system = arrow.compress(shooting.linearize(problem, state))
+    norm_z, norm_x = arrow.column_norms(system)
+    norm_x = jnp.maximum(norm_x, 1e-6 * jnp.maximum(norm_x.max(initial=0), jnp.finfo(norm_x.dtype).tiny))
+    out = []
+    for damping in _ACROSS:
+        step = arrow.solution(arrow.eliminate_states(system, np.sqrt(damping) * norm_z, np.sqrt(damping) * norm_x))
+        new = dataclasses.replace(
+            shooting.displace(problem, state, *step), damping=jnp.full_like(state.damping, damping)
+        )
+        out.append(shooting.evaluate(problem, new))
+    return out
 
 
 def other_starts(problem: ShootingProblem, state: ShootingState, first: ShootingState) -> list[ShootingState]:

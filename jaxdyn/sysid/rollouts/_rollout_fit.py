@@ -29,7 +29,7 @@ from jaxdyn.sysid.recordings import Recordings, as_recordings
 from jaxdyn.sysid.rollouts import _descent as descent
 from jaxdyn.sysid.rollouts import _shooting as shooting
 from jaxdyn.sysid.rollouts._arrow import ArrowSystem, compress
-from jaxdyn.sysid.rollouts._descent import far_segments, other_starts
+from jaxdyn.sysid.rollouts._descent import beyond_jumps, far_segments, other_starts
 from jaxdyn.sysid.rollouts._recorded_rollouts import Measured, Segments, cut_recordings, steps_between
 from jaxdyn.sysid.rollouts._rollout_result import RolloutFit, covariances
 from jaxdyn.sysid.rollouts._shooting import LossName, RobustLoss, ShootingProblem, ShootingResiduals, ShootingState
@@ -179,7 +179,10 @@ def fit_rollouts(
     while improved:
         improved = False
         far = far_segments(_segment_residuals(problem, _residuals(problem, now)[1])).any()
-        for begin in _other_starts(problem, now, first) if far else ():
+        begins = _other_starts(problem, now, first) if far else []
+        if int(now.status) == Status.STALLED:
+            begins = begins + _beyond_jumps(problem, now)
+        for begin in begins:
             other = _descended(problem, begin, options, None)
             if float(other.cost) < float(now.cost) * (1 - _LOWER):
                 now, improved = other, True
@@ -255,6 +258,7 @@ _first = eqx.filter_jit(shooting.first_state)
 _linearize = eqx.filter_jit(shooting.linearize)
 _step = eqx.filter_jit(descent.levenberg_marquardt)
 _other_starts = eqx.filter_jit(other_starts)
+_beyond_jumps = eqx.filter_jit(beyond_jumps)
 _evaluate = eqx.filter_jit(shooting.evaluate)
 
 

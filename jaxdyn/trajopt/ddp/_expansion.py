@@ -212,7 +212,8 @@ def _shared_linearizations(problem: Problem, terms, ends, xs) -> tuple[list, lis
 
 def _residual(term) -> AbstractResidual | None:
     term = term.term if isinstance(term, TimeVarying) else term
-    return term.residual if isinstance(term, ResidualCost | Constraint) else None
+    # Arguments of residuals may be plain numbers.
+    return jax.tree.map(jnp.asarray, term.residual) if isinstance(term, ResidualCost | Constraint) else None
 
 
 def _match(problem: Problem, term, end) -> bool:
