@@ -293,7 +293,7 @@ def check_hulls(found: Comparison) -> None:
     errors = found.errors()
     touches = np.array([[len(x) > 0 for x in wanted] for wanted in found.wanted])
     assert touches.mean() > 0.1
-    # In 200 poses of each of the pairs 330 of 341 of the cylinder and the prism agreed, and at least 98.9 % of others.
+    # In 200 poses of these pairs 330 of 341 of the cylinder and the prism agreed, and at least 98.8 % of all others.
     assert np.mean(errors[touches] < 1e-5) > 0.95
     assert np.mean(errors[~touches] == 0) > 0.99
 
