@@ -271,7 +271,7 @@ class RandomizedEnvironment(AbstractEnvironment):
 
     env: AbstractEnvironment
     draws: _Draws
-    """What draws worlds; with ranges `draws.ranges` has them, `[names, 2]`."""
+    """Draws worlds; with ranges `draws.ranges` has them, `[names, 2]`."""
     drawn: tuple[bool, ...] = eqx.field(static=True)
     """Which of the world's arrays are drawn."""
 
