@@ -188,10 +188,11 @@ def _with_links(text: str) -> str:
     root = ElementTree.fromstring(text)
     for body in root.findall("worldbody//body"):
         for child in (*body.findall("body"), *body.findall("geom[@pos]")):
-            length = np.linalg.norm(np.array(child.get("pos").split(), float))
+            place = child.get("pos", "0 0 0")
+            length = np.linalg.norm(np.array(place.split(), float))
             if length > 0.03:
-                ends = {"fromto": f"0 0 0 {child.get('pos')}", "contype": "0", "conaffinity": "0", "mass": "0"}
-                ElementTree.SubElement(body, "geom", type="capsule", size=str(min(0.03, 0.1 * length)), **ends)
+                capsule = {"type": "capsule", "fromto": f"0 0 0 {place}", "size": str(min(0.03, 0.1 * length))}
+                ElementTree.SubElement(body, "geom", capsule | {"contype": "0", "conaffinity": "0", "mass": "0"})
     return ElementTree.tostring(root, encoding="unicode")
 
 
