@@ -137,7 +137,8 @@ def gripper() -> Task:
     data = mujoco.MjData(bare)
     data.qpos = start
     mujoco.mj_kinematics(bare, data)
-    tip = data.geom_xpos[-1]
+    # Links that are drawn touch nothing.
+    tip = data.geom_xpos[np.flatnonzero(bare.geom_contype)[-1]]
     # The tips are 1 mm deep in the table.
     table = f'<geom name="table" type="box" size="0.3 0.3 0.02" pos="{tip[0]} {tip[1]} {tip[2] - 0.012 - 0.019}"'
     text = _text(model, servos, shapes, table, f'<sensor><jointpos joint="{first}"/></sensor>')
