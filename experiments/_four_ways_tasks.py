@@ -137,7 +137,8 @@ def gripper() -> Task:
     data = mujoco.MjData(bare)
     data.qpos = start
     mujoco.mj_kinematics(bare, data)
-    tip = data.geom_xpos[-1]
+    # Links that are drawn touch nothing.
+    tip = data.geom_xpos[np.flatnonzero(bare.geom_contype)[-1]]
     # The tips are 1 mm deep in the table.
     table = f'<geom name="table" type="box" size="0.3 0.3 0.02" pos="{tip[0]} {tip[1]} {tip[2] - 0.012 - 0.019}"'
     text = _text(model, servos, shapes, table, f'<sensor><jointpos joint="{first}"/></sensor>')
@@ -188,10 +189,11 @@ def _with_links(text: str) -> str:
     root = ElementTree.fromstring(text)
     for body in root.findall("worldbody//body"):
         for child in (*body.findall("body"), *body.findall("geom[@pos]")):
-            length = np.linalg.norm(np.array(child.get("pos").split(), float))
+            place = child.get("pos", "0 0 0")
+            length = np.linalg.norm(np.array(place.split(), float))
             if length > 0.03:
-                ends = {"fromto": f"0 0 0 {child.get('pos')}", "contype": "0", "conaffinity": "0", "mass": "0"}
-                ElementTree.SubElement(body, "geom", type="capsule", size=str(min(0.03, 0.1 * length)), **ends)
+                capsule = {"type": "capsule", "fromto": f"0 0 0 {place}", "size": str(min(0.03, 0.1 * length))}
+                ElementTree.SubElement(body, "geom", capsule | {"contype": "0", "conaffinity": "0", "mass": "0"})
     return ElementTree.tostring(root, encoding="unicode")
 
 

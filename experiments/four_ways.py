@@ -153,7 +153,8 @@ def identified(config: Config, task: Task) -> dict[str, Any]:
         wrong = p.about(p.model(rng.choice([-1, 1], p.size) * rng.uniform(0.2, 0.3, p.size)))
         recording = recorded(config, task, seed)
         # Along impacts, segments of one period are the easiest to follow.
-        period, noise = recording.t[1] - recording.t[0], {"position_noise": POSITION, "velocity_noise": VELOCITY}
+        period = recording.t[1] - recording.t[0]
+        noise: dict[str, Any] = {"position_noise": POSITION, "velocity_noise": VELOCITY}
         options = RolloutFitOptions(max_iterations=config.fit_iterations)
         found = fit_rollouts(wrong, recording, segment=period, **noise, options=options)
         bounds, truth = found.intervals(), np.asarray(found.free_entries(world))

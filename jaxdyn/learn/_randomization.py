@@ -235,6 +235,7 @@ type _Draws = _Scaled | _FromFit | _Made
 def _draws_of(world: World, randomize: Randomization) -> tuple[World, _Draws, tuple[bool, ...]]:
     """Return the world that has the arrays which are the same in all draws, what draws the others, and which these are.
     **Raises** `ModelError`."""
+    function: Any
     if isinstance(randomize, RolloutFit):
         draws = function = _FromFit.of(world, randomize)
         world = draws.parametrization.reference
@@ -251,7 +252,7 @@ def _draws_of(world: World, randomize: Randomization) -> tuple[World, _Draws, tu
         raise ModelError("randomized: the function returns a world with other parts, or arrays of other shapes")
     drawn = tuple(isinstance(x, Tracer) and x is not y for x, y in zip(found, arrays, strict=True))
     same = [y if yes else jnp.asarray(x, y.dtype) for yes, x, y in zip(drawn, found, arrays, strict=True)]
-    draws = _Made.of(world, randomize) if draws is None else draws
+    draws = _Made.of(world, function) if draws is None else draws
     return jax.tree.unflatten(structure, same), draws, drawn
 
 

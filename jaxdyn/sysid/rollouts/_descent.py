@@ -7,6 +7,7 @@ As the problem itself, everything here is a pure function of pytrees.
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -67,7 +68,7 @@ def levenberg_marquardt(
     # Unknowns on which no residual depends are damped like the others, and do not move.
     norm_x = jnp.maximum(norm_x, 1e-6 * jnp.maximum(norm_x.max(initial=0), jnp.finfo(norm_x.dtype).tiny))
 
-    def solved(damping, rising=False) -> tuple[ArrowFactor, jax.Array, jax.Array]:
+    def solved(damping, rising: Any = False) -> tuple[ArrowFactor, jax.Array, jax.Array]:
         root, held = jnp.sqrt(damping), jnp.where(rising, _HELD, 1.0)
         factor = arrow.eliminate_states(small, root * held * norm_z, root * norm_x)
         return factor, *arrow.solution(factor)
