@@ -257,11 +257,11 @@ def test_info_shows_the_world(folder, capsys):
         assert (servo["target"], servo["control_range"], servo["force_range"]) == (
             *("joint hinge", [-0.5, 0.5], [None, None]),
         )
-    Path("scene.xml").write_text(SCENE.replace("<option", '<option><flag sleep="enable"/></option><option'))
+    Path("scene.xml").write_text(SCENE.replace("<option", '<option><flag diagexact="enable"/></option><option'))
     assert main(["info", "scene.xml", "--lenient", "--json"]) == 0
     out = json.loads(capsys.readouterr().out)
     assert out["world"] is None
-    assert "'sleep'" in out["no_world"]
+    assert "'diagexact'" in out["no_world"]
     assert main(["info", "arm.urdf", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["world"] is None
     assert main(["info", "scene.npz", "--free-base"]) == 2

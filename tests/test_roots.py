@@ -1,5 +1,7 @@
 """Searches end where Newton's method alone goes back and forth between two points."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -47,8 +49,9 @@ def test_searches_along_lines():
     one = jnp.ones((1, 1))
     # The residual of a dry friction whose force is at most 1, along a line on which it goes by 1.9.
     law = SoftFriction(STIFFNESS * one, one)
-    line = Line(one, (-0.9 * one,), (JUMP * one,), -JUMP * one, RISE * one, one, 0 * one)
-    at, step = first_guess(line), jax.jit(searcher((law,), (None,), line))
+    line = Line(one, (-0.9 * one,), (JUMP * one,), (), -JUMP * one, RISE * one, one, 0 * one)
+    robot: Any = None  # Only lists of contacts need it.
+    at, step = first_guess(line), jax.jit(searcher(robot, (law,), (None,), (), line))
     for _ in range(12):
         at = step(at)
     assert at.done == 1
@@ -56,6 +59,7 @@ def test_searches_along_lines():
     # A term whose residuals are velocities after a step of 0.1 has the same slope.
     law = SoftFriction(STIFFNESS / 0.1 * one, one)
     line = line._replace(residuals=(-0.09 * one,), shifts=(0.1 * JUMP * one,))
+    robot: Any = None  # Only lists of contacts need it.
     at, step = first_guess(line), jax.jit(searcher((law,), (0.1 * one,), line))
     for _ in range(12):
         at = step(at)

@@ -13,6 +13,7 @@ import numpy as np
 from jaxdyn.algorithms.recursions import Robot
 from jaxdyn.model import independent_forces, spanning_coordinates
 from jaxdyn.simulate import State
+from jaxdyn.solve import apart
 from jaxdyn.tree import take_rows
 from jaxdyn.worlds._contact_rows import Contacts
 from jaxdyn.worlds._equations import balance
@@ -89,10 +90,13 @@ class _Forces:
     def __call__(self, robot: Robot, world: PartRows, q, v, control, activation, applied, a):
         at = balance(robot, world, q, v, control, activation, applied)
         found = []
-        if at.terms:
+        # Nothing was searched for, so that each candidate has rows of its own.
+        terms, lists = apart(at.terms)
+        assert not lists
+        if terms:
             S = at.now.equations.S
             pushes = jnp.concatenate([robot.broadcast(x) for x in at.pushes(robot, robot.broadcast(a))])
-            J = jnp.concatenate([robot.broadcast(term.rows.jacobian(robot, S)) for term in at.terms])
+            J = jnp.concatenate([robot.broadcast(term.rows.jacobian(robot, S)) for term in terms])
             found.append(sums(J * pushes[:, None], np.array(self.owners), max(self.owners) + 1))
         found.append(_by_actuator(robot, world.actuators, at.now.actuators))
         total = jnp.concatenate([robot.broadcast(x) for x in found])
