@@ -59,8 +59,7 @@ def test_searches_along_lines():
     # A term whose residuals are velocities after a step of 0.1 has the same slope.
     law = SoftFriction(STIFFNESS / 0.1 * one, one)
     line = line._replace(residuals=(-0.09 * one,), shifts=(0.1 * JUMP * one,))
-    robot: Any = None  # Only lists of contacts need it.
-    at, step = first_guess(line), jax.jit(searcher((law,), (0.1 * one,), line))
+    at, step = first_guess(line), jax.jit(searcher(robot, (law,), (0.1 * one,), (), line))
     for _ in range(12):
         at = step(at)
     np.testing.assert_allclose(at.length, ZERO, rtol=1e-12)
