@@ -333,7 +333,9 @@ def test_derivatives_of_contacts_of_hulls_are_those_of_differences(kind1, kind2)
         args = states[one], states[two]
         J = np.asarray(derivative(np.zeros(6), *args))
         assert np.isfinite(J).all()
-        np.testing.assert_allclose(J.sum(axis=(0, 1)), backward(np.zeros(6), *args), rtol=1e-8, atol=1e-8)
+        # Each entry is a sum over contacts of numbers of the size of the largest: 7e-8 of 38 was seen for ellipsoids.
+        slope = J.sum(axis=(0, 1))
+        np.testing.assert_allclose(slope, backward(np.zeros(6), *args), rtol=1e-8, atol=1e-8 * max(1, abs(slope).max()))
         ends = np.array([[turned(s * step * e, *args) for e in np.eye(6)] for s in (1, -1)])
         same = ((ends[..., 0] < 1) & (np.abs(ends - ends[0, 0]).max(axis=-1) < 1e-3)).all(axis=(0, 1))
         differences = np.moveaxis(ends[0] - ends[1], 0, -1) / (2 * step)

@@ -258,7 +258,8 @@ def test_reverse_mode_is_forward_mode():
         total = sum(
             np.sum(np.asarray(x) * y) for x, y in zip(jax.tree.leaves(back), jax.tree.leaves(along), strict=True)
         )
-        np.testing.assert_allclose(total, np.sum(weights * slope), rtol=1e-9)
+        # Large terms of both signs cancel: 2e-10 of their sizes was seen where paths just touch geoms.
+        np.testing.assert_allclose(total, np.sum(weights * slope), atol=1e-9 * np.sum(abs(weights * slope)), rtol=0)
 
 
 # Refusals
