@@ -324,8 +324,7 @@ def _lowered_on_cpu(context, *operands, function: Call):
 
 
 def _lowered_on_gpu(context, *operands, function: Call):
-    of_user = isinstance(plain_of(function), Single)
-    program = None if of_user else _native_program(context, function, native.kernel)
+    program = _native_program(context, function, native.kernel)
     rule = function if program is None else functools.partial(_natively, function=function, program=program)
     return mlir.lower_fun(rule, multiple_results=True)(context, *operands)
 

@@ -21,16 +21,17 @@ class Blocks:
     def count(self) -> None:
         """Count an operation that comes next, and begin a new block where there are enough in the last one."""
         self._operations += 1
-        if self._operations % BLOCK == 0:
+        if self.body.kind.ordered and self._operations % BLOCK == 0:
             self._labels.append(self.body.block())
             self.body.line(f"br label %{self._labels[-1]}")
             self.body.lines.append(f"{self._labels[-1]}:")
 
-    def function(self, name: str, arguments: Sequence[str], constant: str) -> str:
+    def function(self, name: str, arguments: Sequence[str], constant: str, inlining: str = "noinline") -> str:
         """Return the text of the function, and of a constant with the addresses of its blocks: the compiler joins
         blocks whose addresses nobody has."""
-        pointers = ", ".join(f"ptr noalias {x}" for x in arguments)
-        text = [f"define internal void @{name}({pointers}) noinline #0 {{", *self.body.lines, "  ret void", "}"]
+        pointers, begin = self.body.kind.received(arguments)
+        header = f"define internal void @{name}({pointers}) {inlining} #0 {{"
+        text = [header, *begin, *self.body.lines, "  ret void", "}"]
         if self._labels:
             addresses = ", ".join(f"ptr blockaddress(@{name}, %{label})" for label in self._labels)
             text.append(f"@{constant} = internal constant [{len(self._labels)} x ptr] [{addresses}]")

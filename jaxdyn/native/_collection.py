@@ -20,9 +20,16 @@ from jaxdyn.native._arrays import UnsupportedError
 from jaxdyn.native._blocks import element
 from jaxdyn.native._emit import Body, Kind
 from jaxdyn.native._graph import Graph
-from jaxdyn.native._interface import Interface
 from jaxdyn.native._kernel_functions import ARGUMENTS, MemoryPlaces, part_functions, rows_of
-from jaxdyn.native._module import Module, Transfers, angle_rows, calls_of_steps, function_attributes, transposes
+from jaxdyn.native._module import (
+    Handlers,
+    Module,
+    Transfers,
+    angle_rows,
+    calls_of_steps,
+    function_attributes,
+    transposes,
+)
 from jaxdyn.native._order import divided, rows_of_crossing
 from jaxdyn.native._specialize import Program, specialize
 from jaxdyn.native._threads import piece_length
@@ -106,11 +113,11 @@ class _Kernel(NamedTuple):
 
 
 def collection_module(
-    collection: Collection, shapes: Sequence[tuple[int, ...]], bits: int, lanes: int, interface: Interface
+    collection: Collection, shapes: Sequence[tuple[int, ...]], kind: Kind, interface: Handlers
 ) -> Module:
     """Return the module of a collection with operands of these shapes. **Raises** `UnsupportedError` where one of the
     functions has no program."""
-    kind, declared = Kind(bits, lanes), set[str]()
+    declared: set[str] = set()
     texts, kernels = [], []
     for number, searched in enumerate(collection.searched):
         more, kernel = _kernel(number, searched, kind, declared)
@@ -127,7 +134,7 @@ def collection_module(
     texts += [_append(collection, kind), _blocks(collection, record, kernels, kind)]
     operations = sum(len(k.program.nodes) * len(s.rows) for k, s in zip(kernels, collection.searched, strict=True))
     # Most calls end at their tests, which are a part of their operations.
-    piece = piece_length(operations // 8, lanes)
+    piece = piece_length(operations // 8, kind.lanes)
     texts.append(interface.handlers(record, 0, piece, ""))
     declarations = sorted(declared, key=lambda text: (text.startswith("define"), text))
     metadata = '!0 = !{!"branch_weights", i32 1, i32 100000}\n!1 = !{}'
@@ -142,15 +149,15 @@ def _kernel(number: int, searched: Searched, kind: Kind, declared: set[str]) -> 
     rows = rows_of(program)
     if angle_rows(program, rows):
         raise UnsupportedError("sines of operands in a collection")
-    steps = divided([x for output in program.outputs for x in output])
+    steps = divided([x for output in program.outputs for x in output], kind.longest)
     crossing, waiting = rows_of_crossing(steps)
     places = MemoryPlaces(rows, {}, crossing, waiting)
     texts, calls = part_functions(program, steps, places, kind, declared, prefix=f"{number}.")
-    body = Body(kind, declared)
+    body = kind.body(declared)
     calls_of_steps(body, steps, calls, crossing, rows)
-    arguments = ", ".join(f"ptr {name}" for name in ARGUMENTS)
+    arguments, begin = kind.received(ARGUMENTS)
     header = f"define internal void @search{number}({arguments}) noinline #0 {{"
-    texts.append("\n".join([header, "entry:", *body.lines, "  ret void", "}"]))
+    texts.append("\n".join([header, "entry:", *begin, *body.lines, "  ret void", "}"]))
     return texts, _Kernel(program, waiting + 1, rows.inputs)
 
 
@@ -172,7 +179,7 @@ def _numbers(name: str, numbers: Sequence[int]) -> str:
 def _append(collection: Collection, kind: Kind) -> str:
     """Return the function that appends the candidates of one call that are found to the lists of all lanes."""
     width, lanes, scalar = collection.width, kind.lanes, kind.scalar
-    one = Kind(kind.bits, 1)
+    one = kind.one()
     limit, unit = kind.constant(collection.limit), one.constant(1.0)
     return f"""define internal void @append(ptr %out, i64 %candidates, ptr %list, i64 %room, i64 %first) noinline #0 {{
 entry:
@@ -239,7 +246,7 @@ done:
 
 def _blocks(collection: Collection, record: Program, kernels: Sequence[_Kernel], kind: Kind) -> str:
     """Return the function that goes over a stretch of the batch."""
-    body, align = Body(kind, set()), f"align {kind.bytes}"
+    body, align = kind.body(set()), f"align {kind.bytes}"
     rows = rows_of(record)
     transfers = Transfers(body, record, rows)
     counts = {
@@ -267,9 +274,9 @@ def _blocks(collection: Collection, record: Program, kernels: Sequence[_Kernel],
     body.line("br label %last")
     body.lines.append("last:")
     body.line(f"%next = add i64 %at, {kind.lanes}")
-    body.line("%again = icmp ult i64 %next, %end")
+    body.line(f"%again = {kind.more_elements('%next', '%end')}")
     body.line("br i1 %again, label %loop, label %done")
-    header = "define internal void @blocks(ptr %call, ptr %common, i64 %begin, i64 %end) noinline #0 {"
+    header = f"define internal void @blocks(ptr %call, ptr %common, i64 %begin, i64 %end) {kind.inlining} #0 {{"
     return "\n".join([header, "entry:", *body.lines, "done:", "  ret void", "}"])
 
 

@@ -6,7 +6,7 @@ import functools
 import os
 import pathlib
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
@@ -49,13 +49,7 @@ def load_functions(name: str, text: str, functions: Sequence[str]) -> list[int]:
     here = host()
     target = llvm.Target.from_triple(here.triple)
     machine = target.create_target_machine(cpu=here.cpu, features=here.features, opt=here.optimization)
-    file = _cache_file(name)
-    if file is not None and file.exists():
-        code = file.read_bytes()
-    else:
-        code = machine.emit_object(llvm.parse_assembly(text))
-        if file is not None:
-            _write(file, code)
+    code = kept_on_disk(f"{name}.o", lambda: machine.emit_object(llvm.parse_assembly(text)))
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
     engine.add_object_file(llvm.ObjectFileRef.from_data(code))
     engine.finalize_object()
@@ -66,11 +60,22 @@ def load_functions(name: str, text: str, functions: Sequence[str]) -> list[int]:
 _loaded: list[llvm.ExecutionEngine] = []
 
 
+def kept_on_disk(name: str, make: Callable[[], bytes]) -> bytes:
+    """Return what `make` returns, which with JAX's cache of compiled programs on disk is kept in a file there."""
+    file = _cache_file(name)
+    if file is not None and file.exists():
+        return file.read_bytes()
+    code = make()
+    if file is not None:
+        _write(file, code)
+    return code
+
+
 def _cache_file(name: str) -> pathlib.Path | None:
     folder = jax.config.jax_compilation_cache_dir  # type: ignore[attr-defined]
     if not folder or "://" in folder or not jax.config.jax_enable_compilation_cache:  # type: ignore[attr-defined]
         return None
-    return pathlib.Path(folder) / f"{name}.o"
+    return pathlib.Path(folder) / name
 
 
 def _write(file: pathlib.Path, code: bytes) -> None:

@@ -16,8 +16,20 @@ PI = Fraction(
 class Kind:
     """The type of a program's values: vectors of floats, or scalars where there is one lane."""
 
+    inlining = "noinline"
+    """Whether LLVM puts a function that is called once into the one that calls it."""
+    ordered = True
+    """Whether long functions are cut into basic blocks."""
+    longest = 25000
+    """The most operations in one function of a kernel. The compiler's time grows faster than the length of a function,
+    but what one function leaves to the next goes through memory."""
+
     def __init__(self, bits: int, lanes: int):
         self.bits, self.lanes = bits, lanes
+        self.by_library = lanes == 1
+        """Whether elementary functions are those of the C library, as for single numbers."""
+        self.index = "i64" if lanes * bits >= 64 else "i32"
+        """The type of the number of a row, which has room in the place of a value."""
         self.scalar = {32: "float", 64: "double"}[bits]
         self.float = self._of(self.scalar)
         self.int = self._of(f"i{bits}")
@@ -27,6 +39,23 @@ class Kind:
 
     def _of(self, scalar: str) -> str:
         return scalar if self.lanes == 1 else f"<{self.lanes} x {scalar}>"
+
+    def body(self, declared: set[str]) -> Body:
+        """Return the empty body of a function."""
+        return Body(self, declared)
+
+    def one(self) -> Kind:
+        """Return the type of a single value."""
+        return Kind(self.bits, 1)
+
+    def more_elements(self, following: str, end: str) -> str:
+        """Return the test of whether a function that goes over a stretch of the batch has not come to its end."""
+        return f"icmp ult i64 {following}, {end}"
+
+    def received(self, arguments: Sequence[str]) -> tuple[str, list[str]]:
+        """Return the parameters of a function for addresses of memory that others do not point into, and the lines that
+        its body begins with."""
+        return ", ".join(f"ptr noalias {x}" for x in arguments), []
 
     def rounded(self, x: float) -> float:
         """The nearest number of this precision."""
@@ -163,6 +192,18 @@ class Body:
         for part in kind.parts(unit, 3):
             x = self.fma(number, kind.constant(-part), x)
         return x, self.bits(shifted)
+
+    def small_angle(self, x: str) -> str:
+        """Return a smaller angle with the same sine and cosine, also of its half, where an angle is very large."""
+        kind = self.kind
+        inner = kind.body(self.declared)
+        half = inner.exact("fmul", "%x", kind.constant(0.5))
+        angle = inner.library("atan2", inner.library("sin", half), inner.library("cos", half))
+        large = inner.compare("ogt", inner.intrinsic("fabs", "%x"), kind.constant(LARGEST_ANGLE[kind.bits]))
+        out = inner.select(large, inner.exact("fadd", angle, angle), "%x")
+        lines = [f"define internal {kind.float} @small_angle({kind.float} %x) noinline cold {{"]
+        self.declared.add("\n".join([*lines, *inner.lines, f"  ret {kind.float} {out}", "}"]))
+        return self.value(f"call {kind.float} @small_angle({kind.float} {x})")
 
     def sine(self, x: str) -> str:
         r, bits = self.nearest_multiple(x, PI)

@@ -13,9 +13,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdyn.native._arrays import UnsupportedError
-from jaxdyn.native._ptx import THREADS, kernel_text
+from jaxdyn.native._collection import collection_module
+from jaxdyn.native._module import module_of
+from jaxdyn.native._ptx import THREADS, KernelEntry, assembled
 from jaxdyn.native._specialize import specialize
-from jaxdyn.native._target import wanted
+from jaxdyn.native._target import lock, name_slow, wanted, without_garbage_collection
+from jaxdyn.native._thread import ThreadKind
 
 
 class Kernel(NamedTuple):
@@ -32,8 +35,8 @@ class Kernel(NamedTuple):
         batch = types[0].shape[0]
         if not sum(math.prod(t.shape) for t in types):
             return [jnp.zeros(t.shape, t.dtype) for t in types]
-        own = [x for x, uniform in zip(operands, self.uniform, strict=True) if not uniform]
-        sizes = [batch, *(4 * math.prod(x.shape[1:]) if len(x) > 1 else 0 for x in own)]
+        pairs = zip(operands, self.uniform, strict=True)
+        sizes = [batch, *(0 if uniform or len(x) == 1 else math.prod(x.shape[1:]) for x, uniform in pairs)]
         launch = {
             "grid_x": -(-batch // THREADS),
             "grid_y": 1,
@@ -56,22 +59,33 @@ class Kernel(NamedTuple):
 def kernel(
     function: Callable, shapes: tuple[tuple[int, ...], ...], uniform: tuple[bool, ...], dtype, _batch: int
 ) -> Kernel | None:
-    """Return the kernel of a function of arrays, or None where there is none, as for a repetition. The arguments are
-    those of `target`."""
-    without = any(getattr(function, name, None) is not None for name in ("repetition", "collection"))
-    if not wanted() or np.dtype(dtype) != np.float32 or without:
+    """Return the kernel of a function of arrays, or None where there is none. The arguments are those of `target`."""
+    if not wanted() or np.dtype(dtype) not in (np.float32, np.float64):
         return None
-    return _kernel(function, shapes, uniform)
+    with lock:
+        return made(function, shapes, uniform, np.dtype(dtype).itemsize * 8)
 
 
-@functools.cache
-def _kernel(function: Callable, shapes, uniform) -> Kernel | None:
-    inputs = [jax.ShapeDtypeStruct(shape, "float32") for shape in shapes]
+@functools.lru_cache(maxsize=2048)
+def made(function: Callable, shapes, uniform, bits: int) -> Kernel | None:
+    """Return the kernel of `kernel`, made once in a process for each precision."""
     try:
-        program = specialize(function, inputs, uniform, 32)
-        text = kernel_text(program, "jaxdyn")
-    except UnsupportedError:
+        with without_garbage_collection():
+            text = kernel_module(function, shapes, bits)
+    except UnsupportedError as error:
+        name_slow(function, error)
         return None
     # The name in a profile tells programs apart.
     name = f"jaxdyn_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
-    return Kernel(name, text.replace(".entry jaxdyn(", f".entry {name}("), uniform)
+    return Kernel(name, assembled(name, text), uniform)
+
+
+def kernel_module(function: Callable, shapes: Sequence[tuple[int, ...]], bits: int) -> str:
+    """Return the LLVM text of the kernel `KERNEL` of a function. **Raises** `UnsupportedError` where there is none."""
+    kind, entry = ThreadKind(bits), KernelEntry()
+    if (collection := getattr(function, "collection", None)) is not None:
+        return collection_module(collection, shapes, kind, entry).text
+    inputs = [jax.ShapeDtypeStruct(shape, f"float{bits}") for shape in shapes]
+    # Each thread computes what is the same for the whole batch, and XLA sums over the batch.
+    program = specialize(function, inputs, (False,) * len(inputs), bits, row_loops=True)
+    return module_of(program, kind, entry).text

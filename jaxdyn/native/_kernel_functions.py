@@ -92,7 +92,8 @@ def part_functions(
     arguments = ", ".join(f"ptr {name}" for name in ARGUMENTS)
     for place, (first, members) in enumerate(alike.items()):
         number = f"{prefix}{place}"
-        function, tables = text.of(number, members, first=first is parts[0], last=first is parts[-1])
+        inlining = kind.inlining if len(parts) == 1 else "noinline"
+        function, tables = text.of(number, members, inlining, first=first is parts[0], last=first is parts[-1])
         texts += [function, *tables]
         for k, member in enumerate(members):
             more = f", ptr %waiting, ptr @table{number}.{k}" if tables else ""
@@ -134,7 +135,7 @@ class _Function:
     def __init__(
         self, members: Sequence[KernelPart], places: MemoryPlaces, kind: Kind, declared: set[str], *, packed: bool
     ):
-        self.body, self.kind, self.one = Body(kind, declared), kind, Kind(kind.bits, 1)
+        self.body, self.kind, self.one = kind.body(declared), kind, kind.one()
         self.align = f"align {kind.bytes}"
         self.places, self.alike = places, len(members) > 1
         self.twins = _Twins(members) if self.alike else _NoTwins()
@@ -217,7 +218,9 @@ class _PartText:
             if type(x) is Node:
                 self.stores.setdefault(x.number, []).append((row, summed))
 
-    def of(self, number: str, members: Sequence[KernelPart], *, first: bool, last: bool) -> tuple[str, list[str]]:
+    def of(
+        self, number: str, members: Sequence[KernelPart], inlining: str, *, first: bool, last: bool
+    ) -> tuple[str, list[str]]:
         """Return the text of the function of alike parts, or of one part, and their tables."""
         function = _Function(members, self.places, self.kind, self.declared, packed=self.program.one)
         crossing = self.places.crossing
@@ -228,7 +231,11 @@ class _PartText:
             if (last and is_end) or (first and ready and not (summed and x == 0)):
                 function.keep(x, [row], summed)
         blocks = Blocks(function.body)
-        for item in function.values.items(members[0].nodes):
+        nodes = members[0].nodes
+        # The assembler for GPUs reorders anyway, and moves half as many values of forward dynamics to memory from the
+        # order in which the function computes as from the order by results.
+        nodes = nodes if self.kind.ordered else sorted(nodes, key=lambda n: n.number)
+        for item in function.values.items(nodes):
             blocks.count()
             for node in function.values.emit(item, self.paired):
                 column = function.twins.of(node)
@@ -241,7 +248,7 @@ class _PartText:
         for store in [function.wait(x, [row]) for x, row in carried]:
             store()
         more = ("%leaving", "%table") if function.alike else ()
-        text = blocks.function(f"part{number}", (*ARGUMENTS, *more), f"blocks{number}")
+        text = blocks.function(f"part{number}", (*ARGUMENTS, *more), f"blocks{number}", inlining)
         return text, function.table.texts(number) if function.alike else []
 
 

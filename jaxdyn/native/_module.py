@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from jaxdyn.native._alike import Keys, with_alike_parts
 from jaxdyn.native._blocks import element
 from jaxdyn.native._emit import LARGEST_ANGLE, Body, Kind
 from jaxdyn.native._graph import GraphLoop, Node
-from jaxdyn.native._interface import Interface
 from jaxdyn.native._kernel_functions import KernelRows, MemoryPlaces, paired_angles, part_functions, results, rows_of
 from jaxdyn.native._order import KernelPart, Rounds, cut_common, divided, joined, operands, rows_of_crossing
 from jaxdyn.native._prepare import prepare_functions
@@ -24,7 +23,15 @@ from jaxdyn.native._specialize import Program, Repetition
 from jaxdyn.native._sums import piece_row, sum_functions
 from jaxdyn.native._threads import piece_length
 from jaxdyn.native._transpose import transpose_text
-from jaxdyn.native._values import angle_of_input, any_lane, reduced_angle
+from jaxdyn.native._values import angle_of_input, any_lane
+
+
+class Handlers(Protocol):
+    """The functions of a module that are called from outside."""
+
+    def handlers(self, program: Program, common: int, piece: int, totals: str) -> str:
+        """Return their text: they call `@blocks`, and where there are `common` values, `@prepare`."""
+        ...
 
 
 class Module(NamedTuple):
@@ -39,9 +46,9 @@ class Module(NamedTuple):
     """The numbers that each piece needs for its sums over the batch."""
 
 
-def module_of(program: Program, bits: int, lanes: int, interface: Interface) -> Module:
+def module_of(program: Program, kind: Kind, interface: Handlers) -> Module:
     """Return the module of a program."""
-    kind, one = Kind(bits, lanes), Kind(bits, 1)
+    one = kind.one()
     common = [n for n in program.nodes if n.uniform]
     declared: set[str] = set()
     # A value that is the same for the whole batch and that the kernel uses is computed once a call.
@@ -49,10 +56,10 @@ def module_of(program: Program, bits: int, lanes: int, interface: Interface) -> 
     wanted |= {x.number for output in program.outputs for x in output if type(x) is Node and x.uniform}
     shared = {n.number: k for k, n in enumerate(n for n in common if n.number in wanted)}
     rows = rows_of(program)
-    steps = divided([x for output in program.outputs for x in output])
+    steps = divided([x for output in program.outputs for x in output], kind.longest)
     if program.one:
         # Vectors hold several operations, but only those of one part.
-        steps = joined(steps, kind.lanes)
+        steps = joined(steps, kind.lanes * kind.longest)
     else:
         kept_as: dict[int, tuple] = {}
         for x, _, summed in results(program, rows):
@@ -67,9 +74,9 @@ def module_of(program: Program, bits: int, lanes: int, interface: Interface) -> 
     waiting += 1
     texts.append(_angles(angle_rows(program, rows), kind, declared))
     texts += transposes(program, kind, declared)
-    piece = piece_length(program.length * sum(not n.uniform for n in program.nodes), lanes)
+    piece = piece_length(program.length * sum(not n.uniform for n in program.nodes), kind.lanes)
     texts.append(_blocks(program, rows, steps, calls, crossing, waiting, kind, piece, declared))
-    row = piece_row(rows.sum_count, lanes) if program.summed else 0
+    row = piece_row(rows.sum_count, kind.lanes) if program.summed else 0
     if row:
         texts.append(sum_functions(kind, row))
         suffix = f"{kind.suffix}.p0({kind.float}, ptr, i32, <{kind.lanes} x i1>)"
@@ -96,7 +103,7 @@ def angle_rows(program: Program, rows: KernelRows) -> list[int]:
 def _angles(angle_rows: Sequence[int], kind: Kind, declared: set[str]) -> str:
     """The function that returns the rows in which the kernel reads angles: those of the operands, or where an angle is
     very large, rows with smaller angles of the same sine and cosine."""
-    body = Body(kind, declared)
+    body = kind.body(declared)
     align = f"align {kind.bytes}"
     largest = None
     for row in angle_rows:
@@ -110,10 +117,15 @@ def _angles(angle_rows: Sequence[int], kind: Kind, declared: set[str]) -> str:
         for row in angle_rows:
             x = body.value(f"load {kind.float}, ptr {element(body, kind, '%in', row)}, {align}")
             row = element(body, kind, "%small", row)
-            body.line(f"store {kind.float} {reduced_angle(body, x)}, ptr {row}, {align}")
+            body.line(f"store {kind.float} {body.small_angle(x)}, ptr {row}, {align}")
         body.line("ret ptr %small")
         body.lines.append("as_they_are:")
-    header = "define internal ptr @angles(ptr noalias %in, ptr noalias %small) noinline #0 {"
+        if kind.inlining == "alwaysinline":
+            # Memory of which the address is not chosen can be kept in registers.
+            for row in angle_rows:
+                _move_row(body, element(body, kind, "%in", row), element(body, kind, "%small", row))
+            body.line("ret ptr %small")
+    header = f"define internal ptr @angles(ptr noalias %in, ptr noalias %small) {kind.inlining} #0 {{"
     return "\n".join([header, *body.lines, "  ret ptr %in", "}"])
 
 
@@ -146,7 +158,7 @@ def _begin_rows(body: Body, loop: GraphLoop, crossing: Mapping) -> None:
     if loop.counter is None:
         return
     kind = body.kind
-    body.line(f"store i64 0, ptr {element(body, kind, '%waiting', crossing[loop.counter.number])}")
+    body.line(f"store {kind.index} 0, ptr {element(body, kind, '%waiting', crossing[loop.counter.number])}")
     for column in loop.written:
         if column.whole:
             body.declared.add("declare void @llvm.memset.p0.i64(ptr, i8, i64, i1 immarg)")
@@ -171,7 +183,7 @@ def _read_rows(body: Body, loop: GraphLoop, crossing: Mapping, rows: KernelRows)
     if loop.counter is None:
         return
     kind = body.kind
-    index = body.value(f"load i64, ptr {element(body, kind, '%waiting', crossing[loop.counter.number])}")
+    index = _index(body, element(body, kind, "%waiting", crossing[loop.counter.number]))
     for read in loop.reads:
         if read.column is None:
             start, stride = element(body, kind, "%in", rows.inputs[read.operand] + read.place), read.stride
@@ -187,13 +199,21 @@ def _write_rows(body: Body, loop: GraphLoop, crossing: Mapping) -> None:
         return
     kind = body.kind
     counter = element(body, kind, "%waiting", crossing[loop.counter.number])
-    index = body.value(f"load i64, ptr {counter}")
+    index = _index(body, counter)
     for column in loop.written:
         start = element(body, kind, "%waiting", crossing[column])
         source = element(body, kind, "%waiting", crossing[column.slot.number])
         _move_row(body, source, _place_of_row(body, start, index, 1))
     following = body.value(f"add i64 {index}, 1")
-    body.line(f"store i64 {following}, ptr {counter}")
+    if kind.index != "i64":
+        following = body.value(f"trunc i64 {following} to {kind.index}")
+    body.line(f"store {kind.index} {following}, ptr {counter}")
+
+
+def _index(body: Body, counter: str) -> str:
+    """Append the reading of the number of a round."""
+    index = body.value(f"load {body.kind.index}, ptr {counter}")
+    return index if body.kind.index == "i64" else body.value(f"zext {body.kind.index} {index} to i64")
 
 
 class Transfers:
@@ -233,7 +253,7 @@ class Transfers:
         if number != "0":
             row = self.body.value(f"mul i64 {number}, {width}")
             offset = self.body.value(f"add i64 {offset}, {row}")
-        one = Kind(self.body.kind.bits, 1)
+        one = self.body.kind.one()
         return self.body.value(f"getelementptr {one.float}, ptr {self.entry(array, 'ptr')}, i64 {offset}")
 
 
@@ -250,7 +270,7 @@ def _blocks(
 ) -> str:
     """The function that goes over a stretch of the batch, as many elements at a time as a vector has lanes, and for
     each of them over the calls of a repetition."""
-    body = Body(kind, declared)
+    body = kind.body(declared)
     width = 1 if program.one else kind.lanes
     transfers = Transfers(body, program, rows)
     counts = {"in": rows.input_count, "small": rows.input_count, "out": rows.output_count}
@@ -282,11 +302,11 @@ def _blocks(
         _repeat(transfers, program.repetition, run, save)
     body.lines.append("last:")
     body.line(f"%next = add i64 %at, {width}")
-    body.line("%again = icmp ult i64 %next, %end")
+    body.line(f"%again = {kind.more_elements('%next', '%end')}")
     if program.summed:
         _add_up(transfers, piece)
     body.line("br i1 %again, label %loop, label %done")
-    header = "define internal void @blocks(ptr %call, ptr %common, i64 %begin, i64 %end) noinline #0 {"
+    header = f"define internal void @blocks(ptr %call, ptr %common, i64 %begin, i64 %end) {kind.inlining} #0 {{"
     return "\n".join([header, "entry:", *body.lines, "done:", "  ret void", "}"])
 
 
@@ -314,7 +334,7 @@ def _sums_entry(program: Program) -> int:
 
 def _totals(program: Program, rows: KernelRows, kind: Kind, piece: int) -> str:
     """The end of a handler of a program with sums over the batch, when the rows of all pieces are there."""
-    body = Body(Kind(kind.bits, 1), set())
+    body = kind.one().body(set())
     transfers = Transfers(body, program, rows)
     pieces = body.value(f"udiv i64 {body.value(f'add i64 %batch, {piece - 1}')}, {piece}")
     start = transfers.entry(_sums_entry(program), "ptr")

@@ -7,10 +7,6 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from jaxdyn.native._graph import GraphLoop, Node, RowColumn, Scalar
 
-PART = 25000
-"""The most operations in one function of a kernel. The compiler's time grows faster than the length of a function, but
-what one function leaves to the next goes through memory."""
-
 COMMON_PART = 5000
 """The most operations in one function of those that are the same for the whole batch. They are on single numbers, on
 which the compiler makes branches of choices, in a time that grows faster still."""
@@ -36,12 +32,15 @@ class Rounds:
     body: list[KernelPart | Rounds]
 
 
-def divided(results: Sequence[Scalar]) -> list[KernelPart | Rounds]:
-    """Return the parts and loops of a program with some results, in their order; the last one is a part."""
-    return _steps(results, (), set(), {})
+def divided(results: Sequence[Scalar], longest: int) -> list[KernelPart | Rounds]:
+    """Return the parts and loops of a program with some results, in their order; the last one is a part. Parts have at
+    most the `longest` number of operations."""
+    return _steps(results, (), set(), {}, longest)
 
 
-def _steps(results: Sequence[Scalar], stored: Iterable, done: set[int], needed: dict[GraphLoop, list[Node]]) -> list:
+def _steps(
+    results: Sequence[Scalar], stored: Iterable, done: set[int], needed: dict[GraphLoop, list[Node]], longest: int
+) -> list:
     """Return the steps that compute and store values; those of nodes that are done come before."""
     steps: list[KernelPart | Rounds] = []
     nodes: list[Node] = []
@@ -63,15 +62,15 @@ def _steps(results: Sequence[Scalar], stored: Iterable, done: set[int], needed: 
             loop = node.args[0]
             met.add(loop)
             rounds.append(Rounds(loop, [], []))
-            steps += [*_parts(nodes, loop.before()), rounds[-1]]
+            steps += [*_parts(nodes, loop.before(), longest), rounds[-1]]
             nodes = []
     # What a loop needs of the nodes around it is known now, and comes before it.
     for step in rounds:
         loop = step.loop
-        step.condition += _steps([loop.again], [(loop.again, loop)], done, needed)
+        step.condition += _steps([loop.again], [(loop.again, loop)], done, needed, longest)
         ends = loop.after_round()
-        step.body += _steps([x for x, _ in ends], ends, done, needed)
-    return [*steps, *_parts(nodes, stored)]
+        step.body += _steps([x for x, _ in ends], ends, done, needed, longest)
+    return [*steps, *_parts(nodes, stored, longest)]
 
 
 def _needed(loop: GraphLoop) -> list[Node]:
@@ -107,8 +106,8 @@ def _is_within(inner: GraphLoop | None, loop: GraphLoop) -> bool:
     return inner is loop
 
 
-def _parts(order: list[Node], stored: Iterable) -> list[KernelPart]:
-    count = max(1, -(-len(order) // PART))
+def _parts(order: list[Node], stored: Iterable, longest: int) -> list[KernelPart]:
+    count = max(1, -(-len(order) // longest))
     length = -(-len(order) // count)
     parts = [KernelPart(order[i * length : (i + 1) * length], []) for i in range(count)]
     parts[-1].stored += stored
@@ -236,15 +235,15 @@ def operands(node: Node) -> list[Node]:
     return [] if node.op == "input" else [a for a in node.args if type(a) is Node]
 
 
-def joined(steps: Iterable[KernelPart | Rounds], times: int) -> list[KernelPart | Rounds]:
-    """Return steps of which parts that follow each other are one, up to so many times the usual length."""
+def joined(steps: Iterable[KernelPart | Rounds], longest: int) -> list[KernelPart | Rounds]:
+    """Return steps of which parts that follow each other are one, of at most the `longest` number of operations."""
     out: list[KernelPart | Rounds] = []
     for step in steps:
         last = out[-1] if out else None
         if (
             isinstance(step, KernelPart)
             and isinstance(last, KernelPart)
-            and len(last.nodes) + len(step.nodes) <= times * PART
+            and len(last.nodes) + len(step.nodes) <= longest
         ):
             out[-1] = KernelPart([*last.nodes, *step.nodes], [*last.stored, *step.stored])
         else:

@@ -25,7 +25,7 @@ def prepare_functions(
 
 
 def _prepare_part(name: str, nodes: Sequence[Node], kept: dict[int, int], one: Kind, declared: set[str]) -> str:
-    body = Body(one, declared)
+    body = one.body(declared)
 
     def load(node: Node) -> str:
         if node.op != "input":

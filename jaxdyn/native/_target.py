@@ -18,6 +18,7 @@ import jax
 import numpy as np
 
 from jaxdyn.native._arrays import UnsupportedError
+from jaxdyn.native._emit import Kind
 from jaxdyn.native._interface import interface
 from jaxdyn.native._specialize import specialize
 
@@ -180,20 +181,16 @@ def cached_target(function: Callable, shapes, uniform, bits: int, short: bool, o
     try:
         with without_garbage_collection():
             if (collection := getattr(function, "collection", None)) is not None:
-                lanes = here.vector_bits // bits
-                module = collection_module(collection, shapes, bits, lanes, interface())
+                module = collection_module(collection, shapes, Kind(bits, here.vector_bits // bits), interface())
                 return _registered_target(module, uniform, summed)
             program = specialize(function, inputs, uniform, bits, row_loops=True)
             lanes = (SHORT if short else here.vector_bits) // bits
             if one and not program.summed:
                 # Sums over the batch add up the lanes.
                 program, lanes = program._replace(one=True), min(LANES, here.vector_bits // bits)
-            module, summed = module_of(program, bits, lanes, interface()), program.summed
+            module, summed = module_of(program, Kind(bits, lanes), interface()), program.summed
     except UnsupportedError as error:
-        while hasattr(function, "of"):
-            function = function.of
-        if getattr(function, "of_user", False) and error.operation is not None:
-            _name_slow(error.operation)
+        name_slow(function, error)
         return None
     return _registered_target(module, uniform, summed)
 
@@ -223,9 +220,12 @@ def registered_name(text: str, handlers: Sequence[str]) -> str:
     return name
 
 
-def _name_slow(operation: str) -> None:
+def name_slow(function: Callable, error: UnsupportedError) -> None:
     """Warn once in a process of an operation that keeps a user's function from having a native program."""
-    if operation not in _slow:
+    while hasattr(function, "of"):
+        function = function.of
+    operation = error.operation
+    if getattr(function, "of_user", False) and operation is not None and operation not in _slow:
         _slow.add(operation)
         warnings.warn(
             f"JAX's primitive '{operation}' keeps a function of this problem from running as native code, so XLA "

@@ -11,8 +11,10 @@ def transpose_text(kind: Kind, columns: int, declared: set[str], *, gather: bool
     It moves as many elements of the batch as a vector has lanes, of which the first `valid` exist. A tile of them has
     as many columns as fit a vector, or for the last ones the next power of two.
     """
-    body = Body(kind, declared)
-    lanes, scalar = kind.lanes, Kind(kind.bits, 1).float
+    if kind.lanes == 1:
+        return _copied_text(kind, columns, gather=gather)
+    body = kind.body(declared)
+    lanes, scalar = kind.lanes, kind.scalar
     whole, rest = divmod(columns, lanes)
     body.line("%last = sub i64 %valid, 1")
     rows = []
@@ -49,10 +51,39 @@ def transpose_text(kind: Kind, columns: int, declared: set[str], *, gather: bool
     return "\n".join([f"{header} noinline #0 {{", "entry:", *body.lines, "  ret void", "}"])
 
 
+def _copied_text(kind: Kind, columns: int, *, gather: bool) -> str:
+    """Return the function that copies the columns of one element of the batch."""
+    ends = ("%array", "%rows") if gather else ("%rows", "%array")
+    # A loop is shorter than so many instructions, and memory that it goes over cannot be kept in registers.
+    unrolled = range(columns) if columns <= UNROLLED else ["%c"]
+    lines = []
+    for c in unrolled:
+        source, target, x = (f"%{name}{c}".replace("%c", "c") for name in ("source", "target", "x"))
+        lines += [
+            f"  {source} = getelementptr {kind.float}, ptr {ends[0]}, i64 {c}",
+            f"  {target} = getelementptr {kind.float}, ptr {ends[1]}, i64 {c}",
+            f"  {x} = load {kind.float}, ptr {source}, align {kind.bytes}",
+            f"  store {kind.float} {x}, ptr {target}, align {kind.bytes}",
+        ]
+    if columns > UNROLLED:
+        begin = ["  br label %copy", "copy:", "  %c = phi i64 [ 0, %entry ], [ %next, %copy ]"]
+        end = ["  %next = add i64 %c, 1", f"  %again = icmp ult i64 %next, {columns}"]
+        lines = [*begin, *lines, *end, "  br i1 %again, label %copy, label %done", "done:"]
+    if gather:
+        header = f"define internal void @gather{columns}(ptr %array, i64 %stride, i64 %valid, ptr %rows)"
+    else:
+        header = f"define internal void @scatter{columns}(ptr %rows, ptr %array, i64 %stride, i64 %valid)"
+    return "\n".join([f"{header} {kind.inlining} #0 {{", "entry:", *lines, "  ret void", "}"])
+
+
+UNROLLED = 512
+"""The most columns that are copied one by one."""
+
+
 def _tile(body: Body, rows: list[str], width: int, columns: int, gather: bool, column: str = "%column") -> None:
     """Move `columns` columns, in vectors that hold `width` columns of `lanes / width` elements of the batch each."""
     kind = body.kind
-    lanes, scalar = kind.lanes, Kind(kind.bits, 1).float
+    lanes, scalar = kind.lanes, kind.scalar
     part = f"<{width} x {scalar}>"
     size, align = kind.bits // 8, f"align {kind.bytes}"
     mask = f"<{', '.join('i1 true' if c < columns else 'i1 false' for c in range(width))}>"
@@ -106,7 +137,7 @@ def _tile(body: Body, rows: list[str], width: int, columns: int, gather: bool, c
 
 def _joined(body: Body, pieces: list[str], width: int) -> str:
     """Return the vectors one after the other in one."""
-    scalar = Kind(body.kind.bits, 1).float
+    scalar = body.kind.scalar
     while len(pieces) > 1:
         part, both = f"<{width} x {scalar}>", ", ".join(f"i32 {i}" for i in range(2 * width))
         pieces = [

@@ -45,7 +45,7 @@ class Values:
     def emit(self, node: Node, paired: Container[int] = ()) -> Sequence[Node]:
         """Append the instructions of an item, and return the nodes whose values are there now. `paired` has the numbers
         of the nodes of which both sine and cosine are needed."""
-        trigonometric = node.op in ("sin", "cos") and self.body.kind.lanes > 1
+        trigonometric = node.op in ("sin", "cos") and not self.body.kind.by_library
         self.names[node.number] = (
             self._sine_or_cosine(node, paired)
             if trigonometric
@@ -65,7 +65,7 @@ class Values:
             return body.binary(ARITHMETIC[op], *args)
         if op in COMPARISONS:
             return body.compare(COMPARISONS[op], *args)
-        method = _METHODS.get(op) or (_METHODS_OF_VECTORS.get(op) if kind.lanes > 1 else None)
+        method = _METHODS.get(op) or (None if kind.by_library else _METHODS_OF_VECTORS.get(op))
         if method is not None:
             return getattr(body, method)(*args)
         if op == "select":
@@ -118,7 +118,7 @@ class Values:
         body.lines.append(f"{here}:")
         body.line(f"br i1 {large}, label %{slow}, label %{after}, !prof !0")
         body.lines.append(f"{slow}:")
-        reduced = reduced_angle(body, name)
+        reduced = body.small_angle(name)
         body.line(f"br label %{after}")
         body.lines.append(f"{after}:")
         return body.value(f"phi {kind.float} [ {name}, %{here} ], [ {reduced}, %{slow} ]")
@@ -135,19 +135,6 @@ def any_lane(body: Body, condition: str) -> str:
         return condition
     mask = body.value(f"bitcast {body.kind.bool} {condition} to i{lanes}")
     return body.value(f"icmp ne i{lanes} {mask}, 0")
-
-
-def reduced_angle(body: Body, x: str) -> str:
-    """Return angles, the very large ones between -2 pi and 2 pi, with the same sine and cosine, also of their half."""
-    kind = body.kind
-    inner = Body(kind, body.declared)
-    half = inner.exact("fmul", "%x", kind.constant(0.5))
-    angle = inner.library("atan2", inner.library("sin", half), inner.library("cos", half))
-    large = inner.compare("ogt", inner.intrinsic("fabs", "%x"), kind.constant(LARGEST_ANGLE[kind.bits]))
-    out = inner.select(large, inner.exact("fadd", angle, angle), "%x")
-    lines = [f"define internal {kind.float} @small_angle({kind.float} %x) noinline cold {{"]
-    body.declared.add("\n".join([*lines, *inner.lines, f"  ret {kind.float} {out}", "}"]))
-    return body.value(f"call {kind.float} @small_angle({kind.float} {x})")
 
 
 def angle_of_input(x: Scalar) -> tuple[float, Node | None]:

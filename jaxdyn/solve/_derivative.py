@@ -15,7 +15,7 @@ from jax.custom_derivatives import SymbolicZero
 from jaxdyn._compile import tracing
 from jaxdyn.algorithms.recursions import Robot, RobotAndParts
 from jaxdyn.solve._convex_problem import Problem
-from jaxdyn.solve._newton import Line, LineSearch, NewtonMinimum, factors_at, minimize, minimum, newton_line, searcher
+from jaxdyn.solve._newton import factors_at, minimize
 from jaxdyn.solve._options import SolverOptions
 
 
@@ -109,9 +109,7 @@ class _PartOfSolution:
         """Return everything from one function."""
         now, further = self._now(robot, parts, named)
         problem = self.equations.problem(robot, parts, now)
-        return self._finished(robot, parts, now, problem, minimize(robot, problem, self.options), further)
-
-    def _finished(self, robot: Robot, parts: Any, now, problem: Problem, found: NewtonMinimum, further: dict) -> tuple:
+        found = minimize(robot, problem, self.options)
         a, multipliers = robot.broadcast(problem.free + found.x), None
         factors: Any = None
         held = getattr(problem.form, "held", None)
@@ -126,26 +124,6 @@ class _PartOfSolution:
             results = self.equations.results(robot, parts, now, a, **further)
         out = a, multipliers, found.error, found.count, results, factors if self.factored else None
         return jax.tree.map(robot.broadcast, out)
-
-    def setup(self, robot: Robot, parts: Any, **named: Any) -> Problem:
-        """Return the problem."""
-        now, _ = self._now(robot, parts, named)
-        return jax.tree.map(robot.broadcast, self.equations.problem(robot, parts, now))
-
-    def line(self, robot: Robot, parts: Any, problem: Problem, x) -> Line:
-        """Return the line of Newton's step."""
-        return newton_line(robot, _sparse(robot, problem), x)
-
-    def search(
-        self, robot: Robot, parts: Any, acting: tuple[tuple, tuple, tuple], line: Line, at: LineSearch
-    ) -> LineSearch:
-        """Return a search along a line after one more step, from the laws, gains and lists of a problem."""
-        return searcher(robot, *acting, line)(at)
-
-    def end(self, robot: Robot, parts: Any, problem: Problem, found: NewtonMinimum, **named: Any) -> tuple:
-        """Return everything from the minimum."""
-        now, further = self._now(robot, parts, named)
-        return self._finished(robot, parts, now, _sparse(robot, problem), found, further)
 
     def residual(self, robot: Robot, parts: Any, unknown: Unknown, **named: Any) -> Unknown:
         """Return what is out of balance."""
@@ -169,10 +147,6 @@ class _PartOfSolution:
         return self.equations.results(robot, parts, now, robot.broadcast(a), **further)
 
 
-def _sparse(robot: Robot, problem: Problem) -> Problem:
-    return dataclasses.replace(problem, form=problem.form.sparse(robot))
-
-
 def _named(plan: _SolvePlan, values) -> dict[str, Any]:
     """Return arguments by their names."""
     count = len(plan.names)
@@ -188,44 +162,13 @@ def _function(plan: _SolvePlan, name: str) -> _PartOfSolution:
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1))
 def _solve(plan: _SolvePlan, shared: int, *inputs) -> Solution:
-    # With native code each few elements of a batch, as many as a vector has, end their loops on their own.
-    ways = {"cpu": _solve_in_one, "default": _solve_in_pieces}
-    return lax.platform_dependent(*inputs, **{k: functools.partial(way, plan, shared) for k, way in ways.items()})
+    operands, named = inputs[:shared], _named(plan, inputs[shared:])
+    a, multipliers, error, count, results, factors = plan.bound.call(_function(plan, "whole"), operands, **named)
+    return Solution(a, multipliers, error[..., 0], count[..., 0], results, factors)
 
 
 # The stages of a step share the operations of all ways and their derivatives, which `jax.jit` makes once.
 _traced_once = jax.jit(_solve, static_argnums=(0, 1))
-
-
-def _solution(out: tuple) -> Solution:
-    a, multipliers, error, count, results, factors = out
-    return Solution(a, multipliers, error[..., 0], count[..., 0], results, factors)
-
-
-def _solve_in_one(plan: _SolvePlan, shared: int, *inputs) -> Solution:
-    """Return the solution from one function of rows."""
-    operands, named = inputs[:shared], _named(plan, inputs[shared:])
-    return _solution(plan.bound.call(_function(plan, "whole"), operands, **named))
-
-
-def _solve_in_pieces(plan: _SolvePlan, shared: int, *inputs) -> Solution:
-    """Return the same from one function for each part of an iteration: GPUs have no native loops."""
-    operands, named = inputs[:shared], _named(plan, inputs[shared:])
-    call = plan.bound.call
-    problem = call(_function(plan, "setup"), operands, **{k: named[k] for k in plan.names})
-    zero = jnp.zeros_like(problem.free[..., :1])
-    found = NewtonMinimum(jnp.zeros_like(problem.free), zero, zero)
-    if not problem.is_free:
-        acting = problem.laws, problem.gains, problem.lists
-
-        def searcher_of(line: Line):
-            return lambda at: call(_function(plan, "search"), operands, acting, line, at)
-
-        def line_of(x):
-            return call(_function(plan, "line"), operands, problem, x)
-
-        found = minimum(plan.options, line_of, searcher_of, problem.start, zero)
-    return _solution(call(_function(plan, "end"), operands, problem, found, **named))
 
 
 @functools.partial(_solve.defjvp, symbolic_zeros=True)
