@@ -246,7 +246,8 @@ def computed(op: str, *xs: np.ndarray, bits: int = 32) -> np.ndarray:
         result = graph.select(result, 0.0, 1.0)
     shapes, uniform = ((),) * len(xs), (False,) * len(xs)
     dtype = np.float64 if bits == 64 else F32
-    text = module_of(Program(graph.nodes, shapes, uniform, ([result],)), ThreadKind(bits), KernelEntry()).text
+    kind = ThreadKind(bits)
+    text = module_of(Program(graph.nodes, shapes, uniform, ([result],)), kind, KernelEntry(kind)).text
     n, xs = len(xs[0]), tuple(x.astype(dtype) for x in xs)
     if GPU:
         name = f"kernel_{op}_{bits}"

@@ -181,6 +181,8 @@ def _append(collection: Collection, kind: Kind) -> str:
     width, lanes, scalar = collection.width, kind.lanes, kind.scalar
     one = kind.one()
     limit, unit = kind.constant(collection.limit), one.constant(1.0)
+    # There is no cast of a type to itself.
+    bit = f"trunc i{lanes} %shifted to i1" if lanes > 1 else "and i1 %shifted, true"
     return f"""define internal void @append(ptr %out, i64 %candidates, ptr %list, i64 %room, i64 %first) noinline #0 {{
 entry:
   br label %candidate
@@ -197,7 +199,7 @@ lane:
   %l = phi i64 [ 0, %candidate ], [ %next_l, %lane_after ]
   %short = trunc i64 %l to i{lanes}
   %shifted = lshr i{lanes} %mask, %short
-  %bit = trunc i{lanes} %shifted to i1
+  %bit = {bit}
   br i1 %bit, label %take, label %lane_after
 take:
   %place_n = getelementptr {scalar}, ptr %list, i64 %l

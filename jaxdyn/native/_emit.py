@@ -6,6 +6,10 @@ import math
 import struct
 from collections.abc import Sequence
 from fractions import Fraction
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from jaxdyn.native._specialize import Program
 
 # 100 digits of pi: large angles need 224 bits.
 PI = Fraction(
@@ -18,6 +22,8 @@ class Kind:
 
     inlining = "noinline"
     """Whether LLVM puts a function that is called once into the one that calls it."""
+    memory_of_arrays = ""
+    """The kind of address of users' arrays where these are read and written in place."""
     ordered = True
     """Whether long functions are cut into basic blocks."""
     longest = 25000
@@ -39,6 +45,10 @@ class Kind:
 
     def _of(self, scalar: str) -> str:
         return scalar if self.lanes == 1 else f"<{self.lanes} x {scalar}>"
+
+    def read_in_place(self, _program: Program) -> set[int]:
+        """Return the operands of a program that are read from users' arrays where they are used."""
+        return set()
 
     def body(self, declared: set[str]) -> Body:
         """Return the empty body of a function."""
@@ -192,6 +202,10 @@ class Body:
         for part in kind.parts(unit, 3):
             x = self.fma(number, kind.constant(-part), x)
         return x, self.bits(shifted)
+
+    def array_of_call(self, offset: str) -> str:
+        """Append the address of a user's array, from a place in the record of a call."""
+        raise NotImplementedError
 
     def small_angle(self, x: str) -> str:
         """Return a smaller angle with the same sine and cosine, also of its half, where an angle is very large."""

@@ -82,7 +82,8 @@ def made(function: Callable, shapes, uniform, bits: int) -> Kernel | None:
 
 def kernel_module(function: Callable, shapes: Sequence[tuple[int, ...]], bits: int) -> str:
     """Return the LLVM text of the kernel `KERNEL` of a function. **Raises** `UnsupportedError` where there is none."""
-    kind, entry = ThreadKind(bits), KernelEntry()
+    kind = ThreadKind(bits)
+    entry = KernelEntry(kind)
     if (collection := getattr(function, "collection", None)) is not None:
         return collection_module(collection, shapes, kind, entry).text
     inputs = [jax.ShapeDtypeStruct(shape, f"float{bits}") for shape in shapes]

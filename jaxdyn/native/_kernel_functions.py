@@ -5,9 +5,10 @@ The function of alike parts takes what they differ in from a table of each part:
 
 from __future__ import annotations
 
+import bisect
 import math
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import NamedTuple
 
 from jaxdyn.native._blocks import Blocks, element
@@ -26,11 +27,13 @@ class KernelRows(NamedTuple):
     """The rows of a kernel's operands, of its results, and of those that are sums over the batch."""
 
     inputs: list[int]
-    """The first row of each operand, or -1 for operands that are the same for the whole batch."""
+    """The first row of each operand, or -1 for operands that are the same for the whole batch, or read in place."""
     input_count: int
     outputs: list[int]
     output_count: int
     sum_count: int
+    in_place: bool = False
+    """Whether results are written to users' arrays where they are computed."""
 
     def of_input(self, node: Node) -> int:
         """Return the row of an element of an operand."""
@@ -49,17 +52,18 @@ class MemoryPlaces(NamedTuple):
     """A row that nothing reads, for values that wait in some of several alike parts only."""
 
 
-def rows_of(program: Program) -> KernelRows:
+def rows_of(program: Program, read_in_place: Container[int] = (), *, written_in_place: bool = False) -> KernelRows:
     """Return the rows of a program's operands and results."""
     inputs, count = [], 0
-    for shape, uniform in zip(program.inputs, program.uniform, strict=True):
-        inputs.append(-1 if uniform else count)
-        count += 0 if uniform else math.prod(shape)
+    for k, (shape, uniform) in enumerate(zip(program.inputs, program.uniform, strict=True)):
+        without = uniform or k in read_in_place
+        inputs.append(-1 if without else count)
+        count += 0 if without else math.prod(shape)
     outputs, totals = [], [0, 0]
     for k, output in enumerate(program.outputs):
         outputs.append(totals[program.is_sum(k)])
         totals[program.is_sum(k)] += len(output)
-    return KernelRows(inputs, count, outputs, *totals)
+    return KernelRows(inputs, count, outputs, *totals, written_in_place)
 
 
 def results(program: Program, rows: KernelRows) -> list[tuple[Scalar, int, bool]]:
@@ -140,6 +144,8 @@ class _Function:
         self.places, self.alike = places, len(members) > 1
         self.twins = _Twins(members) if self.alike else _NoTwins()
         self.table = _PartTable(kind, len(members))
+        self.starts: dict[int, str] = {}
+        """The addresses of users' arrays that are read or written in place."""
         if packed:
             self.values = PackedValues(self.body, self._load, self._angle)
         elif self.alike:
@@ -149,13 +155,17 @@ class _Function:
 
     def _at(self, start: str, rows: Sequence[int], size: Kind) -> str:
         """Append the address of a row, or of one of several by the table."""
-        body, bits = self.body, self.kind.bits
+        body = self.body
         if len(set(rows)) == 1:
             return element(body, size, start, rows[0])
-        offset = self.table.slot(body, [row * size.bytes for row in rows], f"i{bits}")
-        if bits < 64:
-            offset = body.value(f"zext i{bits} {offset} to i64")
+        offset = self._offset(rows, size.bytes)
         return body.value(f"getelementptr i8, ptr {start}, i64 {offset}")
+
+    def _offset(self, places: Sequence[int], size: int) -> str:
+        """Append the loading of the distance in bytes of one of several places."""
+        body, bits = self.body, self.kind.bits
+        offset = self.table.slot(body, [place * size for place in places], f"i{bits}")
+        return offset if bits == 64 else body.value(f"zext i{bits} {offset} to i64")
 
     def _splat(self, x: str) -> str:
         kind, body = self.kind, self.body
@@ -177,10 +187,44 @@ class _Function:
             start = self._at("%common", [places.shared[n.number] for n in column], self.one)
             x = self._splat(self.body.value(f"load {self.kind.scalar}, ptr {start}, !invariant.load !1"))
         elif node.op == "input":
+            arrays = {n.args[0] for n in column}
+            if any(places.rows.inputs[k] < 0 for k in arrays):
+                return self._read_in_place(column, arrays)
             return self._loaded("%in", [places.rows.of_input(n) for n in column])
         else:
             x = self._loaded("%waiting", [places.crossing[n.number] for n in column])
         return self.body.compare("une", x, self.kind.constant(0.0)) if is_condition(node) else x
+
+    def _read_in_place(self, column: Sequence[Node], arrays: set[int]) -> str:
+        """Append the reading of an element of a user's array."""
+        body = self.body
+        if len(arrays) > 1:
+            start = body.array_of_call(self._offset([n.args[0] for n in column], 8))
+        else:
+            (array,) = arrays
+            start = self.starts.get(array)
+            if start is None:
+                start = self.starts[array] = body.array_of_call(str(8 * array))
+        memory = body.kind.memory_of_arrays
+        places = [n.args[1] for n in column]
+        if len(set(places)) == 1:
+            at = body.value(f"getelementptr {self.kind.float}, ptr{memory} {start}, i64 {places[0]}")
+        else:
+            offset = self._offset(places, self.kind.bytes)
+            at = body.value(f"getelementptr i8, ptr{memory} {start}, i64 {offset}")
+        return body.value(f"load {self.kind.float}, ptr{memory} {at}, {self.align}, !invariant.load !1")
+
+    def _write_in_place(self, name: str, row: int) -> None:
+        """Append the writing of an element of a user's array."""
+        body, outputs = self.body, self.places.rows.outputs
+        k = bisect.bisect_right(outputs, row) - 1
+        array = len(self.places.rows.inputs) + k
+        start = self.starts.get(array)
+        if start is None:
+            start = self.starts[array] = body.array_of_call(str(8 * array))
+        memory = body.kind.memory_of_arrays
+        at = body.value(f"getelementptr {self.kind.float}, ptr{memory} {start}, i64 {row - outputs[k]}")
+        body.line(f"store {self.kind.float} {name}, ptr{memory} {at}, {self.align}")
 
     def _angle(self, node: Node) -> str:
         return self._loaded("%angles", [self.places.rows.of_input(n) for n in self.twins.of(node)])
@@ -199,6 +243,9 @@ class _Function:
     def keep(self, x: Scalar, rows: Sequence[int], summed: bool) -> None:
         """Append the storing of a result."""
         body, vector = self.body, self.kind.float
+        if self.places.rows.in_place:
+            self._write_in_place(self.values.name(x), rows[0])
+            return
         name, place = self.values.name(x), self._at("%sums" if summed else "%out", rows, self.kind)
         if summed:
             name = body.binary("fadd", body.value(f"load {vector}, ptr {place}, {self.align}"), name)

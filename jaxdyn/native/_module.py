@@ -17,7 +17,7 @@ from jaxdyn.native._blocks import element
 from jaxdyn.native._emit import LARGEST_ANGLE, Body, Kind
 from jaxdyn.native._graph import GraphLoop, Node
 from jaxdyn.native._kernel_functions import KernelRows, MemoryPlaces, paired_angles, part_functions, results, rows_of
-from jaxdyn.native._order import KernelPart, Rounds, cut_common, divided, joined, operands, rows_of_crossing
+from jaxdyn.native._order import KernelPart, Rounds, cut_common, divided, each_part, joined, operands, rows_of_crossing
 from jaxdyn.native._prepare import prepare_functions
 from jaxdyn.native._specialize import Program, Repetition
 from jaxdyn.native._sums import piece_row, sum_functions
@@ -55,8 +55,9 @@ def module_of(program: Program, kind: Kind, interface: Handlers) -> Module:
     wanted = {a.number for n in program.nodes if not n.uniform for a in operands(n) if a.uniform}
     wanted |= {x.number for output in program.outputs for x in output if type(x) is Node and x.uniform}
     shared = {n.number: k for k, n in enumerate(n for n in common if n.number in wanted)}
-    rows = rows_of(program)
     steps = divided([x for output in program.outputs for x in output], kind.longest)
+    whole = len(list(each_part(steps))) == 1 and program.repetition is None
+    rows = rows_of(program, kind.read_in_place(program), written_in_place=whole and kind.memory_of_arrays != "")
     if program.one:
         # Vectors hold several operations, but only those of one part.
         steps = joined(steps, kind.lanes * kind.longest)
@@ -97,7 +98,7 @@ def function_attributes(kind: Kind) -> str:
 def angle_rows(program: Program, rows: KernelRows) -> list[int]:
     """Return the rows of the inputs that are, times 1 or 1/2, arguments of sine and cosine."""
     roots = (angle_of_input(n.args[0])[1] for n in program.nodes if n.op in ("sin", "cos") and not n.uniform)
-    return sorted({rows.inputs[r.args[0]] + r.args[1] for r in roots if r is not None and not r.uniform})
+    return sorted({rows.of_input(r) for r in roots if r is not None and not r.uniform})
 
 
 def _angles(angle_rows: Sequence[int], kind: Kind, declared: set[str]) -> str:
@@ -166,16 +167,16 @@ def _begin_rows(body: Body, loop: GraphLoop, crossing: Mapping) -> None:
             body.line(f"call void @llvm.memset.p0.i64(ptr {start}, i8 0, i64 {column.length * kind.bytes}, i1 false)")
 
 
-def _move_row(body: Body, source: str, target: str) -> None:
+def _move_row(body: Body, source: str, target: str, memory: str = "") -> None:
     align = f"align {body.kind.bytes}"
-    x = body.value(f"load {body.kind.float}, ptr {source}, {align}")
+    x = body.value(f"load {body.kind.float}, ptr{memory} {source}, {align}")
     body.line(f"store {body.kind.float} {x}, ptr {target}, {align}")
 
 
-def _place_of_row(body: Body, start: str, index: str, stride: int) -> str:
+def _place_of_row(body: Body, start: str, index: str, stride: int, memory: str = "") -> str:
     """Append the address of the number of a row behind that of the first row."""
     at = index if stride == 1 else body.value(f"mul i64 {index}, {stride}")
-    return body.value(f"getelementptr {body.kind.float}, ptr {start}, i64 {at}")
+    return body.value(f"getelementptr {body.kind.float}, ptr{memory} {start}, i64 {at}")
 
 
 def _read_rows(body: Body, loop: GraphLoop, crossing: Mapping, rows: KernelRows) -> None:
@@ -185,12 +186,18 @@ def _read_rows(body: Body, loop: GraphLoop, crossing: Mapping, rows: KernelRows)
     kind = body.kind
     index = _index(body, element(body, kind, "%waiting", crossing[loop.counter.number]))
     for read in loop.reads:
+        memory = ""
         if read.column is None:
-            start, stride = element(body, kind, "%in", rows.inputs[read.operand] + read.place), read.stride
+            stride, first = read.stride, rows.inputs[read.operand]
+            if first < 0:
+                start, memory = body.array_of_call(str(8 * read.operand)), kind.memory_of_arrays
+                start = body.value(f"getelementptr {kind.float}, ptr{memory} {start}, i64 {read.place}")
+            else:
+                start = element(body, kind, "%in", first + read.place)
         else:
             start, stride = element(body, kind, "%waiting", crossing[read.column]), 1
         target = element(body, kind, "%waiting", crossing[read.node.number])
-        _move_row(body, _place_of_row(body, start, index, stride), target)
+        _move_row(body, _place_of_row(body, start, index, stride, memory), target, memory)
 
 
 def _write_rows(body: Body, loop: GraphLoop, crossing: Mapping) -> None:
@@ -292,7 +299,8 @@ def _blocks(
 
     def save(number: str) -> None:
         for k, row in enumerate(rows.outputs):
-            transfers.scatter(k, element(body, kind, "%out", row), number)
+            if not rows.in_place:
+                transfers.scatter(k, element(body, kind, "%out", row), number)
 
     if program.repetition is None:
         run()

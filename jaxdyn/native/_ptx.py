@@ -8,6 +8,9 @@ What one function leaves to the next waits in memory of the thread, which for al
 
 from __future__ import annotations
 
+import functools
+
+from jaxdyn.native._emit import Kind
 from jaxdyn.native._specialize import Program
 
 THREADS = 64
@@ -27,9 +30,14 @@ KERNEL = "kernel"
 
 
 class KernelEntry:
-    """The function of a module that XLA launches. Its parameters are the addresses of an array of integers, of the
-    operands and of the results. The integers are the length of the batch and, for each operand, the numbers from one of
-    its elements to the next."""
+    """The function of a module that XLA launches, for values of a kind.
+
+    Its parameters are the addresses of an array of integers, of the operands and of the results. The integers are the
+    length of the batch and, for each operand, the numbers from one of its elements to the next.
+    """
+
+    def __init__(self, kind: Kind):
+        self.kind = kind
 
     def handlers(self, program: Program, common: int, piece: int, totals: str) -> str:
         """Return the text of the function."""
@@ -51,25 +59,29 @@ class KernelEntry:
             "  br i1 %inside, label %work, label %done",
             "work:",
             "  %index = zext i32 %number to i64",
-            "  %end = add i64 %index, 1",
             f"  %call = alloca i64, i64 {2 * n + m}",
         ]
-        for k in range(n + m):
-            lines += [
-                f"  %g{k} = addrspacecast ptr addrspace(1) %a{k} to ptr",
-                f"  %slot{k} = getelementptr i64, ptr %call, i64 {k}",
-                f"  store ptr %g{k}, ptr %slot{k}",
-            ]
         for k in range(n):
             lines += [
                 f"  %size{k} = getelementptr i32, ptr addrspace(1) %sizes, i64 {1 + k}",
                 f"  %s{k} = load i32, ptr addrspace(1) %size{k}",
                 f"  %stride{k} = zext i32 %s{k} to i64",
-                f"  %slot{n + m + k} = getelementptr i64, ptr %call, i64 {n + m + k}",
-                f"  store i64 %stride{k}, ptr %slot{n + m + k}",
             ]
+        for k, output in enumerate(program.outputs, n):
+            lines.append(f"  %stride{k} = add i64 0, {len(output) * program.samples}")
+        # The addresses of the thread's element of each array: seen from there it is the first of a batch of one.
+        for k in range(n + m):
+            lines += [
+                f"  %before{k} = mul i64 %index, %stride{k}",
+                f"  %start{k} = getelementptr {self.kind.float}, ptr addrspace(1) %a{k}, i64 %before{k}",
+                f"  %any{k} = addrspacecast ptr addrspace(1) %start{k} to ptr",
+                f"  %slot{k} = getelementptr i64, ptr %call, i64 {k}",
+                f"  store ptr %any{k}, ptr %slot{k}",
+            ]
+        for k in range(n + m, 2 * n + m):
+            lines += [f"  %slot{k} = getelementptr i64, ptr %call, i64 {k}", f"  store i64 0, ptr %slot{k}"]
         lines += [
-            "  call void @blocks(ptr %call, ptr null, i64 %index, i64 %end)",
+            "  call void @blocks(ptr %call, ptr %call, i64 0, i64 1)",
             "  br label %done",
             "done:",
             "  ret void",
@@ -81,6 +93,7 @@ class KernelEntry:
         return "\n".join(lines)
 
 
+@functools.lru_cache(maxsize=2048)
 def assembled(name: str, text: str) -> str:
     """Return the PTX of a module, in which the function has a name, which must stand for the text of the module."""
     from jaxdyn.native._compiler import kept_on_disk

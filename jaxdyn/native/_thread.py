@@ -8,9 +8,11 @@ from collections.abc import Callable, Sequence
 
 from jaxdyn.native._arrays import UnsupportedError
 from jaxdyn.native._emit import Body, Kind
+from jaxdyn.native._specialize import Program
+from jaxdyn.native._values import angle_of_input
 
-PARTS_OF_THREAD = {"%common": "", "%sums": "", "%call": "", "%table": " addrspace(1)"}
-"""The memory that arguments point into where it is not the thread's own."""
+_MEMORY = {"%sums": "", "%table": " addrspace(1)"}
+"""The memory that arguments point into where it is not the thread's own. `%common` is the record of the call."""
 
 
 class ThreadKind(Kind):
@@ -18,7 +20,8 @@ class ThreadKind(Kind):
 
     inlining = "alwaysinline"
     ordered = False
-    longest = int(__import__("os").environ.get("LONGEST", 4000))
+    memory_of_arrays = " addrspace(1)"
+    longest = int(__import__("os").environ.get("LONGEST", 12000))
 
     def __init__(self, bits: int):
         super().__init__(bits, 1)
@@ -26,6 +29,14 @@ class ThreadKind(Kind):
 
     def body(self, declared: set[str]) -> Body:
         return ThreadBody(self, declared)
+
+    def read_in_place(self, program: Program) -> set[int]:
+        # What a repetition carries changes, and large angles are reduced first.
+        if program.repetition is not None:
+            return set()
+        angles = (angle_of_input(n.args[0])[1] for n in program.nodes if n.op in ("sin", "cos"))
+        copied = {root.args[0] for root in angles if root is not None}
+        return set(range(len(program.inputs))) - copied
 
     def one(self) -> Kind:
         return self
@@ -39,7 +50,7 @@ class ThreadKind(Kind):
         # needs no test of the address.
         parameters, lines = [], []
         for x in arguments:
-            memory = PARTS_OF_THREAD.get(x, " addrspace(5)")
+            memory = _MEMORY.get(x, " addrspace(5)")
             if memory:
                 parameters.append(f"ptr noalias {x}.given")
                 lines.append(f"  {x}.own = addrspacecast ptr {x}.given to ptr{memory}")
@@ -51,6 +62,10 @@ class ThreadKind(Kind):
 
 class ThreadBody(Body):
     """The text of a function for a thread."""
+
+    def array_of_call(self, offset: str) -> str:
+        at = self.value(f"getelementptr i8, ptr %common, i64 {offset}")
+        return self.value(f"addrspacecast ptr {self.value(f'load ptr, ptr {at}')} to ptr addrspace(1)")
 
     def library(self, name: str, *args: str) -> str:
         if name not in FUNCTIONS:
