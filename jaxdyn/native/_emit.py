@@ -22,6 +22,8 @@ class Kind:
 
     inlining = "noinline"
     """Whether LLVM puts a function that is called once into the one that calls it."""
+    shared_parts = True
+    """Whether parts that compute the same with other numbers share a function."""
     memory_of_arrays = ""
     """The kind of address of users' arrays where these are read and written in place."""
     ordered = True

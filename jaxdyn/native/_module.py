@@ -61,7 +61,7 @@ def module_of(program: Program, kind: Kind, interface: Handlers) -> Module:
     if program.one:
         # Vectors hold several operations, but only those of one part.
         steps = joined(steps, kind.lanes * kind.longest)
-    else:
+    elif kind.shared_parts:
         kept_as: dict[int, tuple] = {}
         for x, _, summed in results(program, rows):
             if type(x) is Node:

@@ -20,6 +20,7 @@ class ThreadKind(Kind):
 
     inlining = "alwaysinline"
     ordered = False
+    shared_parts = __import__("os").environ.get("ALIKE", "1") == "1"
     memory_of_arrays = " addrspace(1)"
     longest = int(__import__("os").environ.get("LONGEST", 12000))
 
