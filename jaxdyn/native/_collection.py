@@ -149,7 +149,7 @@ def _kernel(number: int, searched: Searched, kind: Kind, declared: set[str]) -> 
     rows = rows_of(program)
     if angle_rows(program, rows):
         raise UnsupportedError("sines of operands in a collection")
-    steps = divided([x for output in program.outputs for x in output], kind.longest)
+    steps = divided([x for output in program.outputs for x in output], kind.longest_part(len(program.nodes)))
     crossing, waiting = rows_of_crossing(steps)
     places = MemoryPlaces(rows, {}, crossing, waiting)
     texts, calls = part_functions(program, steps, places, kind, declared, prefix=f"{number}.")

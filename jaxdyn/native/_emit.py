@@ -22,15 +22,13 @@ class Kind:
 
     inlining = "noinline"
     """Whether LLVM puts a function that is called once into the one that calls it."""
-    shared_parts = True
-    """Whether parts that compute the same with other numbers share a function."""
     memory_of_arrays = ""
     """The kind of address of users' arrays where these are read and written in place."""
     ordered = True
     """Whether long functions are cut into basic blocks."""
     longest = 25000
-    """The most operations in one function of a kernel. The compiler's time grows faster than the length of a function,
-    but what one function leaves to the next goes through memory."""
+    """The most operations in one function of a longer kernel. The compiler's time grows faster than the length of a
+    function, but what one function leaves to the next goes through memory."""
 
     def __init__(self, bits: int, lanes: int):
         self.bits, self.lanes = bits, lanes
@@ -47,6 +45,10 @@ class Kind:
 
     def _of(self, scalar: str) -> str:
         return scalar if self.lanes == 1 else f"<{self.lanes} x {scalar}>"
+
+    def longest_part(self, operations: int) -> int:
+        """Return the most operations in one function of a kernel of so many."""
+        return self.longest
 
     def read_in_place(self, _program: Program) -> set[int]:
         """Return the operands of a program that are read from users' arrays where they are used."""

@@ -55,13 +55,13 @@ def module_of(program: Program, kind: Kind, interface: Handlers) -> Module:
     wanted = {a.number for n in program.nodes if not n.uniform for a in operands(n) if a.uniform}
     wanted |= {x.number for output in program.outputs for x in output if type(x) is Node and x.uniform}
     shared = {n.number: k for k, n in enumerate(n for n in common if n.number in wanted)}
-    steps = divided([x for output in program.outputs for x in output], kind.longest)
+    steps = divided([x for output in program.outputs for x in output], kind.longest_part(len(program.nodes)))
     whole = len(list(each_part(steps))) == 1 and program.repetition is None
     rows = rows_of(program, kind.read_in_place(program), written_in_place=whole and kind.memory_of_arrays != "")
     if program.one:
         # Vectors hold several operations, but only those of one part.
         steps = joined(steps, kind.lanes * kind.longest)
-    elif kind.shared_parts:
+    else:
         kept_as: dict[int, tuple] = {}
         for x, _, summed in results(program, rows):
             if type(x) is Node:
