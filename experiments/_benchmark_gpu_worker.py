@@ -188,15 +188,15 @@ def compare_motions(case: dict, config: dict) -> dict:
     Motions with contacts are chaotic, so differences grow with the steps on every device.
     """
     start = start_of(case["robot"], min(case["batch"], _COMPARED))
-    v = start.scene.from_qvel(start.q, start.v)
+    beginning = (start.scene, start.q, start.scene.from_qvel(start.q, start.v), start.control)
     host = jax.devices("cpu")[0]
     samples = [n for n in _SAMPLED if n <= config["steps"]]
-    here = _motion(start.scene, start.q, v, start.control, samples)
-    state = jax.device_put((start.scene, start.q, v, start.control), host)
+    here = _motion(beginning, samples)
+    beginning = jax.device_put(beginning, host)
     with jax.default_device(host):
-        single = _motion(*state, samples)
+        single = _motion(beginning, samples)
         with jax.enable_x64(True):
-            double = _motion(*jax.tree.map(_double, state), samples)
+            double = _motion(jax.tree.map(_double, beginning), samples)
     out = {"status": "ok", "steps": samples}
     for name, motion in (("here", here), ("processor", single)):
         out[name] = [float(np.abs(a - b).max()) for a, b in zip(motion, double, strict=True)]
@@ -208,7 +208,9 @@ def _double(x: Any) -> Any:
     return jnp.asarray(np.asarray(x), jnp.float64) if floating else x
 
 
-def _motion(scene: Any, q: Any, v: Any, control: Any, samples: list[int]) -> list[np.ndarray]:
+def _motion(beginning: tuple, samples: list[int]) -> list[np.ndarray]:
+    scene, q, v, control = beginning
+
     @jax.jit
     def rolled(q, v):
         controls = jnp.broadcast_to(control, (samples[-1], *control.shape))
