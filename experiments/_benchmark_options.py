@@ -31,13 +31,12 @@ def numbers_in(text: str, what: str) -> list[int]:
     return out
 
 
-def robots_in(text: str) -> list[str]:
-    """Return the robots between commas in `text`. **Raises** `DataError` for unknown ones."""
+def robots_in(text: str, more: Iterable[str] = ()) -> list[str]:
+    """Return the robots between commas in `text`. **Raises** `DataError` for unknown ones, with the names of `more`."""
     for name in (robots := _split(text)):
         if not models.is_robot(name):
-            raise DataError(
-                f"robots has {name!r}; known: {', '.join(models.FILES)}, chainN with N joints, and paths of URDF files"
-            )
+            known = ", ".join((*models.FILES, *more))
+            raise DataError(f"robots has {name!r}; known: {known}, chainN with N joints, and paths of URDF files")
     return robots
 
 

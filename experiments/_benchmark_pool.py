@@ -1,4 +1,4 @@
-"""The workers of the benchmark: processes that answer requests within a limit of time."""
+"""The workers of the benchmarks: processes that answer requests within a limit of time."""
 
 from __future__ import annotations
 
@@ -23,27 +23,15 @@ class WorkerGoneError(Exception):
         self.status, self.reason = status, reason
 
 
-class Worker:
-    """A process with one library, one robot and one precision, which imports `jaxdyn` from the folder `checkout`."""
+class Process:
+    """A process that runs a module, whose requests and answers are JSON, one a line."""
 
-    def __init__(self, peer: str, dtype: str, core: int, tree: Path, checkout: Path = ROOT):
-        self.peer, self.dtype = peer, dtype
+    def __init__(self, module: str, *arguments: str, environment: dict[str, str]):
         self._log = tempfile.TemporaryFile()  # noqa: SIM115
-        environment = os.environ | {
-            "JAX_PLATFORMS": "cpu",
-            "JAX_ENABLE_X64": "1" if dtype == "float64" else "0",
-            "OMP_NUM_THREADS": "1",
-            "OPENBLAS_NUM_THREADS": "1",
-            "TF_CPP_MIN_LOG_LEVEL": "3",
-            "PYTHONUNBUFFERED": "1",
-        }
-        if peer == "frax":  # Its documentation asks for this on CPUs.
-            flags = "--xla_cpu_multi_thread_eigen=false --xla_cpu_scheduler_type=CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"
-            environment["XLA_FLAGS"] = f"{environment.get('XLA_FLAGS', '')} {flags}".strip()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "experiments._benchmark_worker", peer, dtype, str(core), str(tree), str(checkout)],
+            [sys.executable, "-m", module, *arguments],
             cwd=ROOT,
-            env=environment,
+            env=os.environ | {"PYTHONUNBUFFERED": "1"} | environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
@@ -95,3 +83,22 @@ class Worker:
                     stream.close()
                 except OSError:
                     continue
+
+
+class Worker(Process):
+    """A process with one library, one robot and one precision, which imports `jaxdyn` from the folder `checkout`."""
+
+    def __init__(self, peer: str, dtype: str, core: int, tree: Path, checkout: Path = ROOT):
+        self.peer, self.dtype = peer, dtype
+        environment = {
+            "JAX_PLATFORMS": "cpu",
+            "JAX_ENABLE_X64": "1" if dtype == "float64" else "0",
+            "OMP_NUM_THREADS": "1",
+            "OPENBLAS_NUM_THREADS": "1",
+            "TF_CPP_MIN_LOG_LEVEL": "3",
+        }
+        if peer == "frax":  # Its documentation asks for this on CPUs.
+            flags = "--xla_cpu_multi_thread_eigen=false --xla_cpu_scheduler_type=CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"
+            environment["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flags}".strip()
+        arguments = (peer, dtype, str(core), str(tree), str(checkout))
+        super().__init__("experiments._benchmark_worker", *arguments, environment=environment)

@@ -156,15 +156,16 @@ def time_mujoco(robots: Scene, config: Config) -> tuple[float, float]:
     return timed_mujoco(mujoco_model(robots, config), robots.q, robots.v, config)
 
 
-def timed_mujoco(model: Any, q: Any, v: Any, config: Any) -> tuple[float, float]:
-    """Return the time of `config.steps` steps of all states, and of the first call, in C on one core."""
+def timed_mujoco(model: Any, q: Any, v: Any, config: Any, control: Any = 0.0) -> tuple[float, float]:
+    """Return the time of `config.steps` steps of all states with a constant control, and of the first call, in C on one
+    core."""
     mujoco = importlib.import_module("mujoco")
     data, starts = mujoco.MjData(model), list(zip(np.asarray(q), np.asarray(v), strict=True))
 
     def stepped() -> np.ndarray:
         for q, v in starts:
             mujoco.mj_resetData(model, data)
-            data.qpos, data.qvel = q, v
+            data.qpos, data.qvel, data.ctrl = q, v, control
             # All steps in one call from Python.
             mujoco.mj_step(model, data, config.steps)
         return np.array(data.qpos)
@@ -176,21 +177,26 @@ def time_mjx(robots: Scene, config: Config) -> tuple[float, float]:
     return timed_mjx(mujoco_model(robots, config), robots.q, robots.v, config)
 
 
-def timed_mjx(model: Any, q: Any, v: Any, config: Any) -> tuple[float, float]:
-    """Return the time of `config.steps` steps of all states, and of the first call, by MJX."""
+def timed_mjx(model: Any, q: Any, v: Any, config: Any, control: Any = 0.0) -> tuple[float, float]:
+    """Return the time of `config.steps` steps of all states with a constant control, and of the first call, by MJX."""
+    step = mjx_step(model)
+    return timed(jax.jit(jax.vmap(lambda q, v: step(q, v, config.steps, control))), (q, v), config)
+
+
+def mjx_step(model: Any) -> Callable[[jax.Array, jax.Array, int, Any], tuple[jax.Array, jax.Array]]:
+    """Return the function of a state, a number of steps and a constant control that returns MJX's state after them."""
     mjx = importlib.import_module("mujoco.mjx")
     model = mjx.put_model(model)
     data = mjx.make_data(model)
 
-    @jax.jit
-    def rolled(q, v):
+    def stepped(q, v, steps, control):
         # With 64-bit numbers enabled, MJX computes with these.
-        q, v = q.astype(data.qpos.dtype), v.astype(data.qvel.dtype)
-        start = jax.vmap(lambda q, v: data.replace(qpos=q, qvel=v))(q, v)
-        many = jax.vmap(lambda x: mjx.step(model, x))
-        return jax.lax.scan(lambda x, _: (many(x), None), start, length=config.steps)[0].qpos
+        q, v, control = (jnp.asarray(x, data.qpos.dtype) for x in (q, v, control))
+        start = data.replace(qpos=q, qvel=v, ctrl=jnp.broadcast_to(control, data.ctrl.shape))
+        end = jax.lax.scan(lambda x, _: (mjx.step(model, x), None), start, length=steps)[0]
+        return end.qpos, end.qvel
 
-    return timed(rolled, (q, v), config)
+    return stepped
 
 
 LIBRARIES: dict[str, Callable[[Scene, Config], tuple[float, float]]] = {

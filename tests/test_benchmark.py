@@ -1,6 +1,7 @@
 """The benchmark on a small case writes its files, compares libraries and judges the results. Times are not tested."""
 
 import importlib.util
+import itertools
 import json
 import re
 
@@ -14,6 +15,8 @@ from experiments import benchmark, benchmark_contact, benchmark_gpu, benchmark_l
 from experiments._benchmark_hlo import count_kernels
 from experiments._benchmark_pool import ROOT
 from experiments._benchmark_verdicts import Key, judge, lines, needed
+from jaxdyn import DataError
+from jaxdyn.cli import read_config
 
 NATIVE = [
     name for name, module in (("pinocchio", "pinocchio"), ("mujoco", "mujoco")) if importlib.util.find_spec(module)
@@ -223,30 +226,68 @@ def test_gpu_benchmark_says_what_is_missing(tmp_path, capsys):
     assert "needs an NVIDIA GPU" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("cases", "message"),
+    [
+        ("panda/aba/65536", "ROBOT/OPERATIONS/BATCHES/CODES"),
+        ("pandas/aba/1/native", "'pandas'.*humanoid"),
+        ("panda/step/1/native", "'step'"),
+        ("humanoid/aba/1/native", "'aba'"),
+        ("humanoid,panda/step/1/native", "'humanoid'"),
+        ("ant/step/0/native", "begin at 1"),
+        ("ant/step/1/frax", "'frax'"),
+    ],
+)
+def test_wrong_cases_are_named(cases, message):
+    with pytest.raises(DataError, match=message):
+        benchmark_gpu.cases_in(cases)
+
+
+def test_cases_keep_their_order():
+    cases = benchmark_gpu.cases_in("humanoid,ant/step/64,2/native,warp  chain2/aba/4/native")
+    assert [tuple(case.values()) for case in cases] == [
+        *itertools.product(("humanoid", "ant"), ["step"], (2, 64), ("native", "warp")),
+        ("chain2", "aba", 4, "native"),
+    ]
+    default = read_config(benchmark_gpu.Config, benchmark_gpu.DEFAULT_CONFIG)
+    assert benchmark_gpu.cases_in(default.cases)[0]["robot"] == "panda"
+
+
 @pytest.mark.experiments
 def test_gpu_benchmark_writes_its_table(tmp_path):
-    arguments = [
-        "--device",
-        "cpu",
-        "--robots",
-        "chain2",
-        "--operations",
-        "rnea",
-        "--batches",
-        "4",
-        "--seconds",
-        "0.001",
-    ]
-    assert benchmark_gpu.main([*arguments, "--repeats", "1", "--results", str(tmp_path)]) == 0
+    # The quadruped is made here; the scenes of files need other packages.
+    scene = "quadruped_compliant/step,step_gradient,control,motion/3/native"
+    cases = f"chain2/rnea/4/native,xla,xla_loops {scene} quadruped_compliant/step/2/mjx"
+    arguments = ["--device", "cpu", "--cases", cases, "--steps", "2", "--seconds", "0.001", "--repeats", "1"]
+    assert benchmark_gpu.main([*arguments, "--results", str(tmp_path)]) == 0
     _, *lines = (tmp_path / "benchmark_gpu" / "measurements.jsonl").read_text().splitlines()
-    measured = {record["code"]: record for record in map(json.loads, lines)}
-    assert list(measured) == ["native", "xla", "xla_loops"]
-    for record in measured.values():
+    *measured, motion, mjx = map(json.loads, lines)
+    assert [(r["operation"], r["code"]) for r in measured[:3]] == [("rnea", x) for x in ("native", "xla", "xla_loops")]
+    for record in measured:
         assert record["status"] == "ok"
         assert record["finite"]
+        assert record["repeats"]
         assert record["launches"] >= record["kernels"] > 0
-    assert measured["native"]["kernels"] < measured["xla"]["kernels"]
-    assert "| chain2 | rnea | 4 | native |" in (tmp_path / "benchmark_gpu" / "report.md").read_text()
+    assert measured[0]["kernels"] < measured[1]["kernels"]
+    assert [r["evaluations"] for r in measured[3:]] == [6, 3, 6]
+    # On this device both are the same; the differences are those of single precision.
+    assert motion["steps"] == [1]
+    assert motion["here"] == motion["processor"]
+    assert 0 < motion["here"][0] < 1e-5
+    assert mjx["status"] == "unsupported"
+    report = (tmp_path / "benchmark_gpu" / "report.md").read_text()
+    assert "| chain2 | rnea | 4 | native |" in report
+    assert "| quadruped_compliant | 3 | native | 1 |" in report
+
+
+@pytest.mark.experiments
+def test_gpu_benchmark_goes_on_after_a_case_that_takes_too_long(tmp_path):
+    arguments = ["--device", "cpu", "--cases", "talos_reduced/aba_derivatives/4/xla chain2/rnea/4/native"]
+    # The first one takes a minute, the second one less than a second.
+    arguments += ["--case-seconds", "4", "--seconds", "0.001", "--repeats", "1"]
+    assert benchmark_gpu.main([*arguments, "--results", str(tmp_path)]) == 0
+    _, *lines = (tmp_path / "benchmark_gpu" / "measurements.jsonl").read_text().splitlines()
+    assert [json.loads(line)["status"] for line in lines] == ["timeout", "ok"]
 
 
 @pytest.mark.experiments
