@@ -29,7 +29,6 @@ from jaxdyn.trajopt.ddp._riccati import (
     CurvatureShift,
     HeldControls,
     backward,
-    backward_associative,
     backward_in_box,
 )
 from jaxdyn.trajopt.problem import Problem, bound_excess
@@ -37,9 +36,6 @@ from jaxdyn.trajopt.problem import Problem, bound_excess
 SMALL = 0.25
 """Power of the rounding unit that is the largest size of gaps, relative to that of the states, that a roll-out closes
 without a trial of the linear model, whose step would leave their squares."""
-
-WITH_GAPS = 0.01
-"""Step length up to which regularization grows while gaps are open, as in Crocoddyl."""
 
 REACH = 2
 """Number of steps over which the cost's curvature by the next states gives a unit to components of the state that have
@@ -139,7 +135,7 @@ def _iterate(problem: Problem, options: DDPOptions, guess: DDPState, s: DDPState
     here = s.iterate._replace(cost=value)
     size = jnp.maximum(jnp.maximum(scale, first_scale), jnp.abs(value))
     trial, linear_steps = _search(problem, options, s, e, here, policy, free, jnp.where(size > 0, size, 1.0))
-    next_regularization, stuck = _next_regularization(options, regularization, trial, s.feasible)
+    next_regularization, stuck = _next_regularization(options, regularization, trial)
     first_size = jnp.where(s.iterations == 0, station.size, s.first_size)
     station = station._replace(slopes=_free_slopes(problem, us, station.slopes))
     stationarity, promised = station.relative_to(first_size), _promised(policy)
@@ -187,16 +183,20 @@ def _iterate(problem: Problem, options: DDPOptions, guess: DDPState, s: DDPState
         iterations=s.iterations + 1,
         history=None if s.history is None else s.history.stored(s.iterations, record),
     )
-    begun = guess._replace(
-        linear_steps=jnp.full_like(linear_steps, -1),
-        first_size=first_size,
-        first_scale=first_scale,
-        first_cost=first_cost,
-        units=s.units,
+    return jax.tree.map(lambda a, b: jnp.where(again, a, b), _begun_with_roll_outs(guess, after), after)
+
+
+def _begun_with_roll_outs(guess: DDPState, after: DDPState) -> DDPState:
+    """The first state, from which steps are roll-outs only, with the scales and the count of the state `after`."""
+    return guess._replace(
+        linear_steps=jnp.full_like(after.linear_steps, -1),
+        first_size=after.first_size,
+        first_scale=after.first_scale,
+        first_cost=after.first_cost,
+        units=after.units,
         iterations=after.iterations,
         history=after.history,
     )
-    return jax.tree.map(lambda a, b: jnp.where(again, a, b), begun, after)
 
 
 class _Verdict(NamedTuple):
@@ -230,10 +230,8 @@ def _judge(
 
 
 def _promised(policy: AffinePolicy) -> Array:
-    """The decrease that a policy promises, and infinity without one. Regularization hides a part of it, which counts,
-    too."""
-    promised = jnp.abs(policy.slope + 0.5 * policy.curvature) / jnp.maximum(policy.undamped, 1e-12)
-    return jnp.where(policy.ok, promised, jnp.inf)
+    """The decrease that a policy promises, and infinity without one."""
+    return jnp.where(policy.ok, jnp.abs(policy.slope + 0.5 * policy.curvature), jnp.inf)
 
 
 def _search(
@@ -284,14 +282,12 @@ def _regularized_policy(
         stage, terminal = jax.tree.map(lambda a, b: jnp.where(second, a, b), full, costs)
         chosen = e._replace(stage=stage._replace(uu=stage.uu + zero), terminal=terminal)
         damping = CurvatureShift(*(regularization * unit for unit in s.units))
-        if options.backward == "scan" and not problem.bounded:
-            policy = backward(chosen, CurvatureShift(*(jnp.where(checks, 0.0, d) for d in damping)))
-        else:
+        if problem.bounded:
+            held = HeldControls(free, jnp.zeros_like(us))
             usual = functools.partial(backward_in_box, chosen, damping, *step_box)
-            if options.backward == "associative":
-                usual = functools.partial(backward_associative, chosen, damping)
-            held = HeldControls(free, jnp.zeros_like(us)) if problem.bounded else None
             policy = lax.cond(checks, lambda: backward(chosen, 0.0, held), usual)
+        else:
+            policy = backward(chosen, CurvatureShift(*(jnp.where(checks, 0.0, d) for d in damping)))
         drop = second & adaptive
         more = jnp.where(checks, jnp.inf, jnp.maximum(10 * regularization, options.regularization))
         regularization = jnp.where(policy.ok | drop, regularization, more)
@@ -331,13 +327,12 @@ def _units_of_regularization(e: Expansion, scale) -> CurvatureShift:
     return CurvatureShift(unit(x, 0.0), unit(u, jnp.where(scale > 0, scale, 1.0)))
 
 
-def _next_regularization(options: DDPOptions, regularization, trial, feasible) -> tuple[Array, Array]:
-    """The regularization of the next iteration, and whether it would have to be above its limit."""
+def _next_regularization(options: DDPOptions, regularization, trial) -> tuple[Array, Array]:
+    """The regularization of the next iteration, which grows after short steps, and whether it would be above its
+    limit."""
     less = jnp.maximum(regularization / 10, options.regularization)
     more = jnp.maximum(regularization * 10, options.regularization)
-    # Steps that close a robot's gaps may be short although their direction is right.
-    of_gaps = options.regularize_below if options.hessian in ("full", "adaptive") else WITH_GAPS
-    short = trial.alpha <= jnp.where(feasible, options.regularize_below, of_gaps)
+    short = trial.alpha <= 0.3
     regularization = jnp.where(trial.alpha > 0.5, less, jnp.where(short, more, regularization))
     stuck = ~trial.accepted & (regularization > options.max_regularization)
     return jnp.minimum(regularization, options.max_regularization), stuck
