@@ -11,6 +11,8 @@ from experiments._main import version_of
 if TYPE_CHECKING:
     from experiments.model_zoo import Config, Outcome
 
+DISK = re.compile(r"^the number of contacts .* \(cylinder\) and .* \((box|cylinder)\)")
+"""Reasons of differences in contacts of cylinders with boxes and cylinders."""
 NOT_REACHED = "not reached"
 """The verdict on a file that the run did not reach in its time."""
 SHOWN = 3
@@ -36,17 +38,27 @@ accelerations, relative to the largest of a state and to at least 1. Answers are
 stay within 1e-5 of MuJoCo's for as long as MuJoCo's own roll-outs from states that differ by 1e-12 stay within 1e-7 of
 each other. Where bodies only just touch in most states, rounding says whether there is a contact; there the margins of
 contacts and limits are made larger and smaller by 1e-6 for the comparison. Files that MuJoCo does not compile by
-themselves, or in which nothing moves, are parts of scenes and count as no scene. Where pairs of geoms are the only
-reason to refuse a scene, it is compared once more without contacts.
+themselves, or in which nothing moves, are parts of scenes, or lack their meshes, and count as no scene. Where pairs of
+geoms are the only reason to refuse a scene, it is compared once more without contacts.
 
     python -m experiments.model_zoo
 
-`--folder PATH` compares another folder. A file that takes longer than `--seconds` is named as not in time.
+`--folder PATH` compares another folder. A file that takes longer than `--seconds` is named as not in time; its row says
+which limit ended it.
 """
+CLOSE = 2.5e-10
+"""The error of accelerations above which the page names equal scenes."""
 GRADIENTS = """For each model that counts as equal, the
 gradient of forward dynamics with respect to the state and every array of the model is finite. """
 SAMPLE = """The time of the run was limited, and the last column counts the files that it did not reach. It goes through
-the files of a package in random order, so those compared are a sample of them."""
+all files in random order."""
+RESUMED = """The run was resumed: outcomes of its earlier parts are kept, also where the library has changed since."""
+LARGER = """Accelerations of {close} of the {all} scenes that count as equal differ by at most {limit:g}. Those of the
+others differ by more, within the tolerance or ten times the change of MuJoCo's own: {names}."""
+DISKS = """{disks} of the {all} scenes that differ do so first in the number of contacts of a cylinder with a box or a
+cylinder. Where the end of a cylinder lies on a face, MuJoCo has a polygon instead of the circle and takes up to four of
+its corners. Worlds take up to four places of the circle, and loading warns of such pairs
+([why](coming-from/mujoco.md#contacts-of-cylinders))."""
 
 
 def page(outcomes: list[Outcome], config: Config, missing: list[str]) -> list[str]:
@@ -57,8 +69,10 @@ def page(outcomes: list[Outcome], config: Config, missing: list[str]) -> list[st
         "",
         f"{', '.join(f'{name} {version}' for name, version in versions.items() if version)}; "
         f"{sum(o.seconds for o in outcomes) / 60:.1f} min of CPU time, most of it compilation."
-        + (f" Not installed, left out: {', '.join(missing)}." if missing else ""),
-        *["", *counts(outcomes), "", "## Reasons of refusals", "", *reasons(outcomes)],
+        + (f" Not there, left out: {', '.join(missing)}." if missing else ""),
+        *["", *counts(outcomes)],
+        *[line for text in remarks(outcomes, config) for line in ("", *text.splitlines())],
+        *["", "## Reasons of refusals", "", *reasons(outcomes)],
     ]
     for package in dict.fromkeys(o.case.package for o in outcomes):
         left_out = "no scene", NOT_REACHED
@@ -80,9 +94,22 @@ def counts(outcomes: list[Outcome]) -> list[str]:
     apart = collections.Counter(o.apart_from_contacts for o in outcomes if o.apart_from_contacts)
     if apart:
         lines += ["", "Refused scenes without contacts: " + ", ".join(f"{n} {x}" for x, n in apart.items()) + "."]
-    if any(o.verdict == NOT_REACHED for o in outcomes):
-        lines += ["", *SAMPLE.splitlines()]
     return lines
+
+
+def remarks(outcomes: list[Outcome], config: Config) -> list[str]:
+    """Return what is to be said about the numbers of this run."""
+    texts = [SAMPLE] if any(o.verdict == NOT_REACHED for o in outcomes) else []
+    texts += [RESUMED] * config.resume
+    scenes = [o for o in outcomes if o.case.kind == "mjcf"]
+    equal = [o for o in scenes if o.verdict == "equal"]
+    others = [f"{o.case.package.split()[0]}'s `{o.case.name}`" for o in equal if o.errors["acceleration"] > CLOSE]
+    if others:
+        facts = {"close": len(equal) - len(others), "all": len(equal), "limit": CLOSE, "names": ", ".join(others)}
+        texts.append(LARGER.format(**facts))
+    different = [o for o in scenes if o.verdict == "DIFFERENT"]
+    disks = [o for o in different if any(DISK.search(reason) for reason in o.reasons)]
+    return texts + [DISKS.format(all=len(different), disks=len(disks))] * bool(disks)
 
 
 def reasons(outcomes: list[Outcome]) -> list[str]:
@@ -106,7 +133,8 @@ def row(outcome: Outcome, tolerance: float) -> str:
         apart = f", {outcome.apart_from_contacts} without contacts" * bool(outcome.apart_from_contacts)
         more = f" and {len(outcome.reasons) - SHOWN} more" * (len(outcome.reasons) > SHOWN)
         return f"| {name} | {nv} | {outcome.verdict}{apart}: {'; '.join(outcome.reasons[:SHOWN])}{more} |"
-    text = f"{outcome.errors['acceleration']:.0e}" + (f" ({outcome.rollout})" if outcome.rollout else "")
+    facts = [outcome.rollout] * bool(outcome.rollout) + outcome.reasons
+    text = f"{outcome.errors['acceleration']:.0e}" + f" ({'; '.join(facts)})" * bool(facts)
     if outcome.case.kind == "urdf":
         conditioned = f" (condition {outcome.condition:.0e})" if outcome.worst > tolerance else ""
         text = f"{outcome.worst:.0e}{conditioned}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 FEW = 25
@@ -33,8 +33,10 @@ class Worker:
         self._served += 1
         try:
             self._connection.send(argument)
-            if self._connection.poll(seconds):
-                return self._connection.recv()
+            # In parts, so that the time in which the run is stopped does not count.
+            for part in _parts(seconds):
+                if self._connection.poll(part):
+                    return self._connection.recv()
         except (EOFError, OSError):
             self.end()
             raise ChildProcessError("the process has ended") from None
@@ -64,6 +66,13 @@ class Worker:
             self._process.kill()
             self._process.join()
             self._process = None
+
+
+def _parts(seconds: float) -> Iterator[float]:
+    """Yield parts of a time, at most 1 s each."""
+    while seconds > 0:
+        yield min(seconds, 1.0)
+        seconds -= 1.0
 
 
 def _serve(connection: Any, function: Callable[[Any], Any], prepare: Callable[[], None]) -> None:

@@ -413,6 +413,15 @@ def test_a_leaf_that_something_resists(joint, inertia):
     assert model_of_one_body(joint, inertia=inertia).nb == 1
 
 
+def test_a_free_joint_does_not_give_its_mass_to_the_body_before_it():
+    def chain(joint):
+        return ModelBuilder().add_body("a", joint=Joint("free")).add_body("b", "a", joint, inertia=BALL)
+
+    with pytest.raises(ModelError, match=r"'a'.*no mass, and nothing with mass is attached to it, except by a free"):
+        chain(Joint("free")).build()
+    assert chain(Joint("free", armature=0.1)).build().nb == 2
+
+
 def test_massless_bodies_inside_a_chain_are_fine():
     builder = ModelBuilder().add_body("a").add_body("b", "a", Joint(axis=(0, 1, 0)), inertia=BALL)
     assert builder.build().nb == 2

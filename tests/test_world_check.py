@@ -208,3 +208,18 @@ def test_mistakes(tmp_path, capsys):
     path.write_text("<mujoco/>")
     assert why_no_world(str(path)) == "nothing moves"
     assert why_no_world(str(tmp_path / "nowhere.xml"))
+
+
+@pytest.mark.slow
+def test_states_with_too_many_contacts_are_named_and_not_compared():
+    """Cubes side by side have 80 contacts with the floor, where a list has room for 64."""
+    cube = " ".join(f"{x} {y} {z}" for x in (-0.1, 0.1) for y in (-0.1, 0.1) for z in (-0.1, 0.1))
+    geoms = "".join(f'<geom type="mesh" mesh="m" pos="{0.3 * i} 0 0"/>' for i in range(20))
+    found = cli.compare_world(
+        f"""<mujoco><asset><mesh name="m" vertex="{cube}"/></asset><worldbody><geom type="plane" size="1 1 1"/>
+        <body pos="0 0 .099"><joint type="slide" axis="0 0 1"/>{geoms}</body></worldbody></mujoco>""",
+        states=1,
+        steps=0,
+    )
+    assert found.equal
+    assert found.accelerations["initial"].crowded == found.accelerations["initial"].states

@@ -305,6 +305,27 @@ def test_contacts_of_hulls_are_those_of_mujoco(kind1, kind2):
     check_hulls(compare(kind1, kind2, 40))
 
 
+def test_faces_of_meshes_that_are_not_quite_flat_touch_where_mujoco_cuts_them():
+    """An end whose corners are up to 1e-5 m out of its plane, which MuJoCo takes as one face, over corners of a box."""
+    angles = 2 * np.pi * np.arange(12) / 12 + 0.1
+    end = np.stack([0.1 * np.cos(angles), 0.1 * np.sin(angles), 0.05 + 1e-5 * np.cos(2 * angles)], axis=1)
+    vertices = " ".join(f"{x:.9g}" for x in np.concatenate([end, end * [1, 1, -1]]).ravel())
+    m = mujoco.MjModel.from_xml_string(f"""<mujoco><asset><mesh name="m" vertex="{vertices}"/></asset><worldbody>
+      <geom name="a" type="box" size=".03 .05 .02"/><body><freejoint/><geom name="b" type="mesh" mesh="m"/></body>
+      </worldbody><contact><pair geom1="a" geom2="b"/></contact></mujoco>""")
+    assert 12 in m.mesh_polyvertnum
+    m.opt.ccd_tolerance = 1e-12
+    d, rng, states, wanted = mujoco.MjData(m), np.random.default_rng(0), [], []
+    for _ in range(8):
+        d.qpos[:] = [*(0.01 * rng.normal(size=2)), 0.068, 1, *(0.01 * rng.normal(size=2)), rng.normal()]
+        mujoco.mj_kinematics(m, d)
+        mujoco.mj_collision(m, d)
+        states.append(np.concatenate([d.geom_xpos, d.geom_xmat], axis=1))
+        wanted.append(reported(m, d)[0])
+    assert sum(map(len, wanted)) > 16
+    assert all(difference(*x) < 1e-9 for x in zip(at_states(m, np.array(states))[:, 0], wanted, strict=True))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind1", "kind2"), [("cylinder", "rock"), ("ellipsoid", "rock"), ("box", "prism")])
 def test_derivatives_of_contacts_of_hulls_are_those_of_differences(kind1, kind2):

@@ -111,7 +111,8 @@ def _print_world(options: CheckOptions, found: WorldComparison) -> None:
     for kind, x in found.accelerations.items():
         verdict = f"   DIFFERENT at {x.different}" if x.different else ""
         verdict += f"   ({x.on_switches} on the edge of a contact or limit, not compared)" if x.on_switches else ""
-        none = x.on_switches == x.states
+        verdict += f"   ({x.crowded} with more contacts than there is room for, not compared)" if x.crowded else ""
+        none = x.on_switches + x.crowded == x.states
         error, step, sensors = ("-" if none else f"{e:.1e}" for e in (x.error, x.step_error, x.sensor_error))
         print(f"{kind:12}{x.states:8}{error:>15}{x.own_change:27.1e}{step:>10}{sensors:>10}{verdict}")
     if found.margin_change:
@@ -151,7 +152,7 @@ def _verdict(found: WorldComparison) -> str:
     if any(max(x.error, x.step_error, x.sensor_error) > found.tolerance for x in kinds):
         limits.append(f"errors above {found.tolerance:g} are within ten times the change of MuJoCo's own answers")
     if not found.comparable:
-        limits.append("most states are on the edge of a contact or limit and are not compared")
+        limits.append("most states are on the edge of a contact or limit or too crowded, and are not compared")
     return ": ".join(["equal", *["; ".join(limits)] * bool(limits)])
 
 

@@ -173,7 +173,7 @@ def _mujoco_blocks(m, d, T) -> Iterator[_Block]:
 
 def _contact_block(m, d, number: int, J_all) -> _Block:
     contact = d.contact[number]
-    owner = " and ".join(_name(m, "geom", g) for g in contact.geom)
+    owner = " and ".join(f"{_name(m, 'geom', g)} ({enum_name('mjtGeom', m.geom_type[g])})" for g in contact.geom)
     dim, first = int(contact.dim), int(contact.efc_address)
     pyramid = enum_name("mjtConstraint", d.efc_type[first]) == "contact_pyramidal"
     rows = first + np.arange(2 * (dim - 1) if pyramid else dim)

@@ -240,10 +240,15 @@ def require_resistance(topology: Topology, leaves: Mapping[str, Any]) -> None:
     axes, pitches, inertias, armature = (_array(x) for x in arrays)
     massive = (inertias[..., 0] > 0).reshape(-1, topology.nb).all(axis=0)
     leaf = np.ones(topology.nb, bool)
+    loose = np.zeros(topology.nb, bool)
     for i in reversed(range(topology.nb)):
         parent = topology.parents[i]
         if parent >= 0:
-            massive[parent] |= massive[i]
+            # A free joint leaves its body where it is, whatever the parent does, unless an armature holds it.
+            dofs = slice(*topology.v_starts[i : i + 2])
+            free = dofs.stop - dofs.start == 6 and (armature[..., dofs] == 0).any()
+            loose[parent] |= free
+            massive[parent] |= massive[i] and not free
             leaf[parent] = False
     columns = dof_columns(topology.spanning, axes, pitches)
     for i in np.flatnonzero(leaf | ~massive).tolist():
@@ -257,7 +262,8 @@ def require_resistance(topology: Topology, leaves: Mapping[str, Any]) -> None:
         if (np.linalg.eigvalsh(D)[..., 0] <= 1e-12 * np.abs(D).max(axis=(-1, -2))).any():
             body = f"body {topology.body_names[i]!r}, moved by joint {topology.joint_names[i]!r},"
             what = "no mass" if (inertias[..., i, 0] == 0).any() else "no inertia against the motion of its joint"
-            reason = "and nothing with mass is attached to it: its acceleration would be undefined"
+            attached = "attached to it, except by a free joint" if loose[i] else "attached to it"
+            reason = f"and nothing with mass is {attached}: its acceleration would be undefined"
             raise ModelError(f"{body} has {what}, {reason}. {advice}")
 
 

@@ -133,7 +133,7 @@ def _options(m) -> list[str]:
     if integrator == "implicitfast" and fluid and free_bodies(m):
         out.append("a fluid around free bodies that carry no joints, with the integrator 'implicitfast'; use 'Euler'")
     if m.nplugin:
-        out.append("plugins")
+        out.append("plugins, which only MuJoCo runs: <extension>, and what refers to it")
     return out
 
 

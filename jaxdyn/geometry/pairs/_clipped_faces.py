@@ -37,6 +37,9 @@ class Shared(NamedTuple):
     """`[4, 2]`: the vertices of the edge that is cut."""
     sides: Any
     """`[4, 2]`: the vertices of the side of the other face."""
+    places: Any
+    """`[4, 3]`: where the corners are. Faces of meshes are flat to single precision or less, so those that lie below a
+    vertex depend on all cuts before, and are not exactly in the plane of three vertices."""
 
 
 class Sided(NamedTuple):
@@ -180,7 +183,8 @@ def _clipped(one: Sided, two: Sided, how, face, other, edge, shift, margin) -> S
     line, side = corners[:, 1], corners[:, 2]
     ends = jnp.stack([line, (line + 1) % cut_count], axis=1)
     around = jnp.stack([side, (side + 1) % side_count], axis=1)
-    return Shared(jnp.where(jnp.any(exists), how, NONE), face, other, kinds, cut[ends], sides[around])
+    places = polygon.places[jnp.minimum(chosen, len(polygon.lines) - 1)]
+    return Shared(jnp.where(jnp.any(exists), how, NONE), face, other, kinds, cut[ends], sides[around], places)
 
 
 def _corners(shape: Sided, face) -> tuple[Any, Any]:

@@ -170,7 +170,8 @@ def _near(side1: Side, side2: Side, sizes, reach) -> Any:
 
 def _no_part() -> Shared:
     no = jnp.asarray(0)
-    return Shared(no, no, no, jnp.full(CORNERS, -1), jnp.zeros((CORNERS, 2), int), jnp.zeros((CORNERS, 2), int))
+    edges = jnp.zeros((CORNERS, 2), int)
+    return Shared(no, no, no, jnp.full(CORNERS, -1), edges, edges, jnp.zeros((CORNERS, 3)))
 
 
 def _lifted(radius, margin, axis, normal) -> tuple[Any, Any]:
@@ -280,6 +281,8 @@ def _several(lanes: _Lanes, found: _Found, single: Touch) -> Touch:
     below = corner + up * _part(_dot(level, on_cut - corner), _dot(level, up))
     kinds = shared.kinds[..., None]
     place = jnp.where(kinds == VERTEX, start, jnp.where(kinds == BELOW, below, start + share * (end - start)))
+    # The derivatives are those of the formulas.
+    place = place + jax.lax.stop_gradient(jnp.where(kinds >= 0, shared.places - place, 0))
     height = _dot(place - _base(lanes, shared, on_second)[:, None], up)
     # Along the normal of the face that is cut, from the place on the other one.
     gap = jnp.where(is_faces[:, None], -height * _dot(up, level), height + half[:, None, None])
