@@ -27,7 +27,7 @@ from jaxdyn.native._emit import PI
 from jaxdyn.native._graph import Graph
 from jaxdyn.native._kernel import Kernel
 from jaxdyn.native._module import module_of
-from jaxdyn.native._ptx import KERNEL, THREADS, KernelEntry
+from jaxdyn.native._ptx import KERNEL, THREADS, KernelEntry, assembled
 from jaxdyn.native._specialize import Program
 from jaxdyn.native._thread import ThreadKind
 
@@ -194,6 +194,54 @@ def test_loops_that_end_depending_on_data(launches):
     program = _batching.Plain(logarithms, (1,), ((2,),))
     x = 10 ** np.random.default_rng(0).uniform(-1, 6, (70, 2)).astype(F32)
     close(run(lambda x: _batching.call(program, x)[0], x), np.where(x > 1, np.log(x), x), rtol=1e-4)
+    assert len(launches) == 1
+
+
+SCENE = """<mujoco><worldbody><geom type="plane" size="1 1 1"/><body pos="0 0 0.19"><freejoint/>
+<geom type="box" size="0.1 0.1 0.1"/><body pos="0 0 0.2"><joint axis="0 1 0"/><geom type="sphere" size="0.1"/></body>
+</body></worldbody></mujoco>"""
+
+
+@pytest.mark.parametrize("rows", [0, 200])
+def test_a_step_with_contacts_is_one_kernel(rows, launches, monkeypatch):
+    """The search for contacts and the iterations of the solver with their loops, with contacts in lists or not."""
+    monkeypatch.setattr("jaxdyn.worlds._contact_rows.MOST_CANDIDATES", rows)
+    scene = jaxdyn.load_world(SCENE).astype(F32)
+    random = np.random.default_rng(0)
+    v = random.normal(0, 0.3, (5, scene.model.nv)).astype(F32)
+    q = np.tile(np.asarray(scene.state().q), (5, 1)).astype(F32)
+    q[:, 2] -= random.uniform(0, 0.1, 5).astype(F32)
+
+    def step(q, v):
+        after = scene.step(scene.state(q, v))
+        return after.q, after.v
+
+    got = run(step, q, v)
+    count = len(launches)
+    assert count == 1 if rows else count > 1
+    close(got, expected(step, q, v), rtol=1e-5)
+
+
+def test_a_roll_out_is_one_kernel(launches):
+    model = single(jaxdyn.samples.double_pendulum())
+    q, v, _ = states(model, 5)
+    tau = np.random.default_rng(0).normal(size=(5, 12, 2)).astype(F32)
+
+    def rolled(q, v, tau):
+        options = jaxdyn.RolloutOptions(save_every=4)
+        states = jaxdyn.rollout(model, jaxdyn.State(q, v), tau, 0.01, integrator="symplectic_euler", options=options)
+        return states.q, states.v
+
+    close(run(rolled, q, v, tau), expected(rolled, q, v, tau), rtol=1e-4)
+    assert len(launches) == 1
+
+
+def test_double_precision(launches):
+    model = jaxdyn.samples.double_pendulum()
+    q, v, tau = draws.states(model, 3, 4)[:3]
+    with on_processor():
+        wanted = run(jaxdyn.aba, model, q, v, tau)
+    np.testing.assert_allclose(run(jaxdyn.aba, model, q, v, tau), wanted, rtol=1e-12, atol=1e-12)
     assert len(launches) == 1
 
 
@@ -451,7 +499,7 @@ def test_kernels_assemble(launches, tmp_path):
             arguments = states(model, 2)[: 1 if function is jaxdyn.crba else 3]
             run(functools.partial(function, model), *arguments)
             file = tmp_path / "kernel.ptx"
-            file.write_text(launches[-1]["kernel_data"])
+            file.write_text(assembled(launches[-1]["name"], launches[-1]["kernel_data"]))
             report = subprocess.run(
                 [assembler, "-v", "-arch", "sm_90", str(file), "-o", str(tmp_path / "kernel.cubin")],
                 capture_output=True,
@@ -462,19 +510,22 @@ def test_kernels_assemble(launches, tmp_path):
             print(f"{robot.__name__} {function.__name__}: {', '.join(used)}")
 
 
-def test_every_function_assembles(tmp_path):
+@pytest.mark.parametrize("bits", [32, 64])
+def test_every_function_assembles(bits, tmp_path):
     assembler = ptxas()
     graph = Graph()
-    x, y = graph.input(0, 0, False), graph.input(1, 0, True)
+    x, y = graph.input(0, 0, False), graph.input(1, 0, False)
     out = [graph.apply(op, x) for op in ONE_OPERAND if op != "is_finite"]
-    out += [graph.apply(op, x, y) for op in ("atan2", "max", "min")]
+    out += [graph.apply(op, x, y) for op in ("atan2", "max", "min", "pow")]
     truth = graph.apply("is_finite", x)
     for op in ("lt", "le", "gt", "ge", "eq", "ne"):
         truth = graph.logical_or(graph.logical_not(graph.logical_and(truth, graph.apply(op, x, y))), truth)
     out += [graph.select(truth, 0.0, y), graph.neg(x), graph.div(x, y), graph.div(1.0, x), x, 2.0]
     file = tmp_path / "kernel.ptx"
-    file.write_text(kernel_text(Program(graph.nodes, ((), ()), (False, True), (out, [y])), "kernel"))
-    for capability in ("sm_52", "sm_75", "sm_90", "sm_120"):
+    kind = ThreadKind(bits)
+    text = module_of(Program(graph.nodes, ((), ()), (False, False), (out, [y])), kind, KernelEntry(kind)).text
+    file.write_text(_kernel.assembled(f"every_function_{bits}", text))
+    for capability in ("sm_60", "sm_75", "sm_90", "sm_120"):
         command = [assembler, "-arch", capability, str(file), "-o", str(tmp_path / "kernel.cubin")]
         report = subprocess.run(command, capture_output=True, text=True)
         assert report.returncode == 0, report.stderr

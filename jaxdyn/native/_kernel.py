@@ -20,6 +20,10 @@ from jaxdyn.native._specialize import specialize
 from jaxdyn.native._target import lock, name_slow, wanted, without_garbage_collection
 from jaxdyn.native._thread import ThreadKind
 
+MAX_OPERATIONS = 200_000
+"""A longer program is not made a kernel: the assembler of CUDA 13.0 took 32 s of processor time for 137,000 operations
+(derivatives of Talos' forward dynamics), which the driver needs, too, at the first call."""
+
 
 class Kernel(NamedTuple):
     """The kernel of a program, which XLA launches."""
@@ -89,4 +93,6 @@ def kernel_module(function: Callable, shapes: Sequence[tuple[int, ...]], bits: i
     inputs = [jax.ShapeDtypeStruct(shape, f"float{bits}") for shape in shapes]
     # Each thread computes what is the same for the whole batch, and XLA sums over the batch.
     program = specialize(function, inputs, (False,) * len(inputs), bits, row_loops=True)
+    if len(program.nodes) > MAX_OPERATIONS:
+        raise UnsupportedError(f"more than {MAX_OPERATIONS} operations on a GPU")
     return module_of(program, kind, entry).text

@@ -63,7 +63,7 @@ def rows_of(program: Program, read_in_place: Container[int] = (), *, written_in_
     for k, output in enumerate(program.outputs):
         outputs.append(totals[program.is_sum(k)])
         totals[program.is_sum(k)] += len(output)
-    return KernelRows(inputs, count, outputs, *totals, written_in_place)
+    return KernelRows(inputs, count, outputs, totals[0], totals[1], written_in_place)
 
 
 def results(program: Program, rows: KernelRows) -> list[tuple[Scalar, int, bool]]:
