@@ -55,7 +55,7 @@ all files in random order."""
 RESUMED = """The run was resumed: outcomes of its earlier parts are kept, also where the library has changed since."""
 LARGER = """Accelerations of {close} of the {all} scenes that count as equal differ by at most {limit:g}. Those of the
 others differ by more, within the tolerance or ten times the change of MuJoCo's own: {names}."""
-DISKS = """{disks} of the {all} scenes that differ do so first in the number of contacts of a cylinder with a box or a
+DISKS = """At least {disks} of the {all} scenes that differ do so in numbers of contacts of a cylinder with a box or a
 cylinder. Where the end of a cylinder lies on a face, MuJoCo has a polygon instead of the circle and takes up to four of
 its corners. Worlds take up to four places of the circle, and loading warns of such pairs
 ([why](coming-from/mujoco.md#contacts-of-cylinders))."""
