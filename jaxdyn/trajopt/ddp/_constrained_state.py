@@ -130,7 +130,7 @@ class LastStep(NamedTuple):
 
 
 class Beginning(NamedTuple):
-    """How often a solve has begun anew, and what says that it should."""
+    """The new beginnings of a solve, and the signs that it should begin anew."""
 
     first_us: Array
     """The controls of the guess."""
