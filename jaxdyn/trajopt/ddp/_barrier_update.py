@@ -1,4 +1,4 @@
-"""When the barrier falls, when multipliers of inequalities change, and when penalties of inequalities grow.
+"""The update of a barrier problem: its barrier, the multipliers and the penalties of its inequalities.
 
 The barrier falls, and the multipliers are updated, only when the problem with the present barrier is solved to a
 tolerance that falls along with it. Until then a violation that stays meets a larger penalty, and the barrier follows a

@@ -85,7 +85,7 @@ class Errors(NamedTuple):
 
 
 class PrimalDualIterate(NamedTuple):
-    """What a step changes: a trajectory and its multipliers."""
+    """A trajectory and its multipliers, which a step changes."""
 
     xs: Array
     us: Array
@@ -120,7 +120,7 @@ class BarrierProblem(NamedTuple):
 
 
 class LastStep(NamedTuple):
-    """What the last step says about the next one."""
+    """The policy and the promise of the last step, and the regularization with which the next one begins."""
 
     policy: AffinePolicy
     promised: Array
@@ -130,7 +130,7 @@ class LastStep(NamedTuple):
 
 
 class Beginning(NamedTuple):
-    """How often a solve has begun anew, and what says that it should."""
+    """The new beginnings of a solve, and the signs that it should begin anew."""
 
     first_us: Array
     """The controls of the guess."""
