@@ -45,8 +45,8 @@ def test_a_fit_goes_on_beyond_the_jumps_of_contacts(tmp_path):
 
 @pytest.mark.experiments
 def test_a_fit_finds_out_when_the_feet_of_a_quadruped_touch_down(tmp_path):
-    """A foot that touches down a time step later changes velocities by far more than their noise. Steps that must lower the
-    cost stall at 24,000, and the true numbers have 660; by steps across jumps it is 1,570 after 28 iterations."""
+    """A foot that touches down a time step later changes velocities by far more than their noise. Steps that must lower
+    the cost stall at 24,000, and from the true numbers it is 660; by steps across jumps it is 1,570 after 28."""
     arguments = ["--task", "quadruped", "--ways", "identify", "--seeds", "1", "--fit-iterations", "40"]
     assert summary(tmp_path, *arguments)["identified"]["costs"][0] < 3000
 
