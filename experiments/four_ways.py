@@ -113,7 +113,8 @@ def simulated(config: Config, task: Task, world: World) -> dict[str, float]:
     error = abs(along - float(ahead)) / max(abs(float(ahead)), 1e-12)
     print(
         f"{config.task}, {type_of(world)}: {config.batch} robots on {jax.device_count()} devices get {float(value):.3f}"
-        f" m far; reverse and forward mode differ by {error:.1e}; {time.perf_counter() - began:.1f} s with compilation"
+        f" m far; reverse and forward mode differ by {error:.1e}; {time.perf_counter() - began:.1f} s with compilation",
+        flush=True,
     )
     return {"progress": float(value), "derivative": along, "difference_of_modes": error}
 
@@ -147,7 +148,7 @@ def recorded(config: Config, task: Task, seed: int) -> Recording:
 def identified(config: Config, task: Task) -> dict[str, Any]:
     """Return how well numbers that are wrong by 20 to 30 % are found."""
     world = task.worlds["MujocoLaw"]
-    p, inside, errors, left = Parametrization(world, *task.free), [], [], []
+    p, inside, errors, left, costs = Parametrization(world, *task.free), [], [], [], []
     for seed in range(config.seeds):
         rng = np.random.default_rng(100 + seed)
         wrong = p.about(p.model(rng.choice([-1, 1], p.size) * rng.uniform(0.2, 0.3, p.size)))
@@ -155,16 +156,21 @@ def identified(config: Config, task: Task) -> dict[str, Any]:
         # Along impacts, segments of one period are the easiest to follow.
         period = recording.t[1] - recording.t[0]
         noise: dict[str, Any] = {"position_noise": POSITION, "velocity_noise": VELOCITY}
-        options = RolloutFitOptions(max_iterations=config.fit_iterations)
+        options, began = RolloutFitOptions(max_iterations=config.fit_iterations), time.perf_counter()
         found = fit_rollouts(wrong, recording, segment=period, **noise, options=options)
         bounds, truth = found.intervals(), np.asarray(found.free_entries(world))
         inside.append((bounds.lower <= truth) & (truth <= bounds.upper))
         left.append(found.step_left)
+        costs.append(found.cost)
         errors.append(np.abs(np.asarray(found.free_entries(found.robot)) / truth - 1))
-        print(f"recording {seed}: {inside[-1].sum()} of {p.size} intervals hold the truth; {found.message}", flush=True)
+        print(
+            f"recording {seed}: {inside[-1].sum()} of {p.size} intervals hold the truth; {found.message}; "
+            f"{found.iterations} iterations, {time.perf_counter() - began:.1f} s",
+            flush=True,
+        )
     share, error = float(np.mean(inside)), float(np.median(errors))
     print(f"{share:.1%} of the intervals hold the truth, of {p.size} numbers; median error {error:.2%}")
-    return {"coverage": share, "median_error": error, "numbers": p.size, "steps_left": left}
+    return {"coverage": share, "median_error": error, "numbers": p.size, "steps_left": left, "costs": costs}
 
 
 def moved(config: Config, task: Task) -> tuple[dict[str, Any], np.ndarray]:
@@ -186,16 +192,25 @@ def moved(config: Config, task: Task) -> tuple[dict[str, Any], np.ndarray]:
     ).with_model_limits()
     guess = np.tile(task.middle, (task.periods, 1))
     options = trajopt.PredictiveSamplingOptions(samples=config.samples, max_iterations=config.iterations)
+    began = time.perf_counter()
     sampled = trajopt.predictive_sampling(problem, guess, key=jax.random.key(0), options=options)
+    print(f"samples took {time.perf_counter() - began:.1f} s with compilation", flush=True)
+    began = time.perf_counter()
     refined = trajopt.ddp(problem, sampled.us, options=trajopt.DDPOptions(max_iterations=config.iterations))
+    print(f"ddp took {time.perf_counter() - began:.1f} s with compilation", flush=True)
     out = {}
     for name, solution in (("samples", sampled), ("ddp", refined)):
-        ends = np.asarray(solution.xs[-1, :nq]), replayed(task, np.asarray(solution.us))
+        motion = world.rollout(world.state(task.start), solution.us, steps=task.periods, substeps=task.substeps)
+        # Where `ddp` has not converged, its states may have gaps, which the motion under its controls does not have.
+        ends = solution.xs[-1, :nq], motion.q[-1], replayed(task, np.asarray(solution.us))
         left = [float(task.goal(jnp.asarray(q), jnp.zeros(nv), task.distance)[0]) for q in ends]
-        out[name] = {"cost": float(solution.cost), "left": left[0], "left_in_mujoco": left[1]}
+        keys = "left", "left_in_rollout", "left_in_mujoco"
+        out[name] = {"cost": float(solution.cost), **dict(zip(keys, left, strict=True))}
         print(
             f"{name}: cost {float(solution.cost):.4g}, {solution.message}; {left[0]:.4f} m are left of "
-            f"{task.distance} m, and {left[1]:.4f} m with the controls in MuJoCo's C code"
+            f"{task.distance} m, {left[1]:.4f} m in a roll-out of the controls, and {left[2]:.4f} m with them in "
+            "MuJoCo's C code",
+            flush=True,
         )
     return out, np.asarray(refined.xs)
 
