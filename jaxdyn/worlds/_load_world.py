@@ -13,6 +13,7 @@ import numpy as np
 
 from jaxdyn._errors import ModelError, naming_arguments, warn
 from jaxdyn._types import float_leaf
+from jaxdyn._waits import saying
 from jaxdyn.contact import ContactLaw, MujocoLaw, load_contact_shapes
 from jaxdyn.io import LeftOutWarning, load_urdf
 from jaxdyn.io.mjcf import compile_mjcf, enum_name, is_disabled, is_mjcf, object_name
@@ -94,7 +95,8 @@ def load_world(
         world = read_world(path_or_text, World)
         return world if options is None else _with(world, options=options)
     if mjcf:
-        return _world_of_mjcf(path_or_text, law, options)
+        with saying("loading a world"):
+            return _world_of_mjcf(path_or_text, law, options)
     if links is not None and not ground:
         raise ModelError("links say whose shapes touch the ground: give ground=True as well")
     model = load_urdf(path_or_text, free_base=free_base, package_dirs=package_dirs)
