@@ -238,7 +238,7 @@ def test_commands_and_pictures_take_robots_by_name(packages, capsys):
     main(["check", "arm_description"])
     assert "arm.urdf: 1 degree of freedom" in capsys.readouterr().out
     pytest.importorskip("trimesh")
-    assert jaxdyn.load_visuals("arm") != []
+    assert jaxdyn.viz.load_visuals("maker_leg") != []
     main(["view", "maker_leg", "--html", "leg.html"])
     assert Path("leg.html").stat().st_size > 1000
 

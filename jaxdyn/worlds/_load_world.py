@@ -8,7 +8,6 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxdyn._errors import ModelError, naming_arguments, warn
@@ -141,7 +140,8 @@ def _world_of_mjcf(path_or_text: Any, law: Any, options: SolverOptions | None) -
         constraints = dataclasses.replace(constraints, contacts=contacts, compliance=compliance)
         steps: dict[str, Any] = {"integrator": "implicit_velocity", "free_bodies": (), "no_slip": None}
         parts = dataclasses.replace(parts, constraints=constraints, **steps)
-    parts = jax.tree.map(lambda x: jnp.clip(x, -ENDLESS, ENDLESS), parts)
+    # `jnp.clip` would compile a program for each shape.
+    parts = jax.tree.map(lambda x: jax.device_put(np.clip(np.asarray(x), -ENDLESS, ENDLESS)), parts)
     start, options = float_leaf(np.array(m.qpos0)), SolverOptions() if options is None else options
     names = tuple(object_name(m, "key", i) for i in range(m.nkey))
     fields = {"start": start, "keys": keyframes_of(model, m), "key_names": names, "options": options}
