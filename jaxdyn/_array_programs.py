@@ -262,6 +262,16 @@ AT_ONCE, PART = 16, 8
 more: all of a group take as many steps as the one that takes most."""
 
 
+def only_where(condition: Any, function: Callable[[], Any], fill: float = 0) -> Any:
+    """Return the result of a function where it is needed, and else arrays of one number. It is traced once."""
+    closed, shapes = jax.make_jaxpr(function, return_shape=True)()
+
+    def result():
+        return jax.tree.unflatten(jax.tree.structure(shapes), core.jaxpr_as_fun(closed)())  # pyright: ignore
+
+    return lax.cond(condition, result, lambda: jax.tree.map(lambda x: jnp.full(x.shape, fill, x.dtype), shapes))
+
+
 def of_wanted(function: Callable, wanted: Any) -> Any:
     """Return the results of a function of the numbers below `len(wanted)`, one after the other along a first axis, and
     zeros where it is not wanted.

@@ -211,6 +211,38 @@ def test_robots_are_found_by_their_names_in_packages(packages):
     assert load_world("arm").model.joint_names == ("here",)
 
 
+def test_robots_of_the_package_of_menagerie_are_found_by_their_names(packages, tmp_path, monkeypatch):
+    folder = tmp_path / "packages" / "mujoco_menagerie"
+    folder.mkdir(parents=True)
+    (folder / "leg.xml").write_text(ARM.format("in_package"))
+    (folder / "__init__.py").write_text(
+        "from pathlib import Path\n"
+        "class Robot:\n"
+        "    def __init__(self, name): self.name = name\n"
+        "    def xml(self): return Path(__file__).parent / f'{self.name}.xml'\n"
+        "def names(): return ['leg']\n"
+        "def get(name): return Robot(name)\n"
+    )
+    monkeypatch.syspath_prepend(folder.parent)
+    monkeypatch.delitem(sys.modules, "mujoco_menagerie", raising=False)
+    assert load_world("leg").model.joint_names == ("in_package",)
+    assert load_world("maker_leg").model.joint_names == ("in_menagerie",)
+    del sys.modules["mujoco_menagerie"]
+
+
+def test_commands_and_pictures_take_robots_by_name(packages, capsys):
+    from jaxdyn.cli import main
+
+    main(["info", "maker_leg"])
+    assert "in_menagerie" in capsys.readouterr().out
+    main(["check", "arm_description"])
+    assert "arm.urdf: 1 degree of freedom" in capsys.readouterr().out
+    pytest.importorskip("trimesh")
+    assert jaxdyn.viz.load_visuals("maker_leg") != []
+    main(["view", "maker_leg", "--html", "leg.html"])
+    assert Path("leg.html").stat().st_size > 1000
+
+
 def test_without_packages_of_robots_one_is_named(packages, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     shutil.rmtree("mujoco_menagerie")

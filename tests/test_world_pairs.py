@@ -337,3 +337,69 @@ def test_derivatives_through_contacts_of_meshes_are_those_of_differences():
     function, step = jax.jit(gained), 1e-7
     ends = [function(*jax.tree.map(lambda x, m: x + sign * step * m, args, move)) for sign in (1, -1)]  # noqa: B023
     np.testing.assert_allclose(forward, (ends[0] - ends[1]) / (2 * step), rtol=1e-4)
+
+
+GRIP, LIFTED, STEPS = 12.0, 0.5, 60
+"""The force of a finger, N, the mass of the box, kg, and the steps of a lift."""
+
+
+@functools.cache
+def gripper():
+    """A hand with two fingers that are meshes, which holds a box in the air, and its world."""
+    rng = np.random.default_rng(4)
+    # A flat pad at x = 0, and a back of 20 vertices on an ellipsoid beyond.
+    pad = np.array(np.meshgrid([0.0], [-1, 1], [-1, 1])).reshape(3, 4).T
+    back = rng.normal(size=(20, 3))
+    back = np.abs(back / np.linalg.norm(back, axis=1)[:, None] * [1, 0, 0]) + 0.5 * back.clip(-1, 1) * [0, 1, 1]
+    vertices = np.concatenate([pad, back]) * [0.01, 0.012, 0.015]
+    meshes = "".join(
+        f'<mesh name="{name}" vertex="{" ".join(map(str, (vertices * [way, 1, 1]).ravel()))}"/>'
+        for name, way in (("left", -1), ("right", 1))
+    )
+    # The frames of meshes are at their centers of mass: files place them by their vertices again.
+    fingers = "".join(
+        f'<body pos="{0.02 * way} 0 0"><joint name="{name}" type="slide" axis="{-way} 0 0"/>'
+        f'<geom type="mesh" mesh="{name}" mass=".05" friction=".5 0 0"/></body>'
+        for name, way in (("left", -1), ("right", 1))
+    )
+    motors = "".join(f'<motor joint="{name}"/>' for name in ("left", "right", "lift"))
+    return load_world(
+        f'<mujoco><option timestep=".001" tolerance="0" iterations="200"/><default><geom solref=".004 1"/></default>'
+        f'<asset>{meshes}</asset><worldbody><body><joint name="lift" type="slide" axis="0 0 1"/>'
+        f'<geom size=".02" mass="1" pos="0 0 .2" contype="0" conaffinity="0"/>{fingers}</body>'
+        f'<body><freejoint/><geom type="box" size=".02 .02 .02" mass="{LIFTED}" friction="0 0 0"/></body>'
+        f"</worldbody><actuator>{motors}</actuator></mujoco>"
+    )
+
+
+@pytest.mark.slow
+def test_a_box_between_fingers_slips_where_friction_ends_and_has_exact_derivatives():
+    world = gripper()
+    g, total = 9.81, 1.0 + 2 * 0.05 + LIFTED
+    # Without slip, the hand rises with its box at this acceleration, for which m (g + a) of friction is needed.
+    rise = 1.0
+    least = LIFTED * (g + rise) / (2 * GRIP)
+
+    def lifted(friction, force):
+        contacts = world.parts.constraints.contacts
+        pairs = [eqx.tree_at(lambda p: p.friction, p, p.friction.at[:, :2].set(friction)) for p in contacts.pairs]
+        held = eqx.tree_at(lambda w: w.parts.constraints.contacts.pairs, world, tuple(pairs))
+        control = jnp.stack([force, force, jnp.full_like(force, total * (g + rise))])
+        end = jax.lax.scan(lambda s, _: (held.step(s, control), None), held.state(), length=STEPS)[0]
+        # The height of the box, behind the three joints of the hand.
+        return end.q[5]
+
+    function = jax.jit(lifted)
+    grip = jnp.asarray(GRIP)
+    duration = STEPS * world.parts.timestep
+    held, slipping = (function(jnp.asarray(part * least), grip) for part in (1.3, 0.7))
+    np.testing.assert_allclose(held, 0.5 * rise * duration**2, rtol=0.2)
+    np.testing.assert_allclose(slipping, 0.5 * (0.7 * (g + rise) - g) * duration**2, rtol=0.1)
+    args = jnp.asarray(0.7 * least), grip
+    gradient = jax.jit(jax.grad(lifted, (0, 1)))(*args)
+    for k, x in enumerate(args):
+        step = 1e-5 * x
+        ends = [function(*(y + sign * step * (i == k) for i, y in enumerate(args))) for sign in (1, -1)]
+        np.testing.assert_allclose(gradient[k], (ends[0] - ends[1]) / (2 * step), rtol=1e-4)
+    # d z / d friction = force / mass t^2 while it slips.
+    np.testing.assert_allclose(gradient[0], GRIP / LIFTED * duration**2, rtol=0.1)

@@ -9,7 +9,7 @@ import tyro
 
 from jaxdyn._errors import DataError, RobotFileError
 from jaxdyn.io import is_mjcf, load_mjcf, load_urdf
-from jaxdyn.io.robot_files import is_archive
+from jaxdyn.io.robot_files import is_archive, named_robot
 from jaxdyn.model import Model
 from jaxdyn.worlds import World, load_world
 
@@ -22,12 +22,16 @@ class RobotFile:
     """A robot's file, and the options that are for URDF."""
 
     file: File
-    """A URDF or MJCF file, or a world that save_world has written."""
+    """A URDF or MJCF file, a world that save_world has written, or the name of a robot in robot_descriptions or
+    MuJoCo Menagerie, such as go1."""
     free_base: Flag = False
     """URDF: the root link moves freely. (An MJCF file says itself whether it does.)"""
     package_dirs: tuple[str, ...] = ()
     """URDF: folders with the packages of names like package://name/path; `view` also looks in those that hold the
     file."""
+
+    def __post_init__(self):
+        object.__setattr__(self, "file", named_robot(self.file, ("MJCF", "URDF")))
 
     @property
     def kind(self) -> str:

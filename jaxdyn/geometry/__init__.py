@@ -6,12 +6,15 @@ from jaxdyn.geometry._surfaces import AbstractSurface, HeightField, Plane, Signe
 from jaxdyn.geometry._witness import FAR, Witness
 from jaxdyn.geometry.pairs import (
     MOST_PRISMS,
+    WIDER,
     Candidates,
+    ChosenHulls,
     Grid,
     Hull,
     Hulls,
     PointChoice,
     ShapeKind,
+    ball_radius,
     candidate_count,
     candidates,
     has_flat_disks,

@@ -139,14 +139,15 @@ def _specialized(function: Callable, inputs: Sequence, uniform: Sequence[bool], 
         shapes = repetition.one_call([x.shape for x in inputs])
         inputs = [jax.ShapeDtypeStruct(shape, x.dtype) for shape, x in zip(shapes, inputs, strict=True)]
         function = repetition.function
+    # An error of the function itself is the user's; only one that comes later is a fault of this package. It is traced
+    # first, because a function that is left to XLA may have millions of operands, such as the vertices of meshes.
+    closed = traced(lambda *x: jax.tree.leaves(function(*x)), inputs)
     graph = Graph()
     interpreter = Interpreter(graph, 2.0 ** (-23 if bits == 32 else -52), row_loops=row_loops)
     arrays = []
     for number, (x, same) in enumerate(zip(inputs, uniform, strict=True)):
         nodes = [graph.input(number, i, same) for i in range(math.prod(x.shape))]
         arrays.append(objects(nodes, x.shape))
-    # An error of the function itself is the user's; only one that comes later is a fault of this package.
-    closed = traced(lambda *x: jax.tree.leaves(function(*x)), inputs)
     try:
         results = interpreter.evaluate(closed, arrays)
     except UnsupportedError:

@@ -14,7 +14,7 @@ from jaxdyn._errors import ModelError, require_kind
 from jaxdyn.contact import ShapeContacts, load_contact_shapes
 from jaxdyn.io import LeftOutWarning, is_mjcf
 from jaxdyn.io.mjcf import compile_massless_mjcf
-from jaxdyn.io.robot_files import unbatched_leaves
+from jaxdyn.io.robot_files import named_robot, unbatched_leaves
 from jaxdyn.model import Model
 from jaxdyn.viz._contact_scene import shape_meshes
 from jaxdyn.viz._drawing import (
@@ -55,6 +55,7 @@ def drawing_of(
     if given and options:
         raise ModelError(f"{', '.join(options)}: arguments of a file's loader, but a model is given, no file")
     if not given:
+        source = named_robot(source, ("MJCF", "URDF"))
         if not _is_file(source):
             require_kind(
                 source,

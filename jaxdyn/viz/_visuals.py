@@ -17,7 +17,7 @@ import numpy as np
 from jaxdyn._errors import RobotFileError
 from jaxdyn.io import LeftOutWarning, is_mjcf, load_mjcf, load_urdf
 from jaxdyn.io.mjcf import Names, compile_massless_mjcf, drawn_geoms, geom_pose, object_name
-from jaxdyn.io.robot_files import enumerate_names, warn
+from jaxdyn.io.robot_files import enumerate_names, named_robot, warn
 from jaxdyn.io.urdf import Element, missing_meshes, read_shapes
 from jaxdyn.model import Model
 from jaxdyn.viz._geometry import Visual, box, capsule, cylinder, mesh_of, posed, scaled, sphere
@@ -50,7 +50,8 @@ def load_visuals(
 
     **Arguments**
 
-    - `path_or_text`: as in `load_urdf` and `load_mjcf`; a root element `<mujoco>`, or a `mujoco.MjModel`, is MJCF.
+    - `path_or_text`: as in `load_world`, also the name of a robot; a root element `<mujoco>`, or a `mujoco.MjModel`, is
+      MJCF.
     - `package_dirs`: folders with the packages of `package://name/path`. A package that holds the robot's file is found
       without them.
     - `skip_missing`: whether missing files of meshes are left out, with one warning that lists them.
@@ -58,6 +59,7 @@ def load_visuals(
     **Raises** `RobotFileError` for a file that cannot be read, for missing files of meshes (all of them, with the lines
     that name them), and for any other geometry; `ImportError` without trimesh, pycollada (COLLADA) or MuJoCo (MJCF).
     """
+    path_or_text = named_robot(path_or_text, ("MJCF", "URDF"))
     if is_mjcf(path_or_text):
         return _mjcf_visuals(path_or_text, collision)
     return _urdf_visuals(path_or_text, "collision" if collision else "visual", package_dirs, skip_missing)

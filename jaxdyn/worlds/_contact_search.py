@@ -28,7 +28,7 @@ from jaxdyn.geometry import FAR, ShapeKind, candidates, may_be_deep, may_touch, 
 from jaxdyn.native import Collection, Searched
 from jaxdyn.spatial import Mat3, Vec3
 from jaxdyn.tree import to_leading
-from jaxdyn.worlds._hull_contacts import FoundHulls, HullPairs, pose_of, with_hulls
+from jaxdyn.worlds._hull_contacts import FOUND, HullPairs, HullSearch, HullVertices, joined_lists, pose_of, taken_rows
 from jaxdyn.worlds._parts import PartRows, Places, instant
 
 if TYPE_CHECKING:
@@ -45,8 +45,6 @@ ROOM = 8, 64
 """The fewest and the most contacts that a list of many candidates has room for. Go1 and G1, dropped in random
 attitudes, had up to 17 contacts of three directions at once and up to 30, where their lists have room for 32 and
 64."""
-FOUND = 10
-"""The numbers of a found candidate: its distance, position, normal and first tangent."""
 LAW = ("margin", "solref", "solreffriction", "solimp", "friction", "weight")
 """The numbers of pairs that their rows need, in their order in lists."""
 LAW_SIZES = (1, 2, 2, 5, 5, 1)
@@ -144,28 +142,19 @@ class _ContactSearch(NamedTuple):
 
     collection: Collection
     """The search for all but those of hulls."""
-    hulls: list[_SearchedHulls]
+    hulls: HullSearch
     owners: list[np.ndarray]
     """For each list the pair of each candidate."""
-
-
-class _SearchedHulls(NamedTuple):
-    pairs: Any
-    """The `Pairs` of the world."""
-    start: int
-    """The number of its first pair."""
-    lists: np.ndarray
-    """For each candidate its list."""
-    numbers: np.ndarray
-    """For each candidate its number in this list."""
+    of_hulls: np.ndarray
+    """The numbers of the pairs with hulls."""
 
 
 def _searched(contacts: Contacts) -> _ContactSearch:
     """Return the search of a world."""
     shapes = list_shapes(contacts)
     place_of = {shape.dim: k for k, shape in enumerate(shapes)}
-    owners: list[list[int]] = [[] for _ in shapes]
-    searched, hulls, pair = [], [], 0
+    owners: list[Any] = [[] for _ in shapes]
+    searched, hulls, of_hulls, pair = [], [], [], 0
     for pairs in contacts.pairs:
         count, start = pairs.count(), pair
         rows, lists, firsts = [], [], []
@@ -177,14 +166,16 @@ def _searched(contacts: Contacts) -> _ContactSearch:
             own += [pair] * count
             pair += 1
         if pairs.vertices is not None:
-            numbers = (np.array(firsts)[:, None] + np.arange(count)).ravel()
-            hulls.append(_SearchedHulls(pairs, start, np.repeat(lists, count), numbers))
+            ends = pairs.first, pairs.second
+            hulls.append(HullPairs(pairs.types, pairs.structures, *ends, tuple(lists), tuple(firsts)))
+            of_hulls += range(start, pair)
             continue
         tables = tuple(rows), tuple(lists), tuple(firsts)
         searched.append(Searched(_PairOfGeoms(pairs.types, True), _SOURCES, *tables, count))
     room = tuple(shape.room for shape in shapes)
     collection = Collection(tuple(searched), room, FOUND, 0.5 * FAR, FAR)
-    return _ContactSearch(collection, hulls, [np.array(x) for x in owners])
+    owners = [np.array(x) for x in owners]
+    return _ContactSearch(collection, HullSearch(tuple(hulls), room), owners, np.array(of_hulls))
 
 
 _SOURCES = (0, 12), (1, 3), (0, 12), (1, 3), (2, 1)
@@ -234,7 +225,8 @@ def _recomputed(search: Collection, which: int, number, operands: Sequence) -> A
         at = jnp.where(mine, at, 0)
         rows = np.array(searched.rows)[things]
         taken = [
-            _taken(operands[k], length, jnp.asarray(rows[:, j])[at]) for j, (k, length) in enumerate(searched.sources)
+            taken_rows(operands[k], length, jnp.asarray(rows[:, j])[at])
+            for j, (k, length) in enumerate(searched.sources)
         ]
         function: Any = searched.function
         plain = Plain(
@@ -255,15 +247,6 @@ def _joined(found, number):
     return both.reshape(*number.shape[:-1], -1)
 
 
-def _taken(x, length: int, rows):
-    """Return the rows `[*batch, room, length]` of an operand that has rows of this length one after the other."""
-    table = x.reshape(*x.shape[:-1], -1, length)
-    if table.ndim == 2:
-        return table[rows]
-    table = jnp.broadcast_to(table, (*rows.shape[:-1], *table.shape[-2:]))
-    return jnp.take_along_axis(table, rows[..., None], axis=-2)
-
-
 def found_contacts(given: Given) -> Any:
     """Return the lists of the contacts of a state in one array `[*batch, n]`; see `listed_contacts`."""
     world, q = given.world, given.on_tree()["q"]
@@ -274,36 +257,23 @@ def found_contacts(given: Given) -> Any:
     sizes = jnp.asarray(contacts.sizes, dtype)
     reach = _side_by_side([pairs.margin + pairs.gap for pairs in contacts.pairs], dtype, 1)
     flat = sizes.reshape(*sizes.shape[:-2], -1)
-    lists = _lists(search.collection, poses, flat, reach) if search.collection.searched else _empty_lists(search, dtype)
-    found = [_hulls_of(one, poses, flat, reach) for one in search.hulls]
-    for k, room in enumerate(search.collection.room):
-        own = [FoundHulls(x[..., each.lists == k, :], each.numbers[each.lists == k]) for each, x in found]
-        lists[k] = with_hulls(lists[k], [x for x in own if len(x.numbers)], room)
+    lists = _lists(search.collection, poses, flat, reach) if search.collection.searched else None
+    if search.hulls.pairs:
+        tables = [HullVertices.of(pairs.vertices, dtype) for pairs in contacts.pairs if pairs.vertices is not None]
+        found = search.hulls.lists(poses, flat, reach[..., search.of_hulls], tables)
+        joined = zip(lists or found, found, search.hulls.room, strict=True)
+        lists = found if lists is None else [joined_lists(*x) for x in joined]
+    assert lists is not None
     law, fixed = _numbers_of_pairs(contacts, sizes, dtype), _fixed_numbers(world, dtype)
     out = []
     for found, owner in zip(lists, search.owners, strict=True):
         blocks = _blocks_of(found, FOUND + 1)
         pair = jnp.asarray(owner)[lax.stop_gradient(blocks[..., FOUND]).astype(jnp.int32)]
         width = law.shape[-1]
-        of_law = _taken(law.reshape(*law.shape[:-2], -1), width, pair)
+        of_law = taken_rows(law.reshape(*law.shape[:-2], -1), width, pair)
         whole = jnp.concatenate([blocks, jnp.broadcast_to(of_law, (*pair.shape, width)), jnp.asarray(fixed)[pair]], -1)
         out += [found[..., :1], whole.reshape(*whole.shape[:-2], -1)]
     return jnp.concatenate(out, axis=-1)
-
-
-def _empty_lists(search: _ContactSearch, dtype) -> list:
-    """Return the lists of a search that finds nothing."""
-    empty = np.zeros((1, FOUND + 1), dtype)
-    empty[:, 0] = FAR
-    return [jnp.asarray(np.append(np.zeros(1, dtype), np.tile(empty, room))) for room in search.collection.room]
-
-
-def _hulls_of(searched: _SearchedHulls, poses, sizes, reach) -> tuple[_SearchedHulls, Any]:
-    """Return the candidates of hulls `[*batch, n, FOUND]`, behind what they belong to."""
-    pairs, n = searched.pairs, len(searched.pairs.first)
-    own = HullPairs(pairs.types, pairs.structures, pairs.first, pairs.second)
-    within = reach[..., searched.start : searched.start + n]
-    return searched, own.candidates(poses, sizes, within, jnp.asarray(pairs.vertices, poses.dtype))
 
 
 def _side_by_side(arrays: Sequence, dtype, core: int):

@@ -8,11 +8,11 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxdyn._errors import ModelError, naming_arguments, warn
 from jaxdyn._types import float_leaf
+from jaxdyn._waits import saying
 from jaxdyn.contact import ContactLaw, MujocoLaw, load_contact_shapes
 from jaxdyn.io import LeftOutWarning, load_urdf
 from jaxdyn.io.mjcf import compile_mjcf, enum_name, is_disabled, is_mjcf, object_name
@@ -94,7 +94,8 @@ def load_world(
         world = read_world(path_or_text, World)
         return world if options is None else _with(world, options=options)
     if mjcf:
-        return _world_of_mjcf(path_or_text, law, options)
+        with saying("loading a world"):
+            return _world_of_mjcf(path_or_text, law, options)
     if links is not None and not ground:
         raise ModelError("links say whose shapes touch the ground: give ground=True as well")
     model = load_urdf(path_or_text, free_base=free_base, package_dirs=package_dirs)
@@ -139,7 +140,8 @@ def _world_of_mjcf(path_or_text: Any, law: Any, options: SolverOptions | None) -
         constraints = dataclasses.replace(constraints, contacts=contacts, compliance=compliance)
         steps: dict[str, Any] = {"integrator": "implicit_velocity", "free_bodies": (), "no_slip": None}
         parts = dataclasses.replace(parts, constraints=constraints, **steps)
-    parts = jax.tree.map(lambda x: jnp.clip(x, -ENDLESS, ENDLESS), parts)
+    # `jnp.clip` would compile a program for each shape.
+    parts = jax.tree.map(lambda x: jax.device_put(np.clip(np.asarray(x), -ENDLESS, ENDLESS)), parts)
     start, options = float_leaf(np.array(m.qpos0)), SolverOptions() if options is None else options
     names = tuple(object_name(m, "key", i) for i in range(m.nkey))
     fields = {"start": start, "keys": keyframes_of(model, m), "key_names": names, "options": options}

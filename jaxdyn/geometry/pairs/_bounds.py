@@ -24,6 +24,8 @@ def may_touch(
     sizes2: Any,
     pose2: Pose,
     reach: Any,
+    *,
+    along_axes: bool = False,
 ) -> Any:
     """Return whether shapes may be within a distance `reach` of each other, `[n, *batch]`, or None for classes without
     bounds.
@@ -41,9 +43,25 @@ def may_touch(
         along = pose2.rotation.apply_transpose(normal)
         depth = _sum(jnp.abs(a) * h for a, h in zip(_parts(along), box2, strict=True))
         return normal.dot(between) <= (depth + reach) * (1 + WIDER)
-    return _reaches(pose1, box1, between, _radius(kind2, sizes2) + reach) & _reaches(
-        pose2, box2, between, _radius(kind1, sizes1) + reach
-    )
+    near = _reaches(pose1, box1, between, ball_radius(kind2, sizes2) + reach)
+    near = near & _reaches(pose2, box2, between, ball_radius(kind1, sizes1) + reach)
+    return near & boxes_are_near(pose1, box1, pose2, box2, reach) if along_axes else near
+
+
+def boxes_are_near(pose1: Pose, half1: Any, pose2: Pose, half2: Any, reach: Any) -> Any:
+    """Return whether boxes with half sizes `[3, n, *batch]` are within a distance along each of their axes."""
+    between = pose2.translation - pose1.translation
+    columns1, columns2 = ([r.x, r.y, r.z] for r in (pose1.rotation, pose2.rotation))
+    turn = [[jnp.abs(a.dot(b)) for b in columns2] for a in columns1]
+    near = True
+    for k in range(3):
+        extents = (
+            (columns1[k], half1[k] + _sum(turn[k][j] * half2[j] for j in range(3))),
+            (columns2[k], half2[k] + _sum(turn[j][k] * half1[j] for j in range(3))),
+        )
+        for axis, extent in extents:
+            near = near & (jnp.abs(axis.dot(between)) <= (extent + reach) * (1 + WIDER))
+    return near
 
 
 def _reaches(pose: Pose, half: list, between: Vec3, radius: Any) -> Any:
@@ -69,8 +87,8 @@ def _half_sizes(kind, sizes) -> list | None:
     return None
 
 
-def _radius(kind, sizes) -> Any:
-    """Return the radius of the ball around shapes."""
+def ball_radius(kind, sizes) -> Any:
+    """Return the radii `[n, *batch]` of balls around shapes."""
     if kind is Sphere:
         return sizes[:, 0]
     if kind is Capsule:

@@ -15,10 +15,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdyn._array_programs import of_wanted
+from jaxdyn._array_programs import only_where
 from jaxdyn.geometry._componentwise import SHORTEST
 from jaxdyn.geometry._witness import FAR, Witness
-from jaxdyn.geometry.pairs._bounds import WIDER
+from jaxdyn.geometry.pairs._bounds import boxes_are_near
 from jaxdyn.geometry.pairs._candidates import Placed
 from jaxdyn.geometry.pairs._clipped_faces import (
     BELOW,
@@ -30,11 +30,12 @@ from jaxdyn.geometry.pairs._clipped_faces import (
     Sided,
     shared_part,
 )
-from jaxdyn.geometry.pairs._expanding_polytope import Nearest, Round, Solid, nearest
+from jaxdyn.geometry.pairs._expanding_polytope import Nearest, Round, Solid, are_apart, nearest
 from jaxdyn.geometry.pairs._faces import DISK_EDGES
 from jaxdyn.geometry.pairs._hull_tables import CORNERS, HullTables, box_hull, cylinder_hull, hulls_of, tables_of
-from jaxdyn.geometry.pairs._lanes import Side, as_rows, common_shape, flat_number, flat_vector
+from jaxdyn.geometry.pairs._lanes import Side, as_rows, common_shape, flat_number, flat_vector, of_near, vec3
 from jaxdyn.geometry.pairs._round_hulls import SIDEWAYS, line_of_side, single_of_round
+from jaxdyn.spatial import Mat3, Pose
 
 
 def sphere_mesh(sphere: Placed, mesh: Placed, margin) -> list[Witness]:
@@ -100,6 +101,8 @@ class _Lanes(NamedTuple):
     """`[lanes, 3]`: those of first shapes that are round, see `Round`."""
     has_ends: bool = False
     """Whether these are cylinders."""
+    near: Any = None
+    """As in `ChosenHulls`."""
 
     @classmethod
     def of(cls, one: Placed, mesh: Placed, margin, vertices, tables: HullTables | None, radius) -> _Lanes:
@@ -109,7 +112,8 @@ class _Lanes(NamedTuple):
         origin = flat_vector(one.position, shape)
         first = Side.of(one, shape, jnp.zeros_like(origin), vertices, tables)
         second = Side.of(mesh, shape, flat_vector(mesh.position, shape) - origin)
-        return cls(first, second, flat_number(radius, shape), flat_number(margin, shape), origin, shape)
+        near = hulls_of(mesh).near
+        return cls(first, second, flat_number(radius, shape), flat_number(margin, shape), origin, shape, near=near)
 
 
 class _Found(NamedTuple):
@@ -120,24 +124,35 @@ class _Found(NamedTuple):
 def _search(lanes: _Lanes, several: bool) -> _Found:
     """The vertices at which all pairs touch, without derivatives."""
     arrays = jax.lax.stop_gradient((lanes.radius, lanes.margin, lanes.sizes))
-    return _searched(*(side.constant() for side in (lanes.one, lanes.two)), *arrays, lanes.has_ends, several)
+    alone = lanes.near is True
+    sides = (side.constant() for side in (lanes.one, lanes.two))
+    return _searched(*sides, *arrays, None if alone else lanes.near, alone, lanes.has_ends, several)
 
 
 # It is traced once for shapes of equal sizes, which takes seconds, and not again for each part of a program with it.
-@functools.partial(jax.jit, static_argnums=(5, 6))
-def _searched(side1: Side, side2: Side, radius, margin, sizes, has_ends: bool, several: bool) -> _Found:
+@functools.partial(jax.jit, static_argnums=(6, 7, 8))
+def _searched(
+    side1: Side, side2: Side, radius, margin, sizes, near, alone: bool, has_ends: bool, several: bool
+) -> _Found:
     sides = side1, side2
-    wanted = _near(*sides, sizes, radius + margin)
 
     def of_lane(lane) -> _Found:
         solids = [side.solid(lane) for side in sides]
-        one, two = (
-            Sided(solid, side.tables, jnp.asarray(side.hull)[lane]) for solid, side in zip(solids, sides, strict=True)
-        )
         first: Solid | Round = solids[0]
         if sizes is not None:
             first = Round(first.rotation, first.position, sizes[lane], has_ends)
-        at = nearest(first, solids[1], margin[lane] + radius[lane])
+        reach = margin[lane] + radius[lane]
+
+        def touching() -> _Found:
+            return where_nearest(solids, first, lane, reach)
+
+        return only_where(~are_apart(first, solids[1], reach), touching)
+
+    def where_nearest(solids, first, lane, reach) -> _Found:
+        one, two = (
+            Sided(solid, side.tables, jnp.asarray(side.hull)[lane]) for solid, side in zip(solids, sides, strict=True)
+        )
+        at = nearest(first, solids[1], reach)
         if not several:
             return _Found(at, _no_part())
         if isinstance(first, Round):
@@ -150,22 +165,17 @@ def _searched(side1: Side, side2: Side, radius, margin, sizes, has_ends: bool, s
             shift, within = _lifted(radius[lane], within, solids[0].rotation[:, 2], at.normal)
         return _Found(at, shared_part(one, two, at, shift, within))
 
-    return of_wanted(of_lane, wanted)
+    return of_near(of_lane, lambda: _near(*sides, sizes, radius + margin), near, alone)
 
 
 def _near(side1: Side, side2: Side, sizes, reach) -> Any:
     """Whether boxes around both shapes are within a distance along each of their axes."""
-    middle1, half1 = side1.box() if sizes is None else (side1.position, sizes)
-    middle2, half2 = side2.box()
-    turn = jnp.abs(jnp.einsum("lji,ljk->lik", side1.rotation, side2.rotation))
-    near = True
-    for side, half, other in (
-        (side1, half1, jnp.einsum("lij,lj->li", turn, half2)),
-        (side2, half2, jnp.einsum("lji,lj->li", turn, half1)),
-    ):
-        between = jnp.abs(jnp.einsum("lji,lj->li", side.rotation, middle2 - middle1))
-        near = near & jnp.all(between <= (half + other + reach[:, None]) * (1 + WIDER), axis=1)
-    return near
+    boxes = [side1.box() if sizes is None else (side1.position, sizes), side2.box()]
+    poses = [
+        Pose(Mat3(*(vec3(side.rotation[:, :, k]) for k in range(3))), vec3(middle))
+        for side, (middle, _) in zip((side1, side2), boxes, strict=True)
+    ]
+    return boxes_are_near(poses[0], boxes[0][1].T, poses[1], boxes[1][1].T, reach)
 
 
 def _no_part() -> Shared:
@@ -184,6 +194,14 @@ def _lifted(radius, margin, axis, normal) -> tuple[Any, Any]:
 def _contacts(lanes: _Lanes, most: int) -> list[Witness]:
     """Up to so many contacts of each pair."""
     found = _search(lanes, most > 1)
+    if lanes.near is not True:
+        return _witnesses(lanes, found, most)
+    # A single pair, in a loop over pairs: most that are near each other do not touch.
+    rows = only_where(found.at.touches[0], lambda: _witnesses(lanes, found, most), 1)
+    return [x._replace(gap=jnp.where(found.at.touches, x.gap, FAR)) for x in rows]
+
+
+def _witnesses(lanes: _Lanes, found: _Found, most: int) -> list[Witness]:
     if lanes.sizes is None:
         single = _single(lanes, found.at)
     else:

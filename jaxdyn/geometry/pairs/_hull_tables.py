@@ -17,7 +17,7 @@ CORNERS = 4
 """A face has contacts at so many of its corners at most."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Hull:
     """The faces of a convex hull."""
 
@@ -29,6 +29,10 @@ class Hull:
     normal_offsets: tuple[tuple[float, float, float], ...]
     """The differences of MuJoCo's normals of the faces from those by the last three corners of each: MuJoCo computes
     normals from positions that are not yet rounded to single precision."""
+
+    def __repr__(self) -> str:
+        # JAX takes the text of what it compiles, which would be megabytes.
+        return f"Hull(<{len(self.faces)} faces of {len(self.around)} vertices>)"
 
     def __hash__(self) -> int:
         return self._hash
@@ -42,21 +46,19 @@ class Hull:
     def of(cls, vertices: np.ndarray, faces: Sequence[Sequence[int]], normals: np.ndarray) -> Hull:
         """Return a hull of vertices `[n, 3]`, the numbers of those around each face, counterclockwise as they are seen
         from outside, and the normals `[k, 3]` of the faces."""
-        clockwise = tuple(tuple(int(v) for v in reversed(face)) for face in faces)
+        clockwise = tuple(tuple(np.asarray(face)[::-1].tolist()) for face in faces)
         around: list[list[tuple[int, int]]] = [[] for _ in vertices]
         for number, face in enumerate(clockwise):
             for k, v in enumerate(face):
                 around[v].append((number, face[(k + 1) % len(face)]))
-        offsets = normals - np.array([_normal(vertices[list(face[-3:])]) for face in clockwise])
-        return cls(
-            clockwise, tuple(tuple(x) for x in around), tuple((float(x), float(y), float(z)) for x, y, z in offsets)
-        )
+        offsets = normals - _normals(vertices[np.array([face[-3:] for face in clockwise])])
+        return cls(clockwise, tuple(map(tuple, around)), tuple(map(tuple, offsets.tolist())))
 
 
-def _normal(corners: np.ndarray) -> np.ndarray:
-    """The normal of three corners, clockwise as they are seen from outside."""
-    normal = np.cross(corners[1] - corners[2], corners[0] - corners[2])
-    return normal / max(float(np.linalg.norm(normal)), np.finfo(float).tiny)
+def _normals(corners: np.ndarray) -> np.ndarray:
+    """The normals `[k, 3]` of three corners each `[k, 3, 3]`, clockwise as they are seen from outside."""
+    normals = np.cross(corners[:, 1] - corners[:, 2], corners[:, 0] - corners[:, 2])
+    return normals / np.maximum(np.linalg.norm(normals, axis=1, keepdims=True), np.finfo(float).tiny)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,10 +69,30 @@ class Hulls:
     members: tuple[int, ...]
     """The number of the hull of each shape."""
 
-    @functools.cached_property
+    @property
     def tables(self) -> HullTables:
         """The tables of all hulls."""
         return tables_of(self.hulls)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ChosenHulls:
+    """Convex hulls of which data say which ones the shapes of some pairs have."""
+
+    hulls: Hulls
+    members: Any
+    """`[n]`: the number of the hull of each shape."""
+    rows: Any
+    """`[n]`: the row of its vertices."""
+    near: Any = None
+    """`[n]`: which shapes are near the other ones of their pairs, so that the search for places that touch is needed;
+    True for a single pair that is, in a loop over pairs; None if it is not known."""
+    columns: Any = None
+    """`[rows, 3, vertices]`: the vertices, coordinate by coordinate, if they are at hand."""
+
+    @property
+    def tables(self) -> HullTables:
+        return self.hulls.tables
 
 
 class HullTables(NamedTuple):
@@ -90,7 +112,8 @@ class HullTables(NamedTuple):
     """`[hulls]`: the number of vertices of each."""
 
 
-def tables_of(hulls: Sequence[Hull]) -> HullTables:
+@functools.lru_cache(maxsize=64)
+def tables_of(hulls: tuple[Hull, ...]) -> HullTables:
     """Return tables of hulls, padded to a common size."""
     most_faces = max(len(hull.faces) for hull in hulls)
     most_corners = max(len(face) for hull in hulls for face in hull.faces)
@@ -113,11 +136,15 @@ def tables_of(hulls: Sequence[Hull]) -> HullTables:
     return HullTables(faces, counts, around, ends, offsets, sizes)
 
 
-def hulls_of(shape: Placed) -> Hulls:
+def hulls_of(shape: Placed) -> ChosenHulls:
     """Return the hulls of meshes. **Raises** `ModelError` for shapes without."""
-    if not isinstance(shape.structure, Hulls):
+    hulls = shape.structure
+    if isinstance(hulls, ChosenHulls):
+        return hulls
+    if not isinstance(hulls, Hulls):
         raise ModelError("meshes need Hulls as their structure, and the positions of the hulls' vertices as sizes")
-    return shape.structure
+    members = np.array(hulls.members)
+    return ChosenHulls(hulls, members, members)
 
 
 @functools.cache

@@ -4,6 +4,7 @@ between lanes is found by numbers of vertices and faces."""
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -13,7 +14,7 @@ import numpy as np
 from jaxdyn import native
 from jaxdyn._array_programs import of_wanted
 from jaxdyn.geometry.pairs._candidates import Placed
-from jaxdyn.geometry.pairs._expanding_polytope import Solid, extent
+from jaxdyn.geometry.pairs._expanding_polytope import Solid
 from jaxdyn.geometry.pairs._hull_tables import HullTables, hulls_of, last_corners, normals_of
 from jaxdyn.spatial import Vec3
 
@@ -32,6 +33,11 @@ def flat_number(x: Any, shape: tuple[int, ...]) -> Any:
 def flat_vector(v: Vec3, shape: tuple[int, ...]) -> Any:
     """Return vectors `[n, 1, *batch]` as `[lanes, 3]`."""
     return jnp.stack([flat_number(x, shape) for x in (v.x, v.y, v.z)], axis=-1)
+
+
+def vec3(a: Any) -> Vec3:
+    """Return vectors `[lanes, 3]` by their components."""
+    return Vec3(*(a[:, k] for k in range(3)))
 
 
 def as_rows(x: Any, shape: tuple[int, ...]) -> Any:
@@ -56,6 +62,8 @@ class Side(NamedTuple):
     """`[lanes]`: the row of the tables."""
     tables: HullTables | None
     """None for shapes without faces."""
+    columns: Any
+    """`[rows, 3, n]`: the vertices, coordinate by coordinate, without derivatives."""
 
     @classmethod
     def of(cls, shape: Placed, lanes: tuple[int, ...], position: Any, vertices: Any = None, tables: Any = None) -> Side:
@@ -63,39 +71,45 @@ class Side(NamedTuple):
         native.leave_to_xla("meshes are looked up by numbers that depend on data")
         n, *batch = lanes
         size = math.prod(batch)
-        rows, hull = np.arange(n), np.zeros(n, int)
+        rows, hull, columns = np.arange(n), np.zeros(n, int), None
         if vertices is None:
             hulls = hulls_of(shape)
-            rows = hull = np.array(hulls.members)
+            rows, hull, columns = hulls.rows, hulls.members, hulls.columns
             vertices, tables = shape.sizes.reshape(shape.sizes.shape[0], -1, 3, *shape.sizes.shape[2:]), hulls.tables
         R = shape.pose.rotation
         rotation = jnp.stack([flat_vector(v, lanes) for v in (R.x, R.y, R.z)], axis=-1)
         table, row = _rows(vertices, rows, batch)
-        return cls(rotation, position, table, row, np.repeat(hull, size), tables)
+        if columns is None:
+            columns = jnp.swapaxes(jax.lax.stop_gradient(table), 1, 2)
+        return cls(rotation, position, table, row, _repeated(hull, size), tables, columns)
 
     def constant(self) -> Side:
         """The same without derivatives."""
-        held = jax.lax.stop_gradient((self.rotation, self.position, self.vertices))
-        return Side(*held, self.row, self.hull, self.tables)
+        rotation, position, vertices, columns = jax.lax.stop_gradient(
+            (self.rotation, self.position, self.vertices, self.columns)
+        )
+        return Side(rotation, position, vertices, self.row, self.hull, self.tables, columns)
 
     def solid(self, lane) -> Solid:
         """The shape of one pair."""
-        vertices = self.vertices[jnp.asarray(self.row)[lane]]
+        # Not by indices, with which native programs would copy all vertices.
+        row = jnp.asarray(self.row)[lane]
+        vertices, columns = (
+            jax.lax.dynamic_index_in_dim(x, row, keepdims=False) for x in (self.vertices, self.columns)
+        )
         count = jnp.asarray(len(vertices), jnp.int32)
         if self.tables is not None:
             count = jnp.asarray(self.tables.sizes)[jnp.asarray(self.hull)[lane]]
-        return Solid(self.rotation[lane], self.position[lane], vertices, count)
+        return Solid(self.rotation[lane], self.position[lane], vertices, count, columns)
+
+    def size(self) -> Any:
+        """The largest coordinate of vertices."""
+        return jnp.max(jnp.abs(self.columns))
 
     def box(self) -> tuple[Any, Any]:
         """The middles `[lanes, 3]`, from the first shape, and half sizes of boxes around shapes along their axes."""
-        if self.tables is None:
-            low, high = jnp.min(self.vertices, axis=1), jnp.max(self.vertices, axis=1)
-        else:
-            sizes = np.zeros(len(self.vertices), np.int32)
-            # All vertices of a row are those of one hull.
-            sizes = jnp.asarray(sizes).at[self.row].set(jnp.asarray(self.tables.sizes)[self.hull])
-            every = jnp.ones(len(self.vertices), bool)
-            low, high = of_wanted(lambda row: extent(self.vertices[row], sizes[row]), every)
+        # Vertices that fill up a row are copies of its first one.
+        low, high = jnp.min(self.columns, axis=2), jnp.max(self.columns, axis=2)
         middle, half = (0.5 * (high + way * low)[self.row] for way in (1, -1))
         return jnp.einsum("lij,lj->li", self.rotation, middle) + self.position, half
 
@@ -119,7 +133,20 @@ def _rows(vertices, rows: np.ndarray, batch: list[int]) -> tuple[Any, np.ndarray
     """Vertices `[m, k, 3, *batch]` as `[rows, k, 3]`, and the row of each lane, of which the batch comes last."""
     size = math.prod(batch)
     if vertices.size == vertices.shape[0] * vertices.shape[1] * 3:
-        return vertices.reshape(*vertices.shape[:3]), np.repeat(rows, size)
+        return vertices.reshape(*vertices.shape[:3]), _repeated(rows, size)
     vertices = jnp.broadcast_to(vertices, (*vertices.shape[:3], *batch)).reshape(*vertices.shape[:3], size)
     row = rows[:, None] * size + np.arange(size)
     return jnp.moveaxis(vertices, 3, 1).reshape(-1, *vertices.shape[1:3]), row.reshape(-1)
+
+
+def of_near(function: Callable, near: Callable[[], Any], which: Any, alone: bool) -> Any:
+    """Return the results of a function of the numbers of lanes, where shapes are near each other: `which`, or, if that
+    is None, as `near` says. With `alone` there is one lane, in a loop over pairs that are near each other."""
+    if alone:
+        return jax.tree.map(lambda x: jnp.asarray(x)[None], function(jnp.zeros((), jnp.int32)))
+    return of_wanted(function, near() if which is None else which)
+
+
+def _repeated(x, size: int) -> Any:
+    """Numbers of pairs as those of lanes."""
+    return x if size == 1 else np.repeat(x, size)

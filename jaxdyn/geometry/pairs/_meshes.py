@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from jaxdyn._array_programs import of_wanted
 from jaxdyn.geometry._componentwise import roundoff
 from jaxdyn.geometry._witness import Witness, inactive_unless
 from jaxdyn.geometry.pairs._bounds import WIDER
 from jaxdyn.geometry.pairs._candidates import Placed, point_on_plane
 from jaxdyn.geometry.pairs._clipped_faces import LOWEST, Sided, quadrilateral
 from jaxdyn.geometry.pairs._expanding_polytope import farthest_vertex
-from jaxdyn.geometry.pairs._hull_tables import CORNERS
-from jaxdyn.geometry.pairs._lanes import Side, as_rows, common_shape, flat_number, flat_vector
+from jaxdyn.geometry.pairs._hull_tables import CORNERS, hulls_of
+from jaxdyn.geometry.pairs._lanes import Side, as_rows, common_shape, flat_number, flat_vector, of_near
 
 
 def plane_mesh(plane: Placed, mesh: Placed, margin) -> list[Witness]:
@@ -29,7 +29,9 @@ def plane_mesh(plane: Placed, mesh: Placed, margin) -> list[Witness]:
     side = Side.of(mesh, shape, jnp.zeros_like(position))
     down = flat_vector(-plane.axis, shape)
     height = flat_number((mesh.position - plane.position).dot(plane.axis) - margin, shape)
-    numbers, exists = _lowest(side.constant(), *jax.lax.stop_gradient((down, height)))
+    near = hulls_of(mesh).near
+    held = jax.lax.stop_gradient((down, height))
+    numbers, exists = _lowest(side.constant(), *held, None if near is True else near, near is True)
     places = side.place(numbers)
     found = []
     for k in range(CORNERS):
@@ -38,22 +40,18 @@ def plane_mesh(plane: Placed, mesh: Placed, margin) -> list[Witness]:
     return found
 
 
-@jax.jit
-def _lowest(side: Side, down, height) -> tuple[Any, Any]:
+@functools.partial(jax.jit, static_argnums=4)
+def _lowest(side: Side, down, height, near, alone: bool) -> tuple[Any, Any]:
     """The numbers `[lanes, 4]` of the corners of the lowest face, and which of them there are, for meshes whose origins
     are so high above where contacts begin."""
-    size = jnp.max(jnp.abs(side.vertices))
+    size = side.size()
     noise = roundoff(size) * size
-    middle, half = side.box()
-    along = jnp.abs(jnp.einsum("lji,lj->li", side.rotation, down))
-    lowest = jnp.sum(middle * down, axis=1) + jnp.sum(along * half, axis=1)
-    wanted = height <= lowest + WIDER * jnp.sum(half, axis=1)
 
     def of_lane(lane):
         hull, solid = jnp.asarray(side.hull)[lane], side.solid(lane)
         sided = Sided(solid, side.tables, hull)
         local = down[lane] @ solid.rotation
-        first = farthest_vertex(solid.vertices, solid.count, local)
+        first = farthest_vertex(solid.columns, solid.count, local)
         lowest = solid.vertices[first] @ local - noise
         faces, has = sided.around(jnp.stack([first] * 3))
         facing = jnp.where(has, sided.normals(faces) @ down[lane], -2.0)
@@ -74,4 +72,10 @@ def _lowest(side: Side, down, height) -> tuple[Any, Any]:
         depth = solid.vertices[numbers] @ local
         return numbers, (jnp.arange(CORNERS) < count) & ((depth >= 0) | (depth >= lowest))
 
-    return of_wanted(of_lane, wanted)
+    def wanted():
+        middle, half = side.box()
+        along = jnp.abs(jnp.einsum("lji,lj->li", side.rotation, down))
+        lowest = jnp.sum(middle * down, axis=1) + jnp.sum(along * half, axis=1)
+        return height <= lowest + WIDER * jnp.sum(half, axis=1)
+
+    return of_near(of_lane, wanted, near, alone)

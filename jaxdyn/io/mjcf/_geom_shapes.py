@@ -50,8 +50,9 @@ def _hull_of(m: Any, mesh: int) -> tuple[Hull, np.ndarray]:
     start = int(m.mesh_polyadr[mesh])
     polygons = range(start, start + int(m.mesh_polynum[mesh]))
     of_face = [m.mesh_polyvert[m.mesh_polyvertadr[i] :][: m.mesh_polyvertnum[i]] for i in polygons]
-    used = np.unique(np.concatenate(of_face))
-    faces = [np.searchsorted(used, face) for face in of_face]
+    used, numbers = np.unique(np.concatenate(of_face), return_inverse=True)
+    # All faces at once: hulls have thousands of them.
+    faces = np.split(numbers.ravel(), np.cumsum([len(face) for face in of_face])[:-1])
     return Hull.of(vertices[used], faces, m.mesh_polynormal[list(polygons)]), vertices[used]
 
 
