@@ -228,7 +228,7 @@ def test_a_roll_out_is_one_kernel(launches):
     tau = np.random.default_rng(0).normal(size=(5, 12, 2)).astype(F32)
 
     def rolled(q, v, tau):
-        options = jaxdyn.RolloutOptions(save_every=4)
+        options = jaxdyn.simulate.RolloutOptions(save_every=4)
         states = jaxdyn.rollout(model, jaxdyn.State(q, v), tau, 0.01, integrator="symplectic_euler", options=options)
         return states.q, states.v
 

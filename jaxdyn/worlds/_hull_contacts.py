@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.core import Tracer
 from jax.custom_derivatives import SymbolicZero
 
 from jaxdyn import native
@@ -57,7 +58,7 @@ class HullVertices(NamedTuple):
     @classmethod
     def of(cls, vertices, dtype) -> HullVertices:
         """Return the table of vertices, which is computed while tracing where these are constants."""
-        is_constant = not isinstance(vertices, jax.core.Tracer)
+        is_constant = not isinstance(vertices, Tracer)
         xp: Any = np if is_constant else jnp
         held = np.asarray(vertices) if is_constant else lax.stop_gradient(vertices)
         corners = held.reshape(*held.shape[:-1], -1, 3)
@@ -144,13 +145,15 @@ class HullSearch:
     def _lists(self, poses, sizes, reach, *tables):
         cores = *(1, 1, 1), *(2,) * len(tables)
         operands = poses, sizes, reach, *tables
-        batch = jnp.broadcast_shapes(*(x.shape[: x.ndim - core] for x, core in zip(operands, cores, strict=True)))
+        batch = np.broadcast_shapes(*(x.shape[: x.ndim - core] for x, core in zip(operands, cores, strict=True)))
         flat = [_without_batch(x, core, batch) for x, core in zip(operands, cores, strict=True)]
         found, start = [], 0
         for k, pairs in enumerate(self.pairs):
             n = len(pairs.first)
             within = flat[2][:, start : start + n]
-            found.append(_found(pairs, math.prod(batch), *flat[:2], within, HullVertices(*flat[3 + 3 * k : 6 + 3 * k])))
+            vertices, columns, boxes = flat[3 + 3 * k : 6 + 3 * k]
+            table = HullVertices(vertices, columns, boxes)
+            found.append(_found(pairs, math.prod(batch), flat[0], flat[1], within, table))
             start += n
         lists = [self._list(which, found) for which in range(len(self.room))]
         return [x.reshape(*batch, x.shape[-1]) for x in lists]
@@ -301,14 +304,16 @@ class _ListedHulls:
 
     def __call__(self, pose1, sizes1, pose2, sizes2, reach, chosen, *table):
         native.leave_to_xla(_BY_NUMBERS)
-        batch = jnp.broadcast_shapes(*(x.shape[:-1] for x in (pose1, sizes1, pose2, sizes2, reach, chosen)))
+        batch = np.broadcast_shapes(*(x.shape[:-1] for x in (pose1, sizes1, pose2, sizes2, reach, chosen)))
         pose1, sizes1, pose2, sizes2, reach, chosen = (
             jnp.broadcast_to(x, (*batch, x.shape[-1])).reshape(-1, x.shape[-1])
             for x in (pose1, sizes1, pose2, sizes2, reach, chosen)
         )
-        of_table, hulls = table[0].shape[:-2], table[0].shape[-2]
-        of_table = jnp.broadcast_shapes(*(x.shape[:-2] for x in table))
-        whole = HullVertices(*(jnp.broadcast_to(x, (*of_table, *x.shape[-2:])).reshape(-1, x.shape[-1]) for x in table))
+        hulls, of_table = table[0].shape[-2], np.broadcast_shapes(*(x.shape[:-2] for x in table))
+        vertices, columns, boxes = (
+            jnp.broadcast_to(x, (*of_table, *x.shape[-2:])).reshape(-1, x.shape[-1]) for x in table
+        )
+        whole = HullVertices(vertices, columns, boxes)
         # The row of the first hull of each element in the table.
         first = np.broadcast_to(hulls * np.arange(math.prod(of_table)).reshape(of_table), batch).reshape(-1)
         numbers = lax.stop_gradient(chosen).astype(jnp.int32)
