@@ -35,20 +35,11 @@ def test_a_robot_is_simulated_moved_and_drawn(task, tmp_path):
 @pytest.mark.experiments
 def test_a_fit_goes_on_beyond_the_jumps_of_contacts(tmp_path):
     """The fingertips of the gripper meet a table again and again, and steps that must lower the cost stall beside the
-    nearest jump of a residual: without others, the minimum is 3.2 standard errors away."""
+    nearest jump of a residual: without others, 22 of 25 intervals hold the truth, and the minimum is 3.2 standard
+    errors away."""
     out = summary(tmp_path, "--task", "gripper", "--ways", "identify", "--seeds", "1")
     assert out["identified"]["steps_left"][0] < 1
-    # 21 of 25 hold the truth, and intervals of one recording depend on each other: the fit of the half cheetah's first
-    # recording ends at the same minimum from the true numbers as from wrong ones, and 14 of 19 hold the truth there.
-    assert out["identified"]["coverage"] > 0.8
-
-
-@pytest.mark.experiments
-def test_a_fit_finds_out_when_the_feet_of_a_quadruped_touch_down(tmp_path):
-    """A foot that touches down a time step later changes velocities by far more than their noise. Steps that must lower
-    the cost stall at 24,000, and from the true numbers it is 660; by steps across jumps it is 1,570 after 28."""
-    arguments = ["--task", "quadruped", "--ways", "identify", "--seeds", "1", "--fit-iterations", "40"]
-    assert summary(tmp_path, *arguments)["identified"]["costs"][0] < 3000
+    assert out["identified"]["coverage"] > 0.9
 
 
 @pytest.mark.experiments

@@ -38,13 +38,6 @@ _DAMPING = Damping(
 _HELD = 1e3
 # Dampings of steps across jumps: nearly whole steps, and shorter ones.
 _ACROSS = 1e-2, 1.0
-# The largest change of a free number in such a step: a factor of 2.7, or its scale. Farther, nothing is linear.
-_FARTHEST = 1.0
-# Steps along which states are polled, in units of the noise. In a time step of 2 ms a foot falls by 1 mm or so, which
-# is the noise of a position as it is measured often; contacts begin earlier or later by some time steps.
-_POLLED = 0.5, 1.0, 2.0, 4.0
-# Sweeps over the segments after a step across jumps, of each second segment in turns.
-_SWEEPS = 4
 # Part of the step over which the bend of the residuals is measured.
 _BEND_STEP = 0.1
 # A fit has converged where the undamped step is shorter than this, in standard errors, in every direction.
@@ -194,6 +187,7 @@ def system_of_loss(
     return system, squares / jnp.maximum(freedom, 1)
 
 
+# Along impacts, residuals have several minima in the state at the start of a segment, and steps end in the nearest.
 # A root mean square over a whole segment that no noise reaches, in units of the noise and of the median segment's.
 _FAR = 3.0
 
@@ -203,63 +197,38 @@ def far_segments(rms):
     return rms > _FAR * jnp.maximum(1.0, jnp.median(rms))
 
 
-def across_jumps(problem: ShootingProblem, state: ShootingState, first: ShootingState) -> ShootingState:
-    """Return the best state that a step across the jumps of the residuals leads to, whatever the cost is on the way.
-
-    Where contacts are made or lost, residuals jump, and steps that must lower the cost end beside the nearest jump. The
-    step here is that of the residuals' secants over the noise, to which the states of the segments are then fitted one
-    by one (`_polled`). `first` is the state at which the fit started.
-    """
-    system = arrow.compress(shooting.linearize(problem, state, secants=True))
+def beyond_jumps(problem: ShootingProblem, state: ShootingState) -> list[ShootingState]:
+    """Return the states to which the linearized residuals lead from a state at which steps have stalled, whatever the
+    cost is there: steps that must lower it end beside the nearest jump, where a contact is made or lost."""
+    system = arrow.compress(shooting.linearize(problem, state))
     norm_z, norm_x = arrow.column_norms(system)
     norm_x = jnp.maximum(norm_x, 1e-6 * jnp.maximum(norm_x.max(initial=0), jnp.finfo(norm_x.dtype).tiny))
-
-    def crossed(damping) -> ShootingState:
-        root = jnp.sqrt(damping)
-        z, x = arrow.solution(arrow.eliminate_states(system, root * norm_z, root * norm_x))
-        new = shooting.displace(problem, state, z, jnp.clip(x, -_FARTHEST, _FARTHEST))
-        new = lax.fori_loop(0, _SWEEPS, lambda i, x: _polled(problem, x, first, i), new)
-        return shooting.evaluate(problem, new)
-
-    new = lax.map(crossed, jnp.asarray(_ACROSS, norm_x.dtype))
-    best = jnp.argmin(jnp.where(jnp.isfinite(new.cost), new.cost, jnp.inf))
-    new = jax.tree.map(lambda x: x[best], new)
-    return dataclasses.replace(new, damping=jnp.full_like(state.damping, _DAMPING.first), iteration=state.iteration + 1)
+    out = []
+    for damping in _ACROSS:
+        step = arrow.solution(arrow.eliminate_states(system, np.sqrt(damping) * norm_z, np.sqrt(damping) * norm_x))
+        new = dataclasses.replace(
+            shooting.displace(problem, state, *step), damping=jnp.full_like(state.damping, damping)
+        )
+        out.append(shooting.evaluate(problem, new))
+    return out
 
 
-def _polled(problem: ShootingProblem, state: ShootingState, first: ShootingState, sweep) -> ShootingState:
-    """Return the state in which each second segment starts at the best of some states: those that differ from the
-    present one in one number or in a random direction (a poll, as in Kolda, Lewis & Torczon, Optimization by direct
-    search, SIAM Review 45, 2003), the measured one, and that in which the segment before ends.
+def other_starts(problem: ShootingProblem, state: ShootingState, first: ShootingState) -> list[ShootingState]:
+    """Return the states in which far segments start where they were measured, and where the segments before them end.
 
-    With its neighbors held, the cost of a segment is that of its data, and of the defects at both of its ends.
+    `first` is the state at which the fit started.
     """
-    (S, n), target = state.multiplier.shape, shooting.next_starts(state)
-    motion = shooting.residuals_and_motion(problem, state)[1]
-    ends = State(*(jnp.roll(x, 1, axis=0) for x in (motion.final.q, motion.final.v)))
-
-    def moved(z) -> ShootingState:
-        return shooting.displace(problem, state, z, jnp.zeros(problem.shared, z.dtype))
-
-    def costs(new: ShootingState) -> jax.Array:
-        own = _costs_of_segments(problem, shooting.residuals_and_motion(problem, new, target)[0])
-        before = shooting.defects(problem, state, motion.final, shooting.next_starts(new))
-        return own + jnp.roll(0.5 * jnp.sum(before**2, axis=-1), 1)
-
-    def difference(to: State) -> jax.Array:
-        return jnp.concatenate([problem.model.difference(state.q, to.q), to.v - state.v], axis=-1)
-
-    noise = jnp.concatenate([state.position_noise, state.velocity_noise])
-    # The same draws in each run; others in each sweep.
-    key = jax.random.fold_in(jax.random.fold_in(jax.random.key(0), state.iteration), sweep)
-    drawn = jax.random.normal(key, (2 * n, n), noise.dtype)
-    drawn = noise * drawn / jnp.linalg.norm(drawn, axis=1, keepdims=True)
-    alone = jnp.diag(noise)
-    each = jnp.concatenate([size * x for size in _POLLED for x in (alone, -alone, drawn)])
-    linked = jnp.roll(problem.segments.linked, 1)[:, None]
-    whole = jnp.stack([jnp.zeros((S, n), noise.dtype), difference(State(first.q, first.v)), linked * difference(ends)])
-    steps = jnp.concatenate([whole, jnp.broadcast_to(each[:, None], (len(each), S, n))])
-    found = lax.map(lambda z: costs(moved(z)), steps, batch_size=2 * n)
-    best = jnp.argmin(jnp.where(jnp.isfinite(found), found, jnp.inf), axis=0)
-    best = jnp.where(jnp.arange(S) % 2 == sweep % 2, best, 0)
-    return moved(steps[best, jnp.arange(S)])
+    r, motion = shooting.residuals_and_motion(problem, state)
+    data, weight = r.after(problem.loss).data, problem.segments.weight
+    count = weight.sum(axis=-1) * (data.shape[-1] / weight.shape[-1])
+    far = far_segments(jnp.sqrt(jnp.sum(data**2, axis=-1) / jnp.maximum(count, 1)))
+    linked = jnp.roll(problem.segments.linked, 1) > 0
+    before = State(*(jnp.roll(x, 1, axis=0) for x in (motion.final.q, motion.final.v)))
+    out = []
+    for chosen, start in ((far, State(first.q, first.v)), (far & linked, before)):
+        q, v = (jnp.where(chosen[:, None], x, y) for x, y in ((start.q, state.q), (start.v, state.v)))
+        new = shooting.evaluate(problem, dataclasses.replace(state, q=q, v=v))
+        # Where no segment is far, or the new cost is not finite, the state is that of before, which has converged.
+        tried = jnp.any(chosen) & jnp.isfinite(new.cost)
+        out.append(jax.tree.map(lambda x, y, tried=tried: jnp.where(tried, x, y), new, state))
+    return out

@@ -29,7 +29,7 @@ from jaxdyn.sysid.recordings import Recordings, as_recordings
 from jaxdyn.sysid.rollouts import _descent as descent
 from jaxdyn.sysid.rollouts import _shooting as shooting
 from jaxdyn.sysid.rollouts._arrow import ArrowSystem, compress
-from jaxdyn.sysid.rollouts._descent import across_jumps, far_segments
+from jaxdyn.sysid.rollouts._descent import beyond_jumps, far_segments, other_starts
 from jaxdyn.sysid.rollouts._recorded_rollouts import Measured, Segments, cut_recordings, steps_between
 from jaxdyn.sysid.rollouts._rollout_result import RolloutFit, covariances
 from jaxdyn.sysid.rollouts._shooting import LossName, RobustLoss, ShootingProblem, ShootingResiduals, ShootingState
@@ -40,10 +40,6 @@ _EXACT_SCALE, _EXACT_TOLERANCE = 0.1, 1e-3
 _NOISE_TOLERANCE = 1e-2
 # The part by which the cost must fall for another minimum to be one: less is left where steps end.
 _LOWER = 1e-3
-# The part by which the cost falls in steps across jumps as long as others do not follow.
-_MUCH_LOWER = 0.1
-# The number of such steps in a row, with much damping, after which steps across jumps are tried.
-_SLOW = 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,11 +132,6 @@ def fit_rollouts(
     the shape of an arrow (a state couples to the next one and to the parameters), and is solved by orthogonal
     elimination of one state after the other, at a cost linear in the number of segments.
 
-    Residuals jump where a contact is made or lost, and segments may start on the wrong side of an impact. Where steps
-    are held back, or the residuals of some segments stay far beyond those of the others, the fit also takes steps that
-    may raise the cost, with slopes over the noise in place of derivatives, and then fits the states of the segments one
-    by one; it keeps what lowers the cost.
-
     **Arguments**
 
     - `recordings`: one or several, uniform in time at the same rate, of any lengths; `q`, `tau`, and `v` if
@@ -182,37 +173,22 @@ def fit_rollouts(
     if free.shape != (parametrization.size,):
         raise ModelError(f"start has shape {free.shape}, but the parametrization has {parametrization.size} numbers")
     first = _first(problem, free, position, velocity)
-    now = first if state is None else _require_same_fit(state, first)
+    now = _descended(problem, first if state is None else _require_same_fit(state, first), options, report)
     # Exact matching has multipliers of the old states.
-    if options.matching != 0:
-        now = _across_jumps(problem, _descended(problem, now, options, report, patient=False), first, options)
-    now = _descended(problem, now, options, report)
-    return _result(problem, now, free, options.max_iterations)
-
-
-def _across_jumps(
-    problem: ShootingProblem, now: ShootingState, first: ShootingState, options: RolloutFitOptions
-) -> ShootingState:
-    """Return the best state that is found beyond the jumps of the residuals, from one in which steps have ended."""
-    # The numbers may have gone astray on the way to `now`.
-    begins = [now, first]
-    while begins:
+    improved = options.matching != 0
+    while improved:
+        improved = False
         far = far_segments(_segment_residuals(problem, _residuals(problem, now)[1])).any()
-        if (not far and int(now.status) == Status.CONVERGED) or int(now.iteration) >= options.max_iterations:
-            break
-        other = dataclasses.replace(begins.pop(), iteration=now.iteration)
-        while True:
-            new = _cross(problem, other, first)
-            lower = float(new.cost) < float(other.cost) * (1 - _MUCH_LOWER)
-            other = new
-            if not lower or int(new.iteration) >= options.max_iterations:
+        begins = _other_starts(problem, now, first) if far else []
+        if int(now.status) == Status.STALLED:
+            begins = begins + _beyond_jumps(problem, now)
+        for begin in begins:
+            other = _descended(problem, begin, options, None)
+            if float(other.cost) < float(now.cost) * (1 - _LOWER):
+                now, improved = other, True
                 break
-        other = _descended(problem, other, options, None, patient=False)
-        if float(other.cost) < float(now.cost) * (1 - _LOWER):
-            now = other
-            begins = [now]
-        now = dataclasses.replace(now, iteration=other.iteration)
-    return now
+            now = dataclasses.replace(now, iteration=other.iteration)
+    return _result(problem, now, free, options.max_iterations)
 
 
 def _descended(
@@ -220,23 +196,18 @@ def _descended(
     now: ShootingState,
     options: RolloutFitOptions,
     report: Callable[[RolloutStep], None] | None,
-    patient: bool = True,
 ) -> ShootingState:
-    """Return the state in which steps from a state end, or unless `patient` that in which they are held back."""
-    slow = 0
-    while slow < _SLOW or patient:
+    """Return the state in which steps from a state end."""
+    while True:
         if int(now.status) == Status.CONVERGED:
             # Convergence of the innermost loop may begin another round: of multipliers, and then of noise.
             now = _next_round(problem, now, options)
         if int(now.status) != Status.RUNNING or int(now.iteration) >= options.max_iterations:
             return now
-        tolerance, before = jnp.asarray(options.tolerance, now.q.dtype), float(now.cost)
+        tolerance = jnp.asarray(options.tolerance, now.q.dtype)
         now = _step(problem, now, _linearize(problem, now), tolerance)
         if report is not None:
             report(RolloutStep(int(now.iteration), int(now.round), float(now.cost), float(now.expected), now))
-        held_back = float(now.damping) > 1 and float(now.cost) > before * (1 - _LOWER)
-        slow = slow + 1 if held_back else 0
-    return now
 
 
 def _segment_residuals(problem: ShootingProblem, r: ShootingResiduals) -> np.ndarray:
@@ -286,7 +257,8 @@ _first = eqx.filter_jit(shooting.first_state)
 # A program of its own, since the covariances need it, too.
 _linearize = eqx.filter_jit(shooting.linearize)
 _step = eqx.filter_jit(descent.levenberg_marquardt)
-_cross = eqx.filter_jit(across_jumps)
+_other_starts = eqx.filter_jit(other_starts)
+_beyond_jumps = eqx.filter_jit(beyond_jumps)
 _evaluate = eqx.filter_jit(shooting.evaluate)
 
 
@@ -364,7 +336,7 @@ def _result(problem: ShootingProblem, state: ShootingState, free, max_iterations
     system, variance, left = _at_solution(problem, state, plain, _linearize(problem, state))
     status = Status(int(state.status))
     status = Status.OUT_OF_ITERATIONS if status == Status.RUNNING else status
-    far = f"by the linearized residuals, the minimum is {left:.2g} standard errors away, which intervals leave out"
+    far = f"by the linearized residuals, the minimum is {left:.2g} standard errors away"
     decrease = f"an expected decrease of {state.expected:.2g} in a cost of {state.cost:.6g}"
     message = {
         Status.OUT_OF_ITERATIONS: f"out of iterations: {max_iterations} were too few; {far}",

@@ -192,13 +192,13 @@ def residuals_and_motion(
 ) -> tuple[ShootingResiduals, Trajectory]:
     """Return the residuals before the loss and the roll-outs of the segments, which should end at `target`, by default
     where the next ones start."""
-    target = target or next_starts(state)
+    target = target or _next_starts(state)
     robot = problem.parametrization.model(state.free)
     start = starts_of(problem, robot, state)
     motion = simulate_robot(robot, start, problem.segments.inputs, problem.dt, problem.integrator, problem.substeps)
     pull = jnp.sqrt(2 * problem.prior_weight) * problem.parametrization.pull(state.free)
     pull = jnp.concatenate([pull, (state.zeros / problem.zero_deviation).ravel()])
-    match = defects(problem, state, motion.final, target)
+    match = _match(problem, state, motion.final, target)
     open_loops = closure(leaves.model_of(robot), start, state.position_noise, state.velocity_noise)
     return ShootingResiduals(_misfit(problem, state, motion), match, pull, open_loops), motion
 
@@ -225,24 +225,20 @@ def _misfit(problem: ShootingProblem, state: ShootingState, motion: Trajectory) 
     return data.reshape(data.shape[0], -1)
 
 
-def defects(problem: ShootingProblem, state: ShootingState, end: State, target: State) -> jax.Array:
-    """Return the residuals of the matching constraints, `[segments, 2 nv]`."""
+def _match(problem: ShootingProblem, state: ShootingState, end: State, target: State) -> jax.Array:
+    """The residuals of the matching constraints, `[segments, 2 nv]`."""
     gap = jnp.concatenate([problem.model.difference(target.q, end.q), end.v - target.v], axis=-1)
     scale = problem.matching * jnp.concatenate([state.position_noise, state.velocity_noise])
     return problem.segments.linked[:, None] * (gap / scale + state.multiplier)
 
 
-def next_starts(state: ShootingState) -> State:
-    """Return the states at which the segments after each start."""
+def _next_starts(state: ShootingState) -> State:
+    """The state at which the segment after each starts."""
     return State(jnp.roll(state.q, -1, axis=0), jnp.roll(state.v, -1, axis=0))
 
 
-def linearize(problem: ShootingProblem, state: ShootingState, *, secants: bool = False) -> ArrowSystem:
+def linearize(problem: ShootingProblem, state: ShootingState) -> ArrowSystem:
     """Return the residuals and their derivatives with respect to the segments' states and the shared unknowns.
-
-    With `secants`, the derivatives by the states are differences over their noise to either side. A contact begins at a
-    time step, so residuals are steps in the height from which it falls, and their derivatives do not tell that it
-    would begin earlier from less. Over the noise, differences do.
 
     Forward tangents through the integrator; those of the states for all segments at once. A robust loss weighs the rows
     of the data: their squares are the parabola that has the loss's value and slope and lies above it everywhere, as in
@@ -250,7 +246,7 @@ def linearize(problem: ShootingProblem, state: ShootingState, *, secants: bool =
     half the curvature far out, and steps twice too long.
     """
     n, P = state.multiplier.shape[-1], problem.parametrization.size
-    value, slope, motion = _slopes(problem, state, secants)
+    value, slope, motion = _tangents(problem, state)
     E = _match_by_next_start(problem, state)
 
     def misfit_of_zeros(x):
@@ -273,32 +269,21 @@ def linearize(problem: ShootingProblem, state: ShootingState, *, secants: bool =
     )
 
 
-def _slopes(
-    problem: ShootingProblem, state: ShootingState, secants: bool
+def _tangents(
+    problem: ShootingProblem, state: ShootingState
 ) -> tuple[ShootingResiduals, ShootingResiduals, Trajectory]:
     """Return residuals, their derivatives `[..., n + P]` by a segment's state and the free numbers, and roll-outs."""
     (S, n), P, dtype = state.multiplier.shape, problem.parametrization.size, state.q.dtype
-    target, zeros = next_starts(state), jnp.zeros(problem.shared - P, dtype)
-    here = jnp.zeros((S, n), dtype), jnp.zeros(P, dtype)
+    target, zeros = _next_starts(state), jnp.zeros(problem.shared - P, dtype)
 
     def function(z, x):
         return residuals_and_motion(problem, displace(problem, state, z, jnp.append(x, zeros)), target)
 
     def tangent(direction):
-        change = jnp.broadcast_to(direction[:n], (S, n)), direction[n:]
-        return jax.jvp(function, here, change, has_aux=True)
+        dz, dx = jnp.broadcast_to(direction[:n], (S, n)), direction[n:]
+        return jax.jvp(function, (jnp.zeros((S, n), dtype), jnp.zeros(P, dtype)), (dz, dx), has_aux=True)
 
-    def difference(direction):
-        sides = [function(sign * jnp.broadcast_to(direction, (S, n)), here[1])[0] for sign in (1.0, -1.0)]
-        return jax.tree.map(lambda ahead, behind: (ahead - behind) / (2 * direction.sum()), *sides)
-
-    eye = jnp.eye(n + P, dtype=dtype)
-    if not secants:
-        return jax.vmap(tangent, out_axes=(None, -1, None))(eye)
-    noise = jnp.concatenate([state.position_noise, state.velocity_noise])
-    by_states = jax.vmap(difference, out_axes=-1)(jnp.diag(noise))
-    value, by_numbers, motion = jax.vmap(tangent, out_axes=(None, -1, None))(eye[n:])
-    return value, jax.tree.map(lambda *x: jnp.concatenate(x, axis=-1), by_states, by_numbers), motion
+    return jax.vmap(tangent, out_axes=(None, -1, None))(jnp.eye(n + P, dtype=dtype))
 
 
 def _match_by_next_start(problem: ShootingProblem, state: ShootingState) -> jax.Array:
@@ -307,11 +292,11 @@ def _match_by_next_start(problem: ShootingProblem, state: ShootingState) -> jax.
     The end of a segment does not depend on it. Taken without a gap: on rotations the derivative changes with the gap,
     and at the solution there is next to none.
     """
-    n, end = state.multiplier.shape[-1], next_starts(state)
+    n, end = state.multiplier.shape[-1], _next_starts(state)
 
     def match(z):
         target = State(problem.model.integrate(end.q, z[:, : n // 2]), end.v + z[:, n // 2 :])
-        return defects(problem, state, end, target)
+        return _match(problem, state, end, target)
 
     zero = jnp.zeros_like(state.multiplier)
     tangent = jax.linearize(match, zero)[1]
