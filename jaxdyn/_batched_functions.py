@@ -57,7 +57,7 @@ class Collected(Plain):
 
 @dataclasses.dataclass(frozen=True)
 class Single(Plain):
-    """A function of arrays without batch axes, which is mapped over these. It has no kernels for GPUs."""
+    """A function of arrays without batch axes, which is mapped over these."""
 
     of_user = True
     one_by_one: bool = False
