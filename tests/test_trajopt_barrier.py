@@ -22,20 +22,20 @@ from jaxdyn.trajopt import (
 )
 from jaxdyn.trajopt.ddp._barrier import Sides
 from jaxdyn.trajopt.ddp._batches import where_needed
-from jaxdyn.trajopt.ddp._constrained import _initial_state, _iterate
+from jaxdyn.trajopt.ddp._constrained import HARDEST, MEMORY, _initial_state, _iterate
 from jaxdyn.trajopt.ddp._constrained_solution import constrained_solution
 from jaxdyn.trajopt.ddp._constrained_state import (
     FAR,
     LONG_PATIENCE,
     PATIENCE,
     ConstrainedState,
+    Watch,
     guess_cost_scale,
     row_scale,
 )
 from jaxdyn.trajopt.ddp._expansion import Stationarity, expand
-from jaxdyn.trajopt.ddp._newton_step import _prices
-from jaxdyn.trajopt.ddp._step_search import Point, Trial, search
-from jaxdyn.trajopt.ddp._watchdog import WATCHED, watched
+from jaxdyn.trajopt.ddp._filter import Filter, Point, Trial, search
+from jaxdyn.trajopt.ddp._newton_step import WATCHED, _prices, _watched
 
 CONTROLS = jnp.array([[0.4], [0.2]])
 
@@ -60,7 +60,7 @@ def options() -> DDPOptions:
     return DDPOptions().with_defaults(problem().dtype, robot=False)
 
 
-compiled = eqx.filter_jit(lambda p, options, s: _iterate(p, options, None, s, lambda _: jnp.array(False)))
+compiled = eqx.filter_jit(lambda p, options, s: _iterate(p, options, None, s))
 
 
 def iterate(s: ConstrainedState) -> ConstrainedState:
@@ -76,8 +76,21 @@ def begun() -> ConstrainedState:
     assert s.iterations == 1
     xs = problem().rollout(CONTROLS)
     # No slope is within the tolerance of this barrier, so only the promised decrease may end it.
-    s = s.moved(xs=xs, us=CONTROLS, gaps=jnp.zeros_like(s.at.gaps))
-    return s.with_phase(tolerance=jnp.asarray(1e-30))
+    return s._replace(xs=xs, us=CONTROLS, gaps=jnp.zeros_like(s.gaps), tolerance=jnp.asarray(1e-30))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("regularized", [False, True])
+def test_a_decrease_made_small_by_regularization_solves_no_barrier_problem(regularized):
+    before = begun()._replace(promised=jnp.asarray(0.0), regularized=jnp.asarray(regularized))
+    # The products of the bounds' multipliers and distances are those of the barrier.
+    low, high = problem().control_box
+    barrier = before.barrier
+    before = before._replace(box=Sides(barrier / (before.us - low), barrier / (high - before.us)))
+    after = iterate(before)
+    assert after.updates == before.updates + (not regularized)
+    if not regularized:
+        assert after.barrier < before.barrier
 
 
 @pytest.mark.slow
@@ -85,13 +98,17 @@ def begun() -> ConstrainedState:
 def test_penalties_of_violated_inequalities_stop_growing(times, after_times):
     """`delta` is the inverse of the penalty, here in multiples of the least one that a violation leads to."""
     before, us = begun(), jnp.full((2, 1), 0.9)
-    least = before.unit_of_delta()
-    before = before.moved(xs=problem().rollout(us), us=us, rows=before.at.rows._replace(delta=times * least))
-    before = before.with_phase(waited=jnp.asarray(PATIENCE, jnp.int32))
-    before = before._replace(last=before.last._replace(promised=jnp.asarray(jnp.inf)))
+    least = HARDEST * before.unit_of_delta()
+    before = before._replace(
+        xs=problem().rollout(us),
+        us=us,
+        promised=jnp.asarray(jnp.inf),
+        waited=jnp.asarray(PATIENCE, jnp.int32),
+        rows=before.rows._replace(delta=times * least),
+    )
     after = iterate(before)
-    np.testing.assert_allclose(after.at.rows.delta, after_times * least)
-    assert (after.phase.waited == 0) == (times > 1)
+    np.testing.assert_allclose(after.rows.delta, after_times * least)
+    assert (after.waited == 0) == (times > 1)
 
 
 @eqx.filter_jit
@@ -141,16 +158,37 @@ def test_rounding_is_not_the_size_of_a_constraint():
 @pytest.mark.slow
 @pytest.mark.parametrize("last", [False, True])
 def test_no_solve_begins_anew_in_its_last_iteration(last):
-    """No step is acceptable with the largest regularization."""
+    """Steps have been so short that a solve with iterations left begins anew."""
     iterations = int(options().max_iterations) - 1 if last else 7
-    us, before = jnp.full((2, 1), 0.9), begun()
-    before = before.moved(xs=problem().rollout(us), us=us)._replace(
-        last=before.last._replace(regularization=jnp.asarray(1e30)), iterations=jnp.asarray(iterations, jnp.int32)
+    before = begun()._replace(mean_step_length=jnp.asarray(1e-9), iterations=jnp.asarray(iterations, jnp.int32))
+    before = before._replace(scale=before.scale._replace(displacement=jnp.asarray(1e9)), filter=Filter.empty(float))
+    before = before._replace(xs=problem().rollout(jnp.full((2, 1), 0.9)), us=jnp.full((2, 1), 0.9))
+    after = iterate(before)
+    assert int(after.restarts) == (0 if last else 1)
+    assert after.status == (Status.OUT_OF_ITERATIONS if last else Status.RUNNING)
+    assert (after.xs[1:] == 0).all() != last
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("violated", [False, True])
+def test_tiny_steps_far_from_feasible_points_count_as_none(violated):
+    """A step is tiny beside a displacement of 1e6 before it. Two controls of 0.9 violate the limit of the state, and
+    two of 0.3 do not."""
+    before, us = begun(), jnp.full((2, 1), 0.9 if violated else 0.3)
+    displacement = jnp.asarray(1e6)
+    before = before._replace(
+        xs=problem().rollout(us),
+        us=us,
+        scale=before.scale._replace(displacement=displacement),
+        filter=Filter.empty(float),
     )
     after = iterate(before)
-    assert int(after.beginning.restarts) == (0 if last else 1)
-    assert after.status == (Status.OUT_OF_ITERATIONS if last else Status.RUNNING)
-    assert (after.at.xs[1:] == 0).all() != last
+    assert (after.xs != before.xs).any()
+    before_mean, after_mean = float(before.mean_step_length), float(after.mean_step_length)
+    if violated:
+        assert after_mean == MEMORY * before_mean
+    else:
+        assert after_mean > MEMORY * before_mean
 
 
 def growing(x, u, t, params):
@@ -165,8 +203,8 @@ def last_state(x, u, t, params):
 def cost_scale(p: Problem, us) -> jax.Array:
     """The scale of the cost for these controls, where all states are zero and controls have the range one."""
     xs = jnp.zeros((len(us) + 1, p.dynamics.nx))
-    guess = types.SimpleNamespace(at=types.SimpleNamespace(xs=xs, us=us, gaps=p.gaps(xs, us)))
-    e, _ = expand(p, xs, us, guess.at.gaps)
+    guess = types.SimpleNamespace(xs=xs, us=us, gaps=p.gaps(xs, us))
+    e, _ = expand(p, xs, us, guess.gaps)
     station, _ = Stationarity.of(e, e.stage.x, (e.stage.u,), e.terminal.x)
     return guess_cost_scale(p, guess, e, station.slopes, jnp.ones(us.shape))
 
@@ -190,9 +228,8 @@ def test_the_scale_of_the_cost_is_not_that_of_an_unstable_motion(growth, control
 @pytest.mark.slow
 def test_second_derivatives_of_functions_after_many_iterations_with_one_barrier():
     def policy(waited: int):
-        before = begun().with_phase(waited=jnp.asarray(waited, jnp.int32))
-        before = before._replace(last=before.last._replace(promised=jnp.asarray(jnp.inf)))
-        return iterate(before).last.policy
+        before = begun()._replace(promised=jnp.asarray(jnp.inf), waited=jnp.asarray(waited, jnp.int32))
+        return iterate(before).policy
 
     gauss_newton = policy(0)
     # The iteration that is under way counts.
@@ -208,8 +245,7 @@ def test_controls_far_from_their_bounds_stay_where_they_are(distance, multiplier
     s = begun()
     us = jnp.array([[-1.0 + 2 * distance], [1.0 - 2 * distance]])
     box = Sides(jnp.array([[multiplier], [0.0]]), jnp.array([[0.0], [multiplier]]))
-    s = s.moved(us=us, box=box)
-    s = s._replace(scale=s.scale._replace(cost=jnp.ones(())), status=jnp.asarray(Status.CONVERGED))
+    s = s._replace(us=us, box=box, scale=s.scale._replace(cost=jnp.ones(())), status=jnp.asarray(Status.CONVERGED))
     found = eqx.filter_jit(lambda p, options, s: constrained_solution(p, options, s).us)(problem(), options(), s)
     np.testing.assert_array_equal(found, jnp.array([[-1.0], [1.0]]) if moved else us)
 
@@ -229,14 +265,15 @@ def point_at(infeasibility, objective, lagrangian) -> Point:
 
 @jax.jit
 def along_a_circle(watched, lagrangian, infeasibility) -> Trial:
-    """A search where a whole step has this Lagrangian and infeasibility, and only its half is an improvement."""
+    """A search where a whole step has this Lagrangian and infeasibility, and only its half is within the filter."""
 
     def step(alpha):
         far, near = point_at(infeasibility, 1.0, lagrangian), point_at(0.01, -0.5, -0.5)
         return jax.tree.map(lambda a, b: jnp.where(alpha > 0.7, a, b), far, near), -alpha
 
-    rules = {"watched": watched, "forced": jnp.array(False)}
-    return search(point_at(0.1, 0.0, 0.0), 20.0, step, jnp.ones(()), jnp.array(True), 1.0, **rules)
+    start, empty = point_at(0.1, 0.0, 0.0), Filter.empty(jnp.zeros(()).dtype)
+    rules = {"watched": watched, "priced": jnp.array(False), "forced": jnp.array(False)}
+    return search(start, empty.with_point(start), 20.0, step, jnp.ones(()), jnp.array(True), 1.0, **rules)
 
 
 @pytest.mark.parametrize(
@@ -248,6 +285,27 @@ def test_whole_steps_along_curved_constraints_need_the_lagrangian(watched, lagra
     trial = along_a_circle(watched, lagrangian, infeasibility)
     assert bool(trial.accepted)
     assert (float(trial.alpha), bool(trial.by_lagrangian)) == ((1.0, True) if whole else (0.5, False))
+    assert int(trial.filter.count) == (0 if whole else 2)
+
+
+@jax.jit
+def closing_gaps(priced, forced) -> Trial:
+    """A search where a roll-out halves the infeasibility, and the objective becomes 1e25."""
+
+    def step(alpha):
+        costly = jnp.where(alpha > 0.07, 1e25, 0.0)
+        return point_at(1 - 0.5 * alpha, costly, costly), alpha
+
+    empty, yes = Filter.empty(jnp.zeros(()).dtype), jnp.array(True)
+    rules = {"watched": jnp.array(False), "priced": priced, "forced": forced}
+    return search(point_at(1.0, 0.0, 0.0), empty, 1.0, step, jnp.ones(()), yes, 1.0, **rules)
+
+
+@pytest.mark.parametrize(("priced", "forced", "taken"), [(False, False, 1.0), (True, False, 0.0625), (True, True, 1.0)])
+def test_roll_outs_that_close_gaps_at_any_cost_are_refused(priced, forced, taken):
+    """Only a sixteenth of the roll-out is worth its objective at the multipliers; where steps need not be, or are taken
+    whatever they lead to, the whole step is taken."""
+    assert float(closing_gaps(priced, forced).alpha) == taken
 
 
 def test_batches_compute_only_what_one_of_them_needs():
@@ -276,18 +334,16 @@ def test_batches_compute_only_what_one_of_them_needs():
     ("steps", "infeasibility", "outcome"),
     [(1, 0.2, "goes on"), (1, 0.01, "improves"), (WATCHED - 1, 0.2, "goes back"), (-1, 0.2, "has ended")],
 )
-def test_steps_by_the_lagrangian_are_taken_back_unless_one_improves(steps, infeasibility, outcome):
+def test_steps_that_the_filter_refused_are_taken_back_unless_one_improves_upon_it(steps, infeasibility, outcome):
     here = begun()
-    old = here.watch._replace(
-        before=here.at._replace(xs=here.at.xs + 1.0),
-        infeasibility=jnp.asarray(0.1),
-        objective=jnp.asarray(0.0),
-        steps=jnp.asarray(steps),
-    )
-    here, there = here._replace(watch=old), point_at(infeasibility, 1.0, 0.0)
-    trial = Trial(jnp.array(True), jnp.ones(()), there, jnp.array(False))
-    after, alpha = watched(here, there, trial, here, trial.alpha)
+    empty = here.filter
+    old = here.watch.before._replace(xs=here.xs + 1.0, filter=empty.with_point(point_at(0.1, 0.0, 0.0)))
+    here = here._replace(watch=Watch(old, jnp.asarray(steps)))
+    there = point_at(infeasibility, 1.0, 0.0)
+    trial = Trial(jnp.array(True), jnp.ones(()), there, empty, jnp.array(False))
+    after, alpha = _watched(here, there, trial, here._replace(filter=empty), trial.alpha)
     back = outcome == "goes back"
-    np.testing.assert_array_equal(after.at.xs, old.before.xs if back else here.at.xs)
+    np.testing.assert_array_equal(after.xs, old.xs if back else here.xs)
     assert alpha == (0.0 if back else 1.0)
+    assert after.filter.count == (1 if outcome in ("improves", "goes back") else 0)
     assert after.watch.steps == {"goes on": steps + 1, "improves": 0, "goes back": -1, "has ended": -1}[outcome]

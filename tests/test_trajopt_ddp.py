@@ -46,9 +46,9 @@ from jaxdyn.trajopt import (
     TimeVarying,
     ddp,
 )
-from jaxdyn.trajopt.ddp import Expansion, backward_in_box
+from jaxdyn.trajopt.ddp import Expansion, backward, backward_associative, backward_in_box
+from jaxdyn.trajopt.ddp._filter import Filter, Point, search
 from jaxdyn.trajopt.ddp._riccati import backward_with_active_set, linear_roll_out
-from jaxdyn.trajopt.ddp._step_search import Point, search
 from jaxdyn.trajopt.problem import Quadratic, with_disturbance
 
 TIGHT = DDPOptions(tolerance=1e-12, constraint_tolerance=1e-11, complementarity_tolerance=1e-13)
@@ -491,6 +491,13 @@ def linear_quadratic() -> Expansion:
     end = Quadratic(zero, rng.normal(size=N), np.zeros(0), definite(1, N)[0], np.zeros((0, N)), np.zeros((0, 0)))
     A, B, gaps = rng.normal(size=(T, N, N)), rng.normal(size=(T, N, M)), rng.normal(size=(T + 1, N))
     return jax.tree.map(jnp.asarray, Expansion(A, B, gaps, stage, end))
+
+
+@pytest.mark.slow
+def test_associative_scan_is_the_recursion():
+    e = linear_quadratic()
+    for recursive, associative in zip(jax.jit(backward)(e, 1e-2), jax.jit(backward_associative)(e, 1e-2), strict=True):
+        np.testing.assert_allclose(recursive, associative, rtol=1e-8, atol=1e-8)
 
 
 def test_an_active_set_is_known_to_have_settled():
@@ -985,7 +992,7 @@ def test_steps_are_not_paid_by_infeasibility():
     of this size are common."""
 
     @jax.jit
-    def part(price, common, forced=False):
+    def part(price, common):
         def point(infeasibility, objective):
             merits = objective + price * infeasibility * jnp.array([1.0, 2.0])
             return Point(jnp.zeros(1), jnp.zeros(1), jnp.zeros(1), infeasibility, objective, merits)
@@ -994,14 +1001,13 @@ def test_steps_are_not_paid_by_infeasibility():
             return point(jnp.where(alpha > 0.5, 1.0, 0.0), -alpha), -alpha
 
         start = point(jnp.asarray(0.1), jnp.asarray(0.0))
-        rules = {"watched": jnp.array(False), "forced": jnp.asarray(forced)}
-        return search(start, common, step, jnp.asarray(1.0), jnp.array(True), 1.0, **rules).alpha
+        yes, no = jnp.array(True), jnp.array(False)
+        rules = {"watched": no, "priced": no, "forced": no}
+        return search(start, Filter.empty(jnp.float64), common, step, jnp.asarray(1.0), yes, 1.0, **rules).alpha
 
     assert part(0.5, 1.0) == 1.0
     assert part(4.0, 1.0) == 0.5
     assert part(0.5, 0.3) == 0.5
-    # The steps of an active set are taken whatever they lead to.
-    assert part(4.0, 0.3, forced=True) == 1.0
 
 
 def hanging(**more) -> Problem:

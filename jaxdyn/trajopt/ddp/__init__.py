@@ -5,4 +5,4 @@ from jaxdyn.trajopt.ddp._clock import host_microseconds, microseconds
 from jaxdyn.trajopt.ddp._ddp import ddp
 from jaxdyn.trajopt.ddp._ddp_options import DDPOptions
 from jaxdyn.trajopt.ddp._expansion import Expansion
-from jaxdyn.trajopt.ddp._riccati import backward, backward_in_box
+from jaxdyn.trajopt.ddp._riccati import backward, backward_associative, backward_in_box

@@ -37,12 +37,12 @@ def with_active_set(problem: Problem, s: ConstrainedState, slopes) -> Constraine
     """The state before the first step with an active set, from the derivatives by the controls of the Lagrangian that
     has the guess's multipliers of constraints."""
     delta = _rounding(s) * s.unit_of_delta()
-    return s.moved(rows=s.at.rows._replace(delta=delta), box=_box_multipliers(problem, s.at.us, slopes))
+    return s._replace(rows=s.rows._replace(delta=delta), box=_box_multipliers(problem, s.us, slopes))
 
 
 def _rounding(s: ConstrainedState) -> float:
     """The relative size below which distances are rounding."""
-    return float(jnp.finfo(s.at.xs.dtype).eps) ** EXACTNESS
+    return float(jnp.finfo(s.xs.dtype).eps) ** EXACTNESS
 
 
 def _box_multipliers(problem: Problem, us, slopes) -> Sides:
@@ -74,34 +74,35 @@ def active_set_policy(
         held = active.lower | active.upper | equal
         bound = jnp.where(active.upper, rows.upper, rows.lower)
         distance = jnp.where(held, rows.value - jnp.where(held, bound, 0.0), 0.0)
-        multiplier = jnp.where(equal, s.at.rows.equality, s.at.rows.shift.upper - s.at.rows.shift.lower)
-        slope = jnp.where(held, multiplier + distance / s.at.rows.delta, 0.0)
-        curvature = jnp.where(held, 1 / s.at.rows.delta, 0.0)
+        multiplier = jnp.where(equal, s.rows.equality, s.rows.shift.upper - s.rows.shift.lower)
+        slope = jnp.where(held, multiplier + distance / s.rows.delta, 0.0)
+        curvature = jnp.where(held, 1 / s.rows.delta, 0.0)
         stage, end = rows.add_to(e.stage, e.terminal, problem.split_rows(slope), problem.split_rows(curvature))
         return e._replace(stage=stage, terminal=end)
 
     def next_active(dxs, dus, active: Sides) -> Sides:
         # Those that are held stay while their multiplier is positive.
-        sides = zip(active, _beyond(rows, dxs, dus), s.at.rows.shift, finite, strict=True)
+        sides = zip(active, _beyond(rows, dxs, dus), s.rows.shift, finite, strict=True)
         least = _rounding(s) * s.scale.rows
         return Sides(
             *(
-                has & jnp.where(held, excess + s.at.rows.delta * multiplier > 0, excess > least)
+                has & jnp.where(held, excess + s.rows.delta * multiplier > 0, excess > least)
                 for held, excess, multiplier, has in sides
             )
         )
 
-    box, none, fixed = (low - s.at.us, high - s.at.us), jnp.zeros_like(equal), low == high
+    box, none, fixed = (low - s.us, high - s.us), jnp.zeros_like(equal), low == high
 
     def given():
-        of_rows = Sides(*(multiplier > 0 for multiplier in s.at.rows.shift))
-        return (s.at.box.lower > 0) | fixed, s.at.box.upper > 0, of_rows
+        return (s.box.lower > 0) | fixed, s.box.upper > 0, Sides(*(multiplier > 0 for multiplier in s.rows.shift))
 
     def of_interior_points():
-        width, known = control_width(problem, s.at.us), Bounded(s.at.rows.shift, s.at.box)
-        sizes, scale = Bounded(Sides(s.scale.rows, s.scale.rows), Sides(width, width)), cost_scale(problem, s, e)
+        width = control_width(problem, s.us)
+        sizes, known = Bounded(Sides(s.scale.rows, s.scale.rows), Sides(width, width)), Bounded(s.rows.shift, s.box)
         equalities = system(Sides(none, none))
-        found = interior_point_sets(problem, equalities, rows, s.at.us, known, sizes, scale, regularization)
+        found = interior_point_sets(
+            problem, equalities, rows, s.us, known, sizes, cost_scale(problem, s, e), regularization
+        )
         return found.box.lower | fixed, found.box.upper, found.rows
 
     def search(state):
@@ -114,7 +115,7 @@ def active_set_policy(
         (policy, _, settled), tries = state
         return ~(policy.ok & settled) & (tries < 2)
 
-    start = jax.tree.map(jnp.zeros_like, s.last.policy), Sides(none, none), jnp.array(False)
+    start = jax.tree.map(jnp.zeros_like, s.policy), Sides(none, none), jnp.array(False)
     (policy, active, settled), _ = lax.while_loop(goes_on, search, (start, jnp.zeros((), jnp.int32)))
     return policy._replace(ok=policy.ok & settled), active
 
@@ -130,11 +131,11 @@ def after_active_set_step(
     dus,
 ) -> ConstrainedState:
     """The state `after` the whole step of a policy from the state `s`, with the multipliers that belong to the step."""
-    sides = zip(active, _beyond(rows, dxs, dus), s.at.rows.shift, strict=True)
-    shift = (jnp.where(held, multiplier + excess / s.at.rows.delta, 0.0) for held, excess, multiplier in sides)
-    return after.moved(
-        rows=after.at.rows._replace(shift=Sides(*shift)),
-        box=_box_multipliers(problem, after.at.us, control_slopes(policy, dxs, dus)),
+    sides = zip(active, _beyond(rows, dxs, dus), s.rows.shift, strict=True)
+    shift = (jnp.where(held, multiplier + excess / s.rows.delta, 0.0) for held, excess, multiplier in sides)
+    return after._replace(
+        rows=after.rows._replace(shift=Sides(*shift)),
+        box=_box_multipliers(problem, after.us, control_slopes(policy, dxs, dus)),
     )
 
 

@@ -15,7 +15,8 @@ a multiplier that Newton's step updates by itself (Wächter & Biegler, On the im
 line-search algorithm, Math. Program. 2006, equation 13).
 
 An equality `r = b` has the penalty alone. With a tiny `delta` a step meets its linear model, and its distance is a part
-of the infeasibility.
+of the infeasibility. Where such steps lead nowhere, equalities are softened: with a larger `delta` and the multiplier
+`l`, the augmented Lagrangian `l (r - b) + (r - b)^2 / 2 delta` is a part of the objective.
 """
 
 from typing import Any, NamedTuple
@@ -42,7 +43,8 @@ class RowBarrier(NamedTuple):
     """The barrier of all components of the constraints, at one trajectory."""
 
     value: Float[Array, ""]
-    """Sum over the inequalities."""
+    """Sum over the inequalities, and over equalities that are softened; the distances of others are a part of the
+    infeasibility."""
     slope: Float[Array, "rows"]
     """The next multipliers: positive at an upper bound, negative at a lower one."""
     curvature: Float[Array, "rows"]
@@ -50,14 +52,7 @@ class RowBarrier(NamedTuple):
     """The parts of `slope` for inequalities, both positive."""
     curvatures: Sides
     infeasibility: Float[Array, "rows"]
-    """Distance of equalities from their value; zero for inequalities."""
-
-    def next_multipliers(self, change) -> Sides:
-        """The multipliers of inequalities after a change of the components, by Newton's step."""
-        return Sides(
-            self.multipliers.lower - self.curvatures.lower * change,
-            self.multipliers.upper + self.curvatures.upper * change,
-        )
+    """Distance of equalities that are not softened from their value; zero for others."""
 
 
 class RowState(NamedTuple):
@@ -71,6 +66,8 @@ class RowState(NamedTuple):
     """Multipliers of inequalities in the curvature."""
     delta: Float[Array, "rows"]
     """Inverse of the penalty."""
+    softened: Array
+    """Whether equalities are a part of the objective instead of the infeasibility."""
 
     def known_multipliers(self, equal) -> Float[Array, "rows"]:
         """The multipliers of all components before a step, for inequalities those of the last update. They balance the
@@ -100,20 +97,21 @@ def row_barrier(value, lower, upper, mu, rows: RowState) -> RowBarrier:
     high, high_slope, high_curvature = side(value - upper, upper, rows.shift.upper, rows.dual.upper)
     low, low_slope, low_curvature = side(lower - value, lower, rows.shift.lower, rows.dual.lower)
     distance = jnp.where(equal, value - jnp.where(equal, lower, 0.0), 0.0)
+    soft = jnp.where(rows.softened, (rows.equality + 0.5 * distance / rows.delta) * distance, 0.0)
     return RowBarrier(
-        value=(high + low).sum(),
+        value=(high + low + soft).sum(),
         slope=jnp.where(equal, rows.equality + distance / rows.delta, high_slope - low_slope),
         curvature=jnp.where(equal, 1 / rows.delta, high_curvature + low_curvature),
         multipliers=Sides(low_slope, high_slope),
         curvatures=Sides(low_curvature, high_curvature),
-        infeasibility=distance,
+        infeasibility=jnp.where(rows.softened, 0.0, distance),
     )
 
 
 def present_multipliers(barrier: RowBarrier, rows: RowState, equal) -> Float[Array, "rows"]:
-    """The multipliers of all components: those of equalities are unknowns of their own, and those of inequalities
-    follow from the components' values."""
-    return jnp.where(equal, rows.equality, barrier.slope)
+    """The multipliers of all components: those of equalities that are not softened are unknowns of their own, and all
+    others follow from the components' values."""
+    return jnp.where(equal & ~rows.softened, rows.equality, barrier.slope)
 
 
 def inverse_distances(us, box) -> Sides:

@@ -13,7 +13,7 @@ def constrained_solution(problem: Problem, options: DDPOptions, s: ConstrainedSt
     low, high = problem.control_box
     unsolved = [Status.OUT_OF_ITERATIONS, Status.OUT_OF_TIME, Status.STALLED]
     s = s.with_best(problem, jnp.stack([s.status == status for status in unsolved]).any())
-    rows = problem.constraints(s.at.xs, s.at.us)
+    rows = problem.constraints(s.xs, s.us)
     value, lower, upper = rows
     equal = lower == upper
     sides = s.barrier_at(value, lower, upper).multipliers
@@ -21,25 +21,25 @@ def constrained_solution(problem: Problem, options: DDPOptions, s: ConstrainedSt
     distance = jnp.minimum(value - lower, upper - value) / s.scale.rows
     signed = sides.upper - sides.lower
     active = equal | (jnp.abs(signed) * s.scale.rows / s.scale.cost > distance)
-    multipliers = jnp.where(active, jnp.where(equal, s.at.rows.equality, signed), 0.0)
-    width = control_width(problem, s.at.us)
+    multipliers = jnp.where(active, jnp.where(equal, s.rows.equality, signed), 0.0)
+    width = control_width(problem, s.us)
     converged = s.status == Status.CONVERGED
-    to_low, to_high = (s.at.us - low) / width, (high - s.at.us) / width
+    to_low, to_high = (s.us - low) / width, (high - s.us) / width
     # Where a multiplier is tiny, too, a control may be so far from its bound that moving it there would open a gap.
     near = 100 * options.complementarity_tolerance
-    at_low = converged & (to_low < jnp.minimum(s.at.box.lower * width / s.scale.cost, near))
-    at_high = converged & (to_high < jnp.minimum(s.at.box.upper * width / s.scale.cost, near))
-    us = jnp.where(at_low, low, jnp.where(at_high, high, s.at.us))
+    at_low = converged & (to_low < jnp.minimum(s.box.lower * width / s.scale.cost, near))
+    at_high = converged & (to_high < jnp.minimum(s.box.upper * width / s.scale.cost, near))
+    us = jnp.where(at_low, low, jnp.where(at_high, high, s.us))
     violation = jnp.abs(bound_excess(*rows)).max(initial=0.0)
     return Solution(
-        xs=s.at.xs,
+        xs=s.xs,
         us=us,
-        cost=problem.total_cost(s.at.xs, us),
+        cost=problem.total_cost(s.xs, us),
         status=s.status,
         iterations=s.iterations,
-        residuals=Residuals(jnp.abs(s.at.gaps).max(), s.errors.stationarity, violation, s.errors.complementarity),
-        gains=Gains(-s.last.policy.K, s.last.policy.k),
-        multipliers=Multipliers(s.at.toward, *problem.split_rows(multipliers)),
-        aux={"updates": s.phase.updates, "barrier": jnp.where(s.by_active_set, 0.0, s.phase.barrier)},
+        residuals=Residuals(jnp.abs(s.gaps).max(), s.errors.stationarity, violation, s.errors.complementarity),
+        gains=Gains(-s.policy.K, s.policy.k),
+        multipliers=Multipliers(s.toward, *problem.split_rows(multipliers)),
+        aux={"updates": s.updates, "barrier": jnp.where(s.by_active_set, 0.0, s.barrier)},
         history=s.history,
     )

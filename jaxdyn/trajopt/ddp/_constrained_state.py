@@ -19,6 +19,7 @@ from jaxdyn.trajopt.ddp._expansion import (
     motion,
     vecmat,
 )
+from jaxdyn.trajopt.ddp._filter import Filter
 from jaxdyn.trajopt.ddp._riccati import AffinePolicy
 from jaxdyn.trajopt.problem import Problem, bound_excess, join_rows
 
@@ -84,61 +85,24 @@ class Errors(NamedTuple):
         return (self.violation <= options.constraint_tolerance) & complementary
 
 
-class PrimalDualIterate(NamedTuple):
-    """A trajectory and its multipliers, which a step changes."""
+class Watched(NamedTuple):
+    """The part of the state that a step changes, before the first step that the filter refused."""
 
     xs: Array
     us: Array
     gaps: Array
     rows: RowState
     box: Sides
-    """Multipliers of the controls' bounds, both positive."""
     toward: Array
-    """Multipliers of the steps."""
+    filter: Filter
 
 
 class Watch(NamedTuple):
-    """The iterate that a search goes back to if steps that only the Lagrangian accepted lead nowhere."""
+    """The iterate that a search goes back to if steps that the filter refused lead nowhere."""
 
-    before: PrimalDualIterate
-    infeasibility: Array
-    objective: Array
+    before: Watched
     steps: Array
-    """Number of steps since that iterate; zero where none is watched, and -1 where there are no such steps any more."""
-
-
-class BarrierProblem(NamedTuple):
-    """The problem with the present barrier, and how far its solution has come."""
-
-    barrier: Array
-    tolerance: Array
-    violation: Array
-    """Largest relative violation at the last update of the barrier."""
-    waited: Array
-    """Iterations since the last change of the penalty or update of the barrier."""
-    updates: Array
-
-
-class LastStep(NamedTuple):
-    """The policy and the promise of the last step, and the regularization with which the next one begins."""
-
-    policy: AffinePolicy
-    promised: Array
-    """The decrease that it promised."""
-    regularization: Array
-    """The first one of the next step."""
-
-
-class Beginning(NamedTuple):
-    """The new beginnings of a solve, and the signs that it should begin anew."""
-
-    first_us: Array
-    """The controls of the guess."""
-    restarts: Array
-    """Number of times that a stuck solve began anew."""
-    departures: Array
-    """Number of times that the solve left a stationary point that was no minimum."""
-    contradiction: Contradiction
+    """Number of steps since that iterate; zero where none is watched, and -1 where the filter has the last word."""
 
 
 class ActiveSet(NamedTuple):
@@ -164,36 +128,60 @@ class Best(NamedTuple):
     def or_better(self, s: "ConstrainedState", errors: Errors, cost) -> "Best":
         """The better one of this iterate and that of a state with these errors and this cost."""
         merit = cost / s.scale.cost + PRICE * jnp.maximum(errors.violation, errors.gap)
-        here = Best(s.at.xs, s.at.us, s.at.gaps, errors, merit)
+        here = Best(s.xs, s.us, s.gaps, errors, merit)
         return jax.tree.map(lambda a, b: jnp.where(merit < self.merit, a, b), here, self)
 
 
 class ConstrainedState(NamedTuple):
     """The state of a solve between two iterations."""
 
-    at: PrimalDualIterate
-    watch: Watch
-    phase: BarrierProblem
-    last: LastStep
-    beginning: Beginning
+    xs: Array
+    us: Array
+    gaps: Array
+    rows: RowState
+    box: Sides
+    """Multipliers of the controls' bounds, both positive."""
+    toward: Array
+    """Multipliers of the steps."""
+    barrier: Array
+    regularization: Array
+    filter: Filter
+    tolerance: Array
+    violation: Array
+    """Largest relative violation at the last update of the barrier."""
     scale: Scale
+    policy: AffinePolicy
+    promised: Array
+    regularized: Array
+    """Whether the step that promised this had a regularization."""
     errors: Errors
-    best: Best
-    checks: Array
-    """Whether the iterate is stationary, and the next backward pass is to show whether it is a minimum."""
-    active: ActiveSet | None
-    """None where the guess has no multipliers."""
     status: Array
     iterations: Array
+    updates: Array
+    near: Array
+    """Whether the guess was near a solution, so that all steps take second derivatives."""
+    waited: Array
+    """Iterations since the last change of the penalty or update of the barrier."""
+    last_regularization: Array
+    """The last one that was needed; zero where none was."""
+    watch: Watch
+    restarts: Array
+    """Number of times that a stuck solve began anew."""
+    rolls_out: Array
+    """Whether steps are roll-outs of the policy, and not those of the linear model."""
+    mean_step_length: Array
+    """Moving average of the step lengths."""
+    contradiction: Contradiction
+    first_us: Array
+    """The controls of the guess."""
     history: History | None
-
-    def moved(self, **changes) -> "ConstrainedState":
-        """The state with changes of its iterate."""
-        return self._replace(at=self.at._replace(**changes))
-
-    def with_phase(self, **changes) -> "ConstrainedState":
-        """The state with changes of its barrier problem."""
-        return self._replace(phase=self.phase._replace(**changes))
+    checks: Array
+    """Whether the iterate is stationary, and the next backward pass is to show whether it is a minimum."""
+    departures: Array
+    """Number of times that the solve left a stationary point that was none."""
+    best: Best
+    active: ActiveSet | None
+    """None where the guess has no multipliers, and with a parallel scan."""
 
     @property
     def by_active_set(self) -> Array:
@@ -203,10 +191,10 @@ class ConstrainedState(NamedTuple):
     def barrier_at(self, value, lower, upper) -> RowBarrier:
         """The barrier of the constraints, for their values and bounds. Where steps solve for an active set, the
         multipliers of inequalities are unknowns of their own."""
-        barrier = row_barrier(value, lower, upper, self.phase.barrier, self.at.rows)
+        barrier = row_barrier(value, lower, upper, self.barrier, self.rows)
         if self.active is None:
             return barrier
-        on, shift = self.active.on, self.at.rows.shift
+        on, shift = self.active.on, self.rows.shift
         slope = jnp.where(lower == upper, barrier.slope, shift.upper - shift.lower)
         known = barrier._replace(multipliers=shift, slope=slope)
         return jax.tree.map(lambda a, b: jnp.where(on, a, b), known, barrier)
@@ -222,15 +210,16 @@ class ConstrainedState(NamedTuple):
 
     def with_best(self, problem: Problem, wanted) -> "ConstrainedState":
         """The state at the best iterate, if `wanted`; the last one has not been measured before."""
-        excess = jnp.abs(bound_excess(*problem.constraints(self.at.xs, self.at.us))) / self.scale.rows
+        excess = jnp.abs(bound_excess(*problem.constraints(self.xs, self.us))) / self.scale.rows
         last = self.errors._replace(violation=excess.max(initial=0.0), gap=relative_gap(problem, self))
-        best = self.best.or_better(self, last, problem.total_cost(self.at.xs, self.at.us))
-        chosen = self.moved(xs=best.xs, us=best.us, gaps=best.gaps)._replace(errors=best.errors)
+        best = self.best.or_better(self, last, problem.total_cost(self.xs, self.us))
+        chosen = self._replace(xs=best.xs, us=best.us, gaps=best.gaps, errors=best.errors)
         return jax.tree.map(lambda a, b: jnp.where(wanted, a, b), chosen, self)
 
-    def unwatched(self) -> "ConstrainedState":
-        """The state that watches no iterate, because the objective has changed."""
-        return self._replace(watch=self.watch._replace(steps=jnp.zeros_like(self.watch.steps)))
+    def with_empty_filter(self) -> "ConstrainedState":
+        """The state whose filter has forgotten all, because what it compares has changed."""
+        watch = self.watch._replace(steps=jnp.zeros_like(self.watch.steps))
+        return self._replace(filter=Filter.empty(self.xs.dtype), watch=watch)
 
 
 def number_of_bounds(problem: Problem, rows: ConstraintComponents):
@@ -258,10 +247,10 @@ def guess_cost_scale(problem: Problem, s: ConstrainedState, e: Expansion, slopes
         return (jnp.abs(slopes) * sizes + 0.5 * jnp.abs(diagonals) * sizes**2).sum()
 
     # The guess may be at rest, so the states move by at least one.
-    cost = jnp.maximum(cost_spread(problem, e, s.at.xs, s.at.us, 1.0), 0.01 * change(e.stage.u, e.stage.uu, width))
+    cost = jnp.maximum(cost_spread(problem, e, s.xs, s.us, 1.0), 0.01 * change(e.stage.u, e.stage.uu, width))
     # Where the motion is unstable, slopes along it are larger than anything that can be reached. So a bound comes from
     # the way of the states: the motion of the guess, its gaps, and one, because the guess may be at rest.
-    most, way = 0.01 * change(slopes, e.stage.uu, width), 1 + motion(problem, s.at.xs) + jnp.abs(s.at.gaps).sum(axis=0)
+    most, way = 0.01 * change(slopes, e.stage.uu, width), 1 + motion(problem, s.xs) + jnp.abs(s.gaps).sum(axis=0)
     along = change(e.stage.x, e.stage.xx, way) + change(e.terminal.x, e.terminal.xx, way)
     most = jnp.where(along > 0, jnp.minimum(most, UNSTABLE * along), most)
     # Without a cost on controls, one of the states may be at its least value at the guess.
@@ -274,7 +263,8 @@ def guess_cost_scale(problem: Problem, s: ConstrainedState, e: Expansion, slopes
 
 
 def row_scale(problem: Problem, rows: ConstraintComponents, e: Expansion, xs, width) -> Float[Array, "rows"]:
-    """The size of each component of the constraints, over all stages: of its values and finite bounds.
+    """The size of each component of the constraints, over all stages: of its values and finite bounds, and for an
+    equality, which the guess may meet already, of what the motion of the guess changes it by.
 
     A component much smaller than the largest one either has another unit, or is zero at the guess by chance. Its size
     is at least what motion or a step or two with controls that change by their `width` change it by, and at most `FAR`
@@ -284,6 +274,7 @@ def row_scale(problem: Problem, rows: ConstraintComponents, e: Expansion, xs, wi
         size = jnp.maximum(size, jnp.where(jnp.isfinite(bound), jnp.abs(bound), 0.0))
     span = motion(problem, xs)
     change = join_rows(jnp.abs(rows.by_x) @ span, jnp.abs(rows.end_by_x) @ span)
+    size = jnp.maximum(size, jnp.where(rows.lower == rows.upper, change, 0.0))
     pushed = matvec(jnp.abs(e.B), width).max(axis=0)
     pushed = jnp.maximum(pushed, (jnp.abs(e.A) @ pushed).max(axis=0))
     at_stages = jnp.abs(rows.by_x) @ pushed + matvec(jnp.abs(rows.by_u), width)
@@ -305,24 +296,25 @@ def row_scale(problem: Problem, rows: ConstraintComponents, e: Expansion, xs, wi
 
 def relative_gap(problem: Problem, s: ConstrainedState) -> Float[Array, ""]:
     """The largest gap, relative to how far its component moves."""
-    span = jnp.maximum(motion(problem, s.at.xs), jnp.abs(s.at.gaps).max(axis=0))
+    span = jnp.maximum(motion(problem, s.xs), jnp.abs(s.gaps).max(axis=0))
     span = jnp.maximum(jnp.maximum(span, 1e-3 * span.max()), jnp.finfo(span.dtype).tiny)
-    return (jnp.abs(s.at.gaps) / span).max()
+    return (jnp.abs(s.gaps) / span).max()
 
 
 def measure_errors(
     problem: Problem, s: ConstrainedState, e: Expansion, rows: ConstraintComponents, barrier: RowBarrier
 ):
-    """The errors with the present multipliers, the costates, and the relative violation of equalities."""
+    """The errors with the present multipliers, the costates, the largest deviation of a product of a control's
+    multiplier and distance from the barrier, and the relative violation of equalities."""
     equal = rows.lower == rows.upper
-    multipliers = problem.split_rows(present_multipliers(barrier, s.at.rows, equal))
+    multipliers = problem.split_rows(present_multipliers(barrier, s.rows, equal))
     by_x, by_u, by_end = rows.slopes(*multipliers)
-    u_terms = e.stage.u, by_u, s.at.box.upper - s.at.box.lower
+    u_terms = e.stage.u, by_u, s.box.upper - s.box.lower
     station, toward = Stationarity.of(e, e.stage.x + by_x, u_terms, e.terminal.x + by_end)
-    by_controls = Stationarity.of_terms(vecmat(s.at.toward[1:], e.B), *u_terms).with_inner(s.at.toward[1:], e.B)
-    before = jnp.concatenate([vecmat(s.at.toward[2:], e.A[1:]), jnp.zeros_like(s.at.toward[:1])])
+    by_controls = Stationarity.of_terms(vecmat(s.toward[1:], e.B), *u_terms).with_inner(s.toward[1:], e.B)
+    before = jnp.concatenate([vecmat(s.toward[2:], e.A[1:]), jnp.zeros_like(s.toward[:1])])
     x_terms = [jnp.concatenate([x[1:], end[None]]) for x, end in ((e.stage.x, e.terminal.x), (by_x, by_end))]
-    by_states = Stationarity.of_terms(before, -s.at.toward[1:], *x_terms)
+    by_states = Stationarity.of_terms(before, -s.toward[1:], *x_terms)
     # Costates amplify rounding where the motion is unstable. The multipliers of the steps, which are unknowns of their
     # own, do not: where no decrease above rounding is left, they show as well that the conditions are met.
     of_costates = station.relative_to(s.scale.slopes)
@@ -336,25 +328,26 @@ def measure_errors(
         products(barrier.multipliers.lower, rows.value - rows.lower, rows.lower),
         products(barrier.multipliers.upper, rows.upper - rows.value, rows.upper),
     )
-    inverse = inverse_distances(s.at.us, problem.control_box)
-    of_box = [jnp.where(i > 0, z / jnp.where(i > 0, i, 1.0), jnp.nan) for z, i in zip(s.at.box, inverse, strict=True)]
+    inverse = inverse_distances(s.us, problem.control_box)
+    of_box = [jnp.where(i > 0, z / jnp.where(i > 0, i, 1.0), jnp.nan) for z, i in zip(s.box, inverse, strict=True)]
     largest = jnp.nanmax(jnp.stack([jnp.nan_to_num(p) for p in of_box]), initial=0.0)
+    deviation = jnp.nanmax(jnp.stack([jnp.nan_to_num(jnp.abs(p - s.barrier)) for p in of_box]), initial=0.0)
     scale = cost_scale(problem, s, e)
     # A cost is known up to the rounding of its value, with its constant.
     rounding = 1e3 * jnp.finfo(problem.dtype).eps * (scale + jnp.abs(e.stage.value.sum() + e.terminal.value))
     share = scale / number_of_bounds(problem, rows)
     errors = Errors(
-        jnp.where(s.last.promised < rounding, jnp.fmin(of_costates, held), of_costates),
+        jnp.where(s.promised < rounding, jnp.fmin(of_costates, held), of_costates),
         excess.max(initial=0.0),
         relative_gap(problem, s),
         jnp.maximum(of_rows, largest) / share,
     )
-    return errors, toward, jnp.where(equal, excess, 0.0).max(initial=0.0)
+    return errors, toward, deviation, jnp.where(equal, excess, 0.0).max(initial=0.0)
 
 
 def cost_scale(problem: Problem, s: ConstrainedState, e: Expansion):
     """The scale of the cost at the present iterate, to which products of multipliers and distances are relative."""
-    spread = cost_spread(problem, e, s.at.xs, s.at.us)
+    spread = cost_spread(problem, e, s.xs, s.us)
     # A cost that does not change, as where only constraints matter, says nothing.
     rounding = 100 * jnp.finfo(problem.dtype).eps * jnp.abs(e.stage.value.sum() + e.terminal.value)
     return jnp.where(spread > rounding, jnp.maximum(spread, 1e-6 * s.scale.cost), s.scale.cost)

@@ -44,14 +44,14 @@ def ddp(
     the whole horizon.
 
     With constraints, a primal-dual barrier method on the same recursion. States, controls and multipliers take one
-    Newton step, with the dynamics as constraints of their own, and a line search on infeasibility and cost decides
-    how much of it (Wächter & Biegler, On the implementation of an interior-point filter line-search algorithm, Math.
-    Program. 2006). Bounds on controls hold in every iterate. Constraints may be violated on the way: their barriers are
-    smooth on both sides of a bound, by a proximal term with multipliers, which are updated only when the problem with
-    the present barrier is solved. Where no step is acceptable, the solve begins anew from `x0` repeated, at most three
-    times. Where every beginning ends at a point at which the linear models of the constraints contradict each other, by
-    the lemma of Farkas, the status is infeasible; it is about that point, and another guess may lead elsewhere. Where
-    the cost has fallen by 1e10 times its scale and is not flat, the status is unbounded.
+    Newton step, with the dynamics as constraints of their own, and a filter of infeasibility and cost decides how much
+    of it (Wächter & Biegler, On the implementation of an interior-point filter line-search algorithm, Math. Program.
+    2006). Bounds on controls hold in every iterate. Constraints may be violated on the way: their barriers are smooth
+    on both sides of a bound, by a proximal term with multipliers, which are updated only when the problem with the
+    present barrier is solved. Where no step is acceptable, or only tiny ones are, the solve begins anew from `x0`
+    repeated, at most three times. Where every beginning ends at a point at which the linear models of the constraints
+    contradict each other, by the lemma of Farkas, the status is infeasible; it is about that point, and another guess
+    may lead elsewhere. Where the cost has fallen by 1e10 times its scale and is not flat, the status is unbounded.
 
     The status is converged only if the derivative of the Lagrangian by the controls, the violation, the gaps, and the
     products of multipliers and distances are within the tolerances of `options`, each relative to its size; and if no
@@ -67,7 +67,8 @@ def ddp(
       linear-quadratic problem with all inequalities for its active set (sequential quadratic programming, Nocedal &
       Wright, Numerical Optimization, 2006, section 18.1). Where this fails, or the guess violates a constraint by more
       than its size, the barrier method begins at the guess. Second derivatives are taken from the first step on
-      with an active set and without constraints, unless `options.hessian` leaves them out.
+      with an active set, without constraints, and near a solution with `backward="associative"`, unless
+      `options.hessian` leaves them out.
     - `starts`: number of guesses from which the problem is solved; the converged solution with the lowest cost is
       returned, or what the first guess has led to if none has converged. After the given guess come its controls with
       `x0` repeated, controls of zero, and constant controls: problems with obstacles or swing-ups have several minima.
@@ -121,6 +122,11 @@ def _solve(problem: Problem, guess: tuple[Any, Any, Any], options: DDPOptions) -
     options = options.with_defaults(problem.dtype, robot=problem.dynamics.robot is not None)
     if problem.stage_constraints or problem.terminal_constraints:
         return run_constrained(problem, us, xs, multipliers, options)
+    if options.backward == "associative" and problem.bounded:
+        raise ModelError(
+            "backward='associative' solves problems without bounds on controls: use backward='scan', or give the "
+            "bounds as a Constraint on a ControlResidual"
+        )
     # Plans of a controller have no multipliers of the steps: with few iterations, second derivatives do not pay.
     near = multipliers is not None and multipliers.dynamics is not None
     return run_unconstrained(problem, us, xs, options, near)

@@ -7,7 +7,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from jaxdyn._errors import require_choice, require_positive, require_positive_integer
+from jaxdyn._errors import ModelError, require_choice, require_positive, require_positive_integer
 from jaxdyn.trajopt._history import Progress
 
 _POSITIVE = (
@@ -53,6 +53,9 @@ class DDPOptions(eqx.Module):
     max_regularization: Any = 1e9
     """Regularization beyond which a solve is stalled, relative to the same curvatures; of problems with constraints
     relative to the cost's scale."""
+    regularize_below: Any = None
+    """Step length up to which regularization grows tenfold, in problems without constraints. By default 0.3. With
+    `"finishing"` and `"gauss_newton"` it is 0.01, as in Crocoddyl, while gaps are open."""
     sufficient_decrease: Any = None
     """Part of the expected decrease that a step has to reach, in problems without constraints. By default 0.1, as in
     Crocoddyl; for `"adaptive"` and `"full"` 1e-4."""
@@ -66,10 +69,17 @@ class DDPOptions(eqx.Module):
     quadratically, and, in problems with constraints, where ten iterations have not solved the problem of one barrier
     (25 for `"adaptive"`). Where such a curvature is not positive, Gauss-Newton or regularization takes over. By
     default `"finishing"` for robots, `"adaptive"` for functions."""
+    backward: Literal["scan", "associative"] = eqx.field(default="scan", static=True)
+    """`"associative"`: a parallel scan, for problems with constraints or without bounds on controls, on devices where a
+    short program counts more than few operations; on a CPU it is several times slower."""
     history: int = eqx.field(default=0, static=True)
     """Number of iterations that are recorded in `Solution.history`; none for 0."""
     progress: Progress | None = eqx.field(default=None, static=True)
     """Called on the host after each iteration, as `jaxdyn.trajopt.progress_line`."""
+    step_lengths: tuple[float, ...] = eqx.field(default=tuple(0.5**i for i in range(10)), static=True)
+    step_lengths_at_once: int = eqx.field(default=1, static=True)
+    """Number of step lengths that the line search tries in one batch: more on devices where a few take as long as one;
+    on a CPU, two take three times as long."""
 
     def with_defaults(self, dtype, robot: bool) -> "DDPOptions":
         """The options as arrays, with the defaults for a precision and for a robot or functions."""
@@ -82,6 +92,7 @@ class DDPOptions(eqx.Module):
             "constraint_tolerance": 1e-4 if single else 1e-7,
             "complementarity_tolerance": 1e-4 if single else 1e-9,
             "decrease_tolerance": 1e-6 if single else 1e-9,
+            "regularize_below": 0.3,
             "sufficient_decrease": 1e-4 if second_order else 0.1,
         }
         missing = {name: value for name, value in defaults.items() if getattr(self, name) is None}
@@ -96,6 +107,10 @@ class DDPOptions(eqx.Module):
 
     def __check_init__(self):
         require_choice(self.hessian, (None, "gauss_newton", "finishing", "full", "adaptive"), "hessian")
+        require_choice(self.backward, ("scan", "associative"), "backward")
+        n, total = self.step_lengths_at_once, len(self.step_lengths)
+        if not total or n < 1 or total % n:
+            raise ModelError(f"step_lengths_at_once is {n}, but it must divide the number of step lengths, {total}")
         # Arrays may be traced; Python's numbers are what a user writes.
         if isinstance(self.max_iterations, int | float):
             require_positive_integer(self.max_iterations, "max_iterations")

@@ -99,7 +99,11 @@ def interior_point_sets(
     def solved(slope, weight):
         """The distances in the solution of the problem in which a change `c` of each distance costs
         `weight c^2 / 2 - slope c`, and whether there is a solution."""
-        system = _weighted(problem, e, rows, unravel(slope), unravel(weight))
+        slope, weight = unravel(slope), unravel(weight)
+        slopes, weights = (problem.split_rows(x) for x in (slope.rows.upper - slope.rows.lower, sum(weight.rows)))
+        stage, end = rows.add_to(e.stage, e.terminal, slopes, weights)
+        u, uu = stage.u + slope.box.upper - slope.box.lower, stage.uu + jax.vmap(jnp.diag)(sum(weight.box))
+        system = e._replace(stage=stage._replace(u=u, uu=uu), terminal=end)
         policy = backward(system, regularization, held)
         dxs, dus = linear_roll_out(e, policy)
         return distances(rows.change(dxs, dus), dus), policy.ok
@@ -129,14 +133,6 @@ def interior_point_sets(
 
     active = lax.while_loop(goes_on, step, start).active
     return jax.tree.map(lambda x: x > 0, unravel(active.astype(us.dtype)))
-
-
-def _weighted(problem: Problem, e: Expansion, rows: ConstraintComponents, slope: Bounded, weight: Bounded) -> Expansion:
-    """The expansion with slopes and weights of the distances from all bounds."""
-    slopes, weights = (problem.split_rows(x) for x in (slope.rows.upper - slope.rows.lower, sum(weight.rows)))
-    stage, end = rows.add_to(e.stage, e.terminal, slopes, weights)
-    u, uu = stage.u + slope.box.upper - slope.box.lower, stage.uu + jax.vmap(jnp.diag)(sum(weight.box))
-    return e._replace(stage=stage._replace(u=u, uu=uu), terminal=end)
 
 
 def _longest(before, after):

@@ -29,6 +29,7 @@ from jaxdyn.trajopt.ddp._riccati import (
     CurvatureShift,
     HeldControls,
     backward,
+    backward_associative,
     backward_in_box,
 )
 from jaxdyn.trajopt.problem import Problem, bound_excess
@@ -37,23 +38,15 @@ SMALL = 0.25
 """Power of the rounding unit that is the largest size of gaps, relative to that of the states, that a roll-out closes
 without a trial of the linear model, whose step would leave their squares."""
 
+WITH_GAPS = 0.01
+"""Step length up to which regularization grows while gaps are open, as in Crocoddyl."""
+
 REACH = 2
 """Number of steps over which the cost's curvature by the next states gives a unit to components of the state that have
 none: forces move velocities, which move positions."""
 
 LEAST_SCALE = 1e-6
 """The least scale of the cost, as a part of that at the guess, because the cost may be zero at a solution."""
-
-
-class GuessSizes(NamedTuple):
-    """The sizes of a problem's quantities at the guess."""
-
-    slopes: Array
-    """Sizes of the derivatives by the controls."""
-    cost_scale: Array
-    cost: Array
-    units: CurvatureShift
-    """The units of the regularization."""
 
 
 class DDPState(NamedTuple):
@@ -70,7 +63,13 @@ class DDPState(NamedTuple):
     """Costates."""
     promised: Array
     """Decrease that the last policy expected."""
-    sizes: GuessSizes
+    first_size: Array
+    """Size of the derivatives by the controls at the guess."""
+    first_scale: Array
+    """Scale of the cost at the guess."""
+    first_cost: Array
+    units: CurvatureShift
+    """The units of the regularization, from the guess."""
     stationarity: Array
     checks: Array
     """Number of the check whether the iterate is a minimum; zero where none is due."""
@@ -100,7 +99,10 @@ def _initial_state(problem: Problem, options: DDPOptions, us, xs, near: bool) ->
         toward=jnp.zeros_like(gaps),
         # Near a solution the first step takes second derivatives, as if the last one had promised little.
         promised=jnp.asarray(0.0 if near else jnp.inf, dtype),
-        sizes=GuessSizes(jnp.zeros(problem.dynamics.nu, dtype), infinity, infinity, CurvatureShift(infinity, infinity)),
+        first_size=jnp.zeros(problem.dynamics.nu, dtype),
+        first_scale=infinity,
+        first_cost=infinity,
+        units=CurvatureShift(infinity, infinity),
         stationarity=infinity,
         checks=zero,
         status=zero,
@@ -128,30 +130,37 @@ def _iterate(problem: Problem, options: DDPOptions, guess: DDPState, s: DDPState
     station, toward = Stationarity.of(e, e.stage.x, (e.stage.u,), e.terminal.x)
     value = e.stage.value.sum() + e.terminal.value
     # A constant in the cost, and its unit, change nothing.
-    cost_scale = cost_spread(problem, e, xs, us, 1.0)
-    at_guess = GuessSizes(station.size, cost_scale, value, _units_of_regularization(e, cost_scale))
-    sizes = jax.tree.map(lambda a, b: jnp.where(s.iterations == 0, a, b), at_guess, s.sizes)
-    scale, s = jnp.maximum(cost_spread(problem, e, xs, us), LEAST_SCALE * sizes.cost_scale), s._replace(sizes=sizes)
+    first_scale = jnp.where(s.iterations == 0, cost_spread(problem, e, xs, us, 1.0), s.first_scale)
+    scale = jnp.maximum(cost_spread(problem, e, xs, us), LEAST_SCALE * first_scale)
+    units = _units_of_regularization(e, first_scale)
+    s = s._replace(units=jax.tree.map(lambda a, b: jnp.where(s.iterations == 0, a, b), units, s.units))
     free = free_controls(problem.control_box, us, station, options.tolerance)
     policy, regularization, minimal = _regularized_policy(problem, options, s, e, scale, free, late)
     here = s.iterate._replace(cost=value)
-    size = jnp.maximum(jnp.maximum(scale, sizes.cost_scale), jnp.abs(value))
+    size = jnp.maximum(jnp.maximum(scale, first_scale), jnp.abs(value))
     trial, linear_steps = _search(problem, options, s, e, here, policy, free, jnp.where(size > 0, size, 1.0))
-    next_regularization, stuck = _next_regularization(options, regularization, trial)
+    next_regularization, stuck = _next_regularization(options, regularization, trial, s.feasible)
+    first_size = jnp.where(s.iterations == 0, station.size, s.first_size)
     station = station._replace(slopes=_free_slopes(problem, us, station.slopes))
-    stationarity, promised = station.relative_to(sizes.slopes), _promised(policy)
+    stationarity, promised = station.relative_to(first_size), _promised(policy)
     # Where derivatives are not finite after steps of the linear model, roll-outs may lead elsewhere.
     sound = all_finite(e)
     diverged = ~all_finite(value, e.A, xs) | (~sound & (s.linear_steps <= 0))
-    endless = falls_endlessly(sizes.cost, sizes.cost_scale, value, scale)
+    first_cost = jnp.where(s.iterations == 0, value, s.first_cost)
+    endless = falls_endlessly(first_cost, first_scale, value, scale)
     verdict = _judge(options, s, minimal, policy.ok, promised, stationarity, here, trial, scale)
     last, stays = s.iterations + 1 >= options.max_iterations, verdict.solved | verdict.checked
     stuck = stuck & ~stays & (s.checks == 0)
     again = (stuck | ~sound) & (linear_steps > 0) & ~stays & ~diverged & ~endless & ~last
     status = status_after(diverged, verdict.solved, endless, verdict.no_minimum, False, stuck & ~again, last)
-    violation, gap = jnp.abs(bound_excess(us, *problem.control_box)).max(), jnp.abs(gaps).max()
-    record = IterationRecord(value, violation, gap, stationarity)
-    record = record._replace(step_length=trial.alpha, regularization=regularization)
+    record = IterationRecord(
+        cost=value,
+        violation=jnp.abs(bound_excess(us, *problem.control_box)).max(),
+        gap=jnp.abs(gaps).max(),
+        stationarity=stationarity,
+        step_length=trial.alpha,
+        regularization=regularization,
+    )
     report_iteration(options.progress, s.iterations, record, status)
     # A check says how the iterate was left, not how it was reached.
     policy, promised, next_regularization = jax.tree.map(
@@ -168,24 +177,26 @@ def _iterate(problem: Problem, options: DDPOptions, guess: DDPState, s: DDPState
         policy=policy,
         toward=toward,
         promised=promised,
-        sizes=sizes,
+        first_size=first_size,
+        first_scale=first_scale,
+        first_cost=first_cost,
+        units=s.units,
         stationarity=stationarity,
         checks=jnp.where(verdict.checked, s.checks + 1, 0),
         status=status,
         iterations=s.iterations + 1,
         history=None if s.history is None else s.history.stored(s.iterations, record),
     )
-    return jax.tree.map(lambda a, b: jnp.where(again, a, b), _begun_with_roll_outs(guess, after), after)
-
-
-def _begun_with_roll_outs(guess: DDPState, after: DDPState) -> DDPState:
-    """The first state, from which steps are roll-outs only, with the scales and the count of the state `after`."""
-    return guess._replace(
-        linear_steps=jnp.full_like(after.linear_steps, -1),
-        sizes=after.sizes,
+    begun = guess._replace(
+        linear_steps=jnp.full_like(linear_steps, -1),
+        first_size=first_size,
+        first_scale=first_scale,
+        first_cost=first_cost,
+        units=s.units,
         iterations=after.iterations,
         history=after.history,
     )
+    return jax.tree.map(lambda a, b: jnp.where(again, a, b), begun, after)
 
 
 class _Verdict(NamedTuple):
@@ -219,8 +230,10 @@ def _judge(
 
 
 def _promised(policy: AffinePolicy) -> Array:
-    """The decrease that a policy promises, and infinity without one."""
-    return jnp.where(policy.ok, jnp.abs(policy.slope + 0.5 * policy.curvature), jnp.inf)
+    """The decrease that a policy promises, and infinity without one. Regularization hides a part of it, which counts,
+    too."""
+    promised = jnp.abs(policy.slope + 0.5 * policy.curvature) / jnp.maximum(policy.undamped, 1e-12)
+    return jnp.where(policy.ok, promised, jnp.inf)
 
 
 def _search(
@@ -270,13 +283,15 @@ def _regularized_policy(
         _, regularization, second, *_ = state
         stage, terminal = jax.tree.map(lambda a, b: jnp.where(second, a, b), full, costs)
         chosen = e._replace(stage=stage._replace(uu=stage.uu + zero), terminal=terminal)
-        damping = CurvatureShift(*(regularization * unit for unit in s.sizes.units))
-        if problem.bounded:
-            held = HeldControls(free, jnp.zeros_like(us))
-            usual = functools.partial(backward_in_box, chosen, damping, *step_box)
-            policy = lax.cond(checks, lambda: backward(chosen, 0.0, held), usual)
-        else:
+        damping = CurvatureShift(*(regularization * unit for unit in s.units))
+        if options.backward == "scan" and not problem.bounded:
             policy = backward(chosen, CurvatureShift(*(jnp.where(checks, 0.0, d) for d in damping)))
+        else:
+            usual = functools.partial(backward_in_box, chosen, damping, *step_box)
+            if options.backward == "associative":
+                usual = functools.partial(backward_associative, chosen, damping)
+            held = HeldControls(free, jnp.zeros_like(us)) if problem.bounded else None
+            policy = lax.cond(checks, lambda: backward(chosen, 0.0, held), usual)
         drop = second & adaptive
         more = jnp.where(checks, jnp.inf, jnp.maximum(10 * regularization, options.regularization))
         regularization = jnp.where(policy.ok | drop, regularization, more)
@@ -288,7 +303,7 @@ def _regularized_policy(
     start = jax.tree.map(jnp.zeros_like, s.policy), s.regularization, second, second, jnp.array(False)
     policy, regularization, _, exact, _ = lax.while_loop(goes_on, attempt, start)
     regularization = jnp.where(checks, 0.0, regularization)
-    settled = (regularization * s.sizes.units.u <= curvature_tolerance(policy, e.B)).all()
+    settled = (regularization * s.units.u <= curvature_tolerance(policy, e.B)).all()
     # Controls that nothing presses against their bounds are held by a backward pass in a box.
     idle = (free > 0) & ((us <= low) | (us >= high))
     return policy, regularization, policy.ok & exact & settled & ~idle.any()
@@ -316,12 +331,13 @@ def _units_of_regularization(e: Expansion, scale) -> CurvatureShift:
     return CurvatureShift(unit(x, 0.0), unit(u, jnp.where(scale > 0, scale, 1.0)))
 
 
-def _next_regularization(options: DDPOptions, regularization, trial) -> tuple[Array, Array]:
-    """The regularization of the next iteration, which grows after short steps, and whether it would be above its
-    limit."""
+def _next_regularization(options: DDPOptions, regularization, trial, feasible) -> tuple[Array, Array]:
+    """The regularization of the next iteration, and whether it would have to be above its limit."""
     less = jnp.maximum(regularization / 10, options.regularization)
     more = jnp.maximum(regularization * 10, options.regularization)
-    short = trial.alpha <= 0.3
+    # Steps that close a robot's gaps may be short although their direction is right.
+    of_gaps = options.regularize_below if options.hessian in ("full", "adaptive") else WITH_GAPS
+    short = trial.alpha <= jnp.where(feasible, options.regularize_below, of_gaps)
     regularization = jnp.where(trial.alpha > 0.5, less, jnp.where(short, more, regularization))
     stuck = ~trial.accepted & (regularization > options.max_regularization)
     return jnp.minimum(regularization, options.max_regularization), stuck

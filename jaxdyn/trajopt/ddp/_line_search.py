@@ -13,8 +13,6 @@ from jaxdyn.trajopt.ddp._expansion import Expansion, matvec
 from jaxdyn.trajopt.ddp._riccati import AffinePolicy, linear_roll_out
 from jaxdyn.trajopt.problem import Problem
 
-STEPS = 10
-"""Number of step lengths that are tried, each half of the one before, as in Crocoddyl."""
 FEWER = 0.9
 """A step of the linear model that leaves at most this part of the gaps is taken whatever it costs."""
 
@@ -88,19 +86,18 @@ def linear_step(problem: Problem, iterate: TrajectoryIterate, e: Expansion, poli
 def search(
     problem: Problem, options: DDPOptions, iterate: TrajectoryIterate, policy: AffinePolicy, first: LineSearchResult
 ) -> LineSearchResult:
-    """Search for the first step length among ten halves of one that is good enough, unless the `first` trial is
-    accepted. Nothing is tried unless the policy is `ok`.
+    """Search for the first of the step lengths that is good enough, unless the `first` trial is accepted; a group is
+    tried at once, and the next group where none of it is. Nothing is tried unless the policy is `ok`.
 
     Good enough is the part `sufficient_decrease` of the expected decrease `alpha (d0 + alpha d1 / 2)`, in which what
     gaps add depends on the trial; where an increase is expected, because gaps close, at most twice that (Mastalli et
     al., Crocoddyl, ICRA 2020, section III-C)."""
+    alphas = jnp.asarray(options.step_lengths, problem.dtype).reshape(-1, options.step_lengths_at_once)
     value = iterate.cost
     noise = 10 * jnp.finfo(value.dtype).eps * jnp.abs(value)
     gaps, box = iterate.gaps, problem.control_box if problem.bounded else ()
 
-    def attempt(state):
-        _, i = state
-        alpha = 0.5 ** i.astype(value.dtype)
+    def attempt(alpha):
         xs, us, dxs = roll_out(problem, iterate, policy, alpha, box)
         new_value = problem.total_cost(xs, us)
         by_gaps = ((policy.Vxx @ gaps[..., None])[..., 0] * dxs).sum()
@@ -110,11 +107,16 @@ def search(
         enough = decrease >= options.sufficient_decrease * expected - noise
         good = jnp.where(expected >= 0, enough, decrease > 2 * expected)
         finite = jnp.isfinite(new_value) & jnp.isfinite(xs).all() & jnp.isfinite(us).all()
-        return LineSearchResult(good & finite, alpha, TrajectoryIterate(xs, us, (1 - alpha) * gaps, new_value)), i + 1
+        return LineSearchResult(good & finite, alpha, TrajectoryIterate(xs, us, (1 - alpha) * gaps, new_value))
+
+    def attempt_group(state):
+        _, g = state
+        trials = jax.vmap(attempt)(alphas[g])
+        best = jnp.argmax(trials.accepted)
+        return jax.tree.map(lambda a: a[best], trials), g + 1
 
     first = first._replace(accepted=first.accepted | ~policy.ok)
-    start = first, jnp.zeros((), jnp.int32)
-    trial, _ = lax.while_loop(lambda s: ~s[0].accepted & (s[1] < STEPS), attempt, start)
+    trial, _ = lax.while_loop(lambda s: ~s[0].accepted & (s[1] < len(alphas)), attempt_group, (first, 0))
     accepted = trial.accepted & policy.ok
     none = no_step(iterate)._replace(accepted=accepted)
     return jax.tree.map(lambda new, old: jnp.where(accepted, new, old), trial, none)

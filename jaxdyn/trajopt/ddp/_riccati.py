@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Self
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.scipy.linalg import solve_triangular
+from jax.scipy.linalg import cho_solve, solve_triangular
 
 from jaxdyn._types import Array, Float
 from jaxdyn.trajopt.ddp._batches import one_by_one_on_cpu
@@ -32,6 +32,8 @@ class AffinePolicy(NamedTuple):
     slope: Float[Array, ""]
     """The expected decrease is `alpha slope + alpha^2 curvature / 2`, without what gaps add to it."""
     curvature: Float[Array, ""]
+    undamped: Float[Array, ""]
+    """Smallest part of a curvature in the free controls that is not regularization."""
     ok: Array
     """Whether every matrix was positive definite."""
 
@@ -40,7 +42,7 @@ class AffinePolicy(NamedTuple):
         """A policy of zeros that is not `ok`, to begin a loop with."""
         T, n, m = horizon, ndx, nu
         value, Q = [(T + 1, n), (T + 1, n, n)], [(T, m), (T, m, n), (T, m, m)]
-        shapes = [(T, m), (T, m, n), *value, *Q, (), ()]
+        shapes = [(T, m), (T, m, n), *value, *Q, (), (), ()]
         return AffinePolicy(*(jnp.zeros(shape, dtype) for shape in shapes), ok=jnp.array(False))
 
 
@@ -116,15 +118,15 @@ def eliminate_controls(A, B, gap, l: Quadratic, Vx, Vxx, held: HeldControls | No
     return StagePolicy(k, -policy[:, :n], Q_x[:, n], 0.5 * (Q_x[:, :n] + Q_x[:, :n].T), Qu, Qux, Quu)
 
 
-def _damped(e: Expansion, regularization) -> Expansion:
-    """The expansion with a regularization, a `CurvatureShift` or one number for both of its parts."""
+def _damped(e: Expansion, regularization) -> tuple[Expansion, CurvatureShift]:
+    """The expansion with a regularization, a `CurvatureShift` or one number for both of its parts, and what it adds."""
     (_, n, m), dtype, l = e.B.shape, e.A.dtype, e.stage
     damping = (
         regularization if isinstance(regularization, CurvatureShift) else CurvatureShift(regularization, regularization)
     )
     xx, uu = (d * jnp.eye(size, dtype=dtype) for d, size in zip(damping, (n, m), strict=True))
-    terminal = e.terminal._replace(xx=e.terminal.xx + xx)
-    return e._replace(stage=l._replace(xx=l.xx + xx, uu=l.uu + uu), terminal=terminal)
+    e = e._replace(stage=l._replace(xx=l.xx + xx, uu=l.uu + uu), terminal=e.terminal._replace(xx=e.terminal.xx + xx))
+    return e, damping
 
 
 def backward(e: Expansion, regularization, held: HeldControls | None = None) -> AffinePolicy:
@@ -132,10 +134,10 @@ def backward(e: Expansion, regularization, held: HeldControls | None = None) -> 
 
     `regularization` is added to the diagonals of the value function and of the curvature in the controls: a
     `CurvatureShift`, or one number for both."""
-    e = _damped(e, regularization)
+    e, damping = _damped(e, regularization)
     # A single recursion is one native program.
     policies = one_by_one_on_cpu(_stage_policies, in_programs=True)(e, held)
-    return _policy(e, policies)
+    return _policy(e, policies, damping, held)
 
 
 def _stage_policies(e: Expansion, held: HeldControls | None) -> StagePolicy:
@@ -151,15 +153,19 @@ def _stage_policies(e: Expansion, held: HeldControls | None) -> StagePolicy:
     return policies.with_end(end.x, end.xx)
 
 
-def _policy(e: Expansion, s: StagePolicy) -> AffinePolicy:
+def _policy(e: Expansion, s: StagePolicy, damping: CurvatureShift, held: HeldControls | None = None) -> AffinePolicy:
     """The policy of all stages, with the sums over them."""
+    diagonal = jnp.diagonal(s.Quu, axis1=1, axis2=2)
+    undamped = (diagonal - damping.u) / diagonal
+    if held is not None:
+        undamped = jnp.where(held.free > 0, undamped, 1.0)
     shift = (s.Vxx @ e.gaps[..., None])[..., 0]
     Vx = s.Vx + shift
     # Gaps add to the slope and curvature of the value function.
     slope = -(s.Qu * s.k).sum() - (Vx * e.gaps).sum()
     curvature = -(s.k * (s.Quu @ s.k[..., None])[..., 0]).sum() + (e.gaps * shift).sum()
     ok = jnp.isfinite(s.K).all() & jnp.isfinite(s.k).all() & jnp.isfinite(Vx).all()
-    return AffinePolicy(*s._replace(Vx=Vx), slope, curvature, ok)
+    return AffinePolicy(*s._replace(Vx=Vx), slope, curvature, undamped.min(), ok)
 
 
 def backward_in_box(
@@ -247,3 +253,42 @@ def linear_roll_out(e: Expansion, policy: AffinePolicy, alpha=1.0, cut: tuple[An
     bounds = (jnp.broadcast_to(bound, policy.k.shape) for bound in cut or ())
     last, (dxs, dus) = lax.scan(step, alpha * e.gaps[0], (e.A, e.B, e.gaps[1:], policy.k, policy.K, *bounds))
     return jnp.concatenate([dxs, last[None]]), dus
+
+
+def backward_associative(e: Expansion, regularization) -> AffinePolicy:
+    """`backward` by an associative scan, whose depth grows with the logarithm of the horizon.
+
+    Elements are conditional value functions `max_l -l^T C l / 2 + l^T (x_j - A x_i - b) + x_i^T J x_i / 2 - eta^T x_i`
+    of two stages `i < j` (Särkkä & García-Fernández, Temporal parallelization of dynamic programming and linear
+    quadratic control, IEEE TAC 2023, section IV). Each stage's own curvature in the controls must be positive definite.
+    """
+    e, damping = _damped(e, regularization)
+    n = e.A.shape[-1]
+    eye = jnp.eye(n, dtype=e.A.dtype)
+
+    def element(A, B, l, gap):
+        factor = jnp.linalg.cholesky(0.5 * (l.uu + l.uu.T))
+        solved = cho_solve((factor, True), jnp.concatenate([l.ux, l.u[:, None], B.T], axis=1))
+        by_x, by_1, by_B = solved[:, :n], solved[:, n], solved[:, n + 1 :]
+        J = l.xx - l.ux.T @ by_x
+        return A - B @ by_x, gap - B @ by_1, B @ by_B, l.ux.T @ by_1 - l.x, J
+
+    stages = jax.vmap(element)(e.A, e.B, e.stage, e.gaps[1:])
+    end = jnp.zeros_like(eye), jnp.zeros(n, eye.dtype), jnp.zeros_like(eye), -e.terminal.x, e.terminal.xx
+    elements = jax.tree.map(lambda a, b: jnp.concatenate([a, b[None]]), stages, end)
+
+    def combine(first, second):
+        A1, b1, C1, eta1, J1 = first
+        A2, b2, C2, eta2, J2 = second
+        right = jnp.concatenate([A1, (b1 + C1 @ eta2)[:, None], C1], axis=1)
+        solved = jnp.linalg.solve(eye + C1 @ J2, right)
+        left = jnp.linalg.solve(eye + J2 @ C1, jnp.concatenate([(eta2 - J2 @ b1)[:, None], J2 @ A1], axis=1))
+        A, b, C = A2 @ solved[:, :n], A2 @ solved[:, n] + b2, A2 @ solved[:, n + 1 :] @ A2.T + C2
+        return A, b, C, A1.T @ left[:, 0] + eta1, A1.T @ left[:, 1:] + J1
+
+    # In a reversed scan the later part comes first.
+    combined = lax.associative_scan(jax.vmap(lambda a, b: combine(b, a)), elements, reverse=True)
+    after_Vx, after_Vxx = -combined[3][1:], 0.5 * (combined[4] + jnp.swapaxes(combined[4], 1, 2))[1:]
+
+    stages = jax.vmap(eliminate_controls)(e.A, e.B, e.gaps[1:], e.stage, after_Vx, after_Vxx)
+    return _policy(e, stages.with_end(e.terminal.x, e.terminal.xx), damping)
