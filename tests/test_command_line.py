@@ -464,7 +464,7 @@ def test_the_examples_are_understood(folder):
     commands = examples()
     assert len(commands) > 30
     for line in commands:
-        command, *options = shlex.split(line.partition(" > ")[0])
+        command, *options = shlex.split(line.partition(" > ")[0], comments=True)
         if command == "identify":
             parse_command(IdentifyConfig, options, command, "", "")
         else:
