@@ -461,6 +461,8 @@ def test_the_examples_are_understood(folder):
         'name = "a"\nrobot = "arm"\nrecording = "simulated"\nfit_start = 0.0\nfit_stop = 4.0\ntest_stop = 6.0\n'
     )
     (folder / "motion.toml").write_text('name = "a"\ntask = "arm"\n')
+    # Where no robots are installed, a name is that of a file.
+    (folder / "go1").touch()
     commands = examples()
     assert len(commands) > 30
     for line in commands:
