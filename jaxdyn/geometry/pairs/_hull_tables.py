@@ -43,7 +43,7 @@ class Hull:
         return hash((self.faces, self.normal_offsets))
 
     @classmethod
-    def of(cls, vertices: np.ndarray, faces: Sequence[Sequence[int]], normals: np.ndarray) -> Hull:
+    def of(cls, vertices: np.ndarray, faces: Sequence[Sequence[int] | np.ndarray], normals: np.ndarray) -> Hull:
         """Return a hull of vertices `[n, 3]`, the numbers of those around each face, counterclockwise as they are seen
         from outside, and the normals `[k, 3]` of the faces."""
         clockwise = tuple(tuple(np.asarray(face)[::-1].tolist()) for face in faces)
