@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import programs
 import pytest
+from jax import lax
 from kernels_on_processor import launch
 from loops_of_programs import logarithms
 from robots import robot_path
@@ -243,6 +244,61 @@ def test_double_precision(launches):
         wanted = run(jaxdyn.aba, model, q, v, tau)
     np.testing.assert_allclose(run(jaxdyn.aba, model, q, v, tau), wanted, rtol=1e-12, atol=1e-12)
     assert len(launches) == 1
+
+
+def random_program(seed: int):
+    """A function of four numbers: random operations, some of them in loops whose rounds depend on data, also in loops
+    of loops."""
+    rng = np.random.default_rng(seed)
+    one = (jnp.sin, jnp.cos, jnp.tanh, jnp.abs, lambda a: jnp.sqrt(1 + a * a), lambda a: jnp.exp(-a * a), jnp.negative)
+    two = (jnp.add, jnp.multiply, jnp.subtract, jnp.maximum, jnp.arctan2, lambda a, b: jnp.where(a > b, 0.5 * a, b))
+
+    def plan(depth: int) -> list:
+        kinds = rng.choice(["one", "two", "loop"] if depth < 2 else ["one", "two"], rng.integers(5, 25))
+        numbers = rng.integers(0, 1000, (len(kinds), 4))
+        return [
+            (kind, tuple(n), plan(depth + 1) if kind == "loop" else None)
+            for kind, n in zip(kinds, numbers, strict=True)
+        ]
+
+    def evaluated(steps: list, xs: list) -> list:
+        for kind, (a, b, c, d), inner in steps:
+            if kind == "one":
+                xs = [*xs, one[a % len(one)](xs[b % len(xs)])]
+            elif kind == "two":
+                xs = [*xs, two[a % len(two)](xs[b % len(xs)], xs[c % len(xs)])]
+            else:
+                last = jnp.minimum(jnp.abs(xs[d % len(xs)]), 1.0)
+                outer = xs
+
+                def going(state, last=last):
+                    return state[0] < 4 * last
+
+                def turn(state, inner=inner, outer=outer):
+                    count, *carried = state
+                    made = evaluated(inner, [*carried, *outer])[-2:]
+                    return (count + 1, *(jnp.tanh(x) for x in made))
+
+                xs = [*xs, *lax.while_loop(going, turn, (jnp.zeros_like(xs[0]), xs[a % len(xs)], xs[b % len(xs)]))[1:]]
+        return xs
+
+    steps = plan(0)
+    return lambda x: jnp.stack(evaluated(steps, list(x))[-6:])
+
+
+@pytest.mark.parametrize("seeds", [range(8), pytest.param(range(8, 508), marks=pytest.mark.slow)])
+def test_random_programs_with_loops_and_short_functions(seeds, launches, monkeypatch):
+    """Short functions hand more values to each other."""
+    monkeypatch.setattr(ThreadKind, "whole", 40)
+    monkeypatch.setattr(ThreadKind, "longest", 15)
+    for seed in seeds:
+        program = _batching.Plain(random_program(seed), (1,), ((6,),))
+        x = np.random.default_rng(seed).normal(size=(5, 4)).astype(F32)
+        got = run(lambda x, program=program: _batching.call(program, x)[0], x)
+        with on_processor():
+            wanted = run(lambda x, program=program: _batching.call(program, x)[0], x)
+        np.testing.assert_allclose(got, wanted, rtol=1e-3, atol=1e-4, err_msg=f"seed {seed}")
+    assert len(launches) == len(seeds)
 
 
 def test_batched_model_and_map(launches):
