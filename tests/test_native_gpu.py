@@ -54,7 +54,7 @@ def interpreted(*operands, attributes: dict, types: list) -> list:
 
 @pytest.fixture
 def launches(monkeypatch):
-    """Functions are kernels, which the interpreter runs where there is no GPU; the list gets the attributes of each
+    """Functions are kernels, which run on this processor where there is no GPU; the list gets the attributes of each
     call."""
     calls = []
     on_device = jax.ffi.ffi_call

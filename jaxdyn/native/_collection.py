@@ -181,7 +181,7 @@ def _append(collection: Collection, kind: Kind) -> str:
     width, lanes, scalar = collection.width, kind.lanes, kind.scalar
     one = kind.one()
     limit, unit = kind.constant(collection.limit), one.constant(1.0)
-    # There is no cast of a type to itself.
+    # LLVM refuses a cast from a type to itself.
     bit = f"trunc i{lanes} %shifted to i1" if lanes > 1 else "and i1 %shifted, true"
     return f"""define internal void @append(ptr %out, i64 %candidates, ptr %list, i64 %room, i64 %first) noinline #0 {{
 entry:
