@@ -12,7 +12,7 @@ import sys
 from experiments._main import CONFIGS, experiment
 from jaxdyn.cli import IdentifyConfig, identify
 
-DEFAULT_CONFIG = CONFIGS / "identify_embedded.toml"
+DEFAULT_CONFIG = CONFIGS / "identify_simulated_arm.toml"
 main = experiment("identify", IdentifyConfig, identify, DEFAULT_CONFIG, __doc__)
 
 if __name__ == "__main__":

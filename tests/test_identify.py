@@ -216,19 +216,19 @@ SHORT = (
 
 
 @pytest.mark.experiments
-def test_the_embedded_experiment_runs_end_to_end(tmp_path, capsys):
+def test_the_simulated_experiment_runs_end_to_end(tmp_path, capsys):
     assert identify.main([*SHORT, "--results", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
     assert "simulated by" in printed
     assert "physical fit: every link is physical" in printed
     assert "verdict on the physical fit" in printed
-    written = sorted(x.name for x in (tmp_path / "embedded").glob("[!.]*"))
+    written = sorted(x.name for x in (tmp_path / "simulated_arm").glob("[!.]*"))
     assert written == ["parameters.json", "report.html", "torque.png"]
-    page = (tmp_path / "embedded" / "report.html").read_text()
+    page = (tmp_path / "simulated_arm" / "report.html").read_text()
     assert page.count("<img") == 2
     assert "held-out data" in page
-    assert (tmp_path / "embedded" / "torque.png").read_bytes().startswith(b"\x89PNG")
-    out = json.loads((tmp_path / "embedded" / "parameters.json").read_text())
+    assert (tmp_path / "simulated_arm" / "torque.png").read_bytes().startswith(b"\x89PNG")
+    out = json.loads((tmp_path / "simulated_arm" / "parameters.json").read_text())
     assert np.array(out["fits"]["physical fit"]["inertial_parameters"]).shape == (7, 10)
     assert all(out["fits"]["physical fit"]["physical"])
     errors = out["held_out_rmse"]

@@ -27,7 +27,7 @@ def test_each_command_is_one_line_that_installs():
 
 
 def rows(text: str, title: str) -> list[list[str]]:
-    """The cells of the table below a title, without those of the header and the first column."""
+    """The cells of the table below a title, without the header and the first column."""
     table = text.split(f"## {title}")[1].split("\n## ")[0]
     return [line.split("|")[2:-1] for line in table.splitlines() if line.startswith("|")][2:]
 
@@ -48,9 +48,9 @@ def test_figures_beside_peers_are_those_of_the_measurements():
 def test_each_claim_has_a_figure_and_a_command():
     """The figures of the README stand on the page of benchmarks, and its commands can be run."""
     measured = (ROOT / "docs" / "benchmarks.md").read_text()
-    claims = rows(README.read_text(), "What was measured")
+    claims = rows(README.read_text(), "Instead of")
     assert len(claims) >= 5
-    for figure, command in claims:
+    for _gain, _loss, figure, command in claims:
         numbers = re.findall(r"\d+(?:\.\d+)?(?:e-\d+)?", figure)
         assert numbers
         for number in numbers:
