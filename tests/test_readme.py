@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+from experiments import evidence
+
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 
@@ -28,8 +30,12 @@ def test_each_command_is_one_line_that_installs():
 
 def rows(text: str, title: str) -> list[list[str]]:
     """The cells of the table below a title, without the header and the first column."""
-    table = text.split(f"## {title}")[1].split("\n## ")[0]
-    return [line.split("|")[2:-1] for line in table.splitlines() if line.startswith("|")][2:]
+    return [row[1:] for row in rows_of(text.split(f"## {title}")[1].split("\n## ")[0])]
+
+
+def rows_of(text: str) -> list[list[str]]:
+    """The cells of a text's table, without its header."""
+    return [[x.strip() for x in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("|")][2:]
 
 
 def test_figures_beside_peers_are_those_of_the_measurements():
@@ -58,3 +64,32 @@ def test_each_claim_has_a_figure_and_a_command():
         (target,) = re.findall(r"tests/\w+\.py|experiments\.\w+", command)
         file = ROOT / target if target.endswith(".py") else ROOT / f"{target.replace('.', '/')}.py"
         assert file.is_file(), command
+
+
+def test_evidence_says_how_the_commands_of_claims_ended(tmp_path, monkeypatch, capsys):
+    table = """
+| claim | command | figure |
+|---|---|---|
+| one test passes | `pytest tests/test_it.py -k one` | 1 |
+| all tests pass | `pytest tests/test_it.py`, `-k two` | 2 |
+| it prints | `python -m platform` | 3 |
+"""
+    (tmp_path / "page.md").write_text(table)
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_it.py").write_text("def test_one():\n    pass\n\ndef test_two():\n    assert False\n")
+    monkeypatch.setattr(evidence, "ROOT", tmp_path)
+    arguments = ["--page", "page.md", "--results", str(tmp_path)]
+    assert evidence.main([*arguments, "--kind", "all"]) == 1
+    page = (tmp_path / "evidence" / "evidence.md").read_text()
+    ends = [(row[2], row[3].split(" in ")[0]) for row in rows_of(page)]
+    assert ends[:3] == [
+        ("`pytest tests/test_it.py -k one`", "1 passed, 1 deselected"),
+        ("`pytest tests/test_it.py`", "**failed** (exit code 1): 1 failed, 1 passed"),
+        ("`pytest tests/test_it.py -k two`", "**failed** (exit code 1): 1 failed, 1 deselected"),
+    ]
+    assert ends[3][0] == "`python -m platform`"
+    assert "jax " in page
+    assert evidence.main([*arguments, "--only", "one test"]) == 0
+    assert evidence.main([*arguments, "--only", "nothing"]) == 2
+    assert "no claim is left of 3" in capsys.readouterr().err
+    assert len(evidence.claims((ROOT / "docs" / "benchmarks.md").read_text())) > 15
