@@ -13,6 +13,8 @@ import pytest
 ROOT = Path(__file__).parents[1]
 QUICK = {"README.md", "docs/how-to/load-your-robot.md"}
 """Pages whose code runs by default; `pytest -m docs` runs the code of the others."""
+NEEDS = {"docs/how-to/data-sets.md": ("submitit", "pyarrow")}
+"""Packages of extras that the tests do not install, by page."""
 SETTINGS = ("jax_enable_x64", "jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
 """Settings that a page may change; they are reset before the next page."""
 
@@ -43,6 +45,8 @@ WITH_CODE = [name for name, path in PAGES.items() if blocks(path)]
     "name", [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.docs]) for name in WITH_CODE]
 )
 def test_code_runs(name, tmp_path, monkeypatch):
+    for package in NEEDS.get(name, ()):
+        pytest.importorskip(package)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MPLBACKEND", "Agg")
     namespace = {"__name__": "__main__"}
