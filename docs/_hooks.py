@@ -22,6 +22,16 @@ from latex2mathml.converter import convert
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+SEARCH_BOOSTS = {
+    **dict.fromkeys(("how-to/", "tour", "examples"), 6.0),
+    **dict.fromkeys(("tasks/", "coming-from/", "concepts/"), 3.0),
+    **dict.fromkeys(("benchmarks", "design-notes", "changelog", "model-zoo", "contributing"), 0.1),
+    "reference/": 1.0,
+}
+"""How much more pages count in the search, by the beginnings of their addresses: a word leads first to a page that shows
+how. Guides count three times as much as the reference."""
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -77,8 +87,10 @@ def _run_cells() -> None:
     json.dump(texts, sys.stdout)
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
+def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     """Adds the link to the notebook of an example, which only the site has, behind that to its script."""
+    boost = next((x for start, x in SEARCH_BOOSTS.items() if page.url.startswith(start)), 3.0)
+    page.meta["search"] = {"boost": boost}
     return re.sub(r"(\[\w+\.py\]\((examples/\w+)\.py\))", r"\1, [notebook](\2.ipynb)", markdown)
 
 

@@ -112,7 +112,7 @@ def test_names_of_other_libraries_are_found_by_search(site):
 
 @pytest.mark.docs
 def test_words_of_tasks_lead_to_pages_that_show_how(site):
-    """The words that users type are in the index of the search, on a page that is not the reference or a measurement."""
+    """Words that users type are in the index of the search, on pages other than the reference and measurements."""
     entries = json.loads((site / "search" / "search_index.json").read_text())["docs"]
     aside = ("reference/", "benchmarks", "design-notes", "changelog", "model-zoo", "contributing")
     texts = " ".join(e["title"] + " " + e["text"] for e in entries if not e["location"].startswith(aside)).lower()
