@@ -30,8 +30,8 @@ SEARCH_BOOSTS = {
     **dict.fromkeys(("benchmarks", "design-notes", "changelog", "model-zoo", "contributing"), 0.1),
     "reference/": 1.0,
 }
-"""How much more pages count in the search, by the beginnings of their addresses: a word leads first to a page that shows
-how. Guides count three times as much as the reference."""
+"""How much pages count in the search, by the beginnings of their addresses, so that a word leads first to a page that
+shows how. Guides, which are not listed, count three times as much as the reference."""
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
