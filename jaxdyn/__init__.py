@@ -7,6 +7,6 @@ import aba` alike, and `jaxdyn.sysid`, `jaxdyn.trajopt` and the other packages a
 
 import lazy_loader
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,5 +1,6 @@
 """Every piece of Python in README and docs runs: a page's blocks in order, in one namespace and an empty folder."""
 
+import importlib.util
 import re
 import socket
 import subprocess
@@ -79,6 +80,26 @@ def test_tasks_are_short_and_checked():
         assert any("assert" in line for line in lines[-3:]), f"{name} does not end with a check"
         assert any("print(" in line for line in lines), f"{name} prints nothing"
         assert f"]({Path(name).name})" in index, f"{name} is not in the index"
+
+
+@pytest.mark.docs
+@pytest.mark.parametrize(
+    ("page", "program", "package"),
+    [
+        ("coming-from/drake.md", "with_drake.py", "pydrake"),
+        ("coming-from/crocoddyl.md", "with_crocoddyl.py", "crocoddyl"),
+        ("how-to/use-pytorch.md", "by_torch.py", "torch"),
+    ],
+)
+def test_programs_with_another_library(page, program, package, tmp_path):
+    """These packages are not among those of the extra `test`, so the programs run where one is installed."""
+    if importlib.util.find_spec(package) is None:
+        pytest.skip(f"needs {package}")
+    (block,) = (block for block in blocks(ROOT / "docs" / page) if block.title == program)
+    (tmp_path / program).write_text(block.code)
+    command = [sys.executable, program]
+    out = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    assert out.returncode == 0, out.stderr
 
 
 @pytest.mark.docs

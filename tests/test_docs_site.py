@@ -74,12 +74,15 @@ def test_links_of_the_readme_are_files():
 
 @pytest.mark.docs
 def test_every_example_is_a_notebook(site):
-    """The notebooks have the code of the scripts, in several cells below a text."""
+    """The notebooks have the code of the scripts, in several cells below a text, and what it prints."""
     scripts = sorted((ROOT / "docs" / "examples").glob("*.py"))
     assert len(scripts) == 5
     listed = (site / "examples" / "index.html").read_text()
     for script in scripts:
-        cells = json.loads((site / "examples" / f"{script.stem}.ipynb").read_text())["cells"]
+        notebook = json.loads((site / "examples" / f"{script.stem}.ipynb").read_text())
+        cells = notebook["cells"]
+        assert notebook["metadata"]["kernelspec"]["name"] == "python3"
+        assert any(output["text"] for cell in cells[1:] for output in cell["outputs"])
         assert f'href="{script.stem}.ipynb"' in listed
         assert [cell["cell_type"] for cell in cells] == ["markdown"] + ["code"] * (len(cells) - 1)
         assert len(cells) >= 4
@@ -105,6 +108,16 @@ def test_names_of_other_libraries_are_found_by_search(site):
     # JavaScript and Python agree on this expression.
     words = re.sub(index["config"]["separator"], " ", "getFrameJacobian mj_jacBody").lower().split()
     assert {"frame", "jacobian", "jac", "body"} <= set(words)
+
+
+@pytest.mark.docs
+def test_words_of_tasks_lead_to_pages_that_show_how(site):
+    """Words that users type are in the index of the search, on pages other than the reference and measurements."""
+    entries = json.loads((site / "search" / "search_index.json").read_text())["docs"]
+    aside = ("reference/", "benchmarks", "design-notes", "changelog", "model-zoo", "contributing")
+    texts = " ".join(e["title"] + " " + e["text"] for e in entries if not e["location"].startswith(aside)).lower()
+    words = "acrobot", "four-bar", "ppo", "torch", "animate", "friction", "quadruped", "payload", "swing up", "gif"
+    assert [word for word in words if word not in texts] == []
 
 
 @pytest.mark.docs
