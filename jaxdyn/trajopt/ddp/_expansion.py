@@ -102,8 +102,9 @@ def motion(problem: Problem, xs) -> Float[Array, "ndx"]:
 
 def start_widths(problem: Problem, x) -> Float[Array, "unknowns"]:
     """One plus the sizes of the unknowns of an initial state, which stand for their ranges."""
-    directions = problem.start_directions
-    assert directions is not None
+    unknowns = start_unknowns(problem)
+    assert unknowns is not None
+    directions = unknowns.directions
     along = problem.dynamics.difference(problem.dynamics.neutral().astype(x.dtype), x) @ directions
     return 1 + jnp.abs(along) / (directions**2).sum(axis=0)
 
