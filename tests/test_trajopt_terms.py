@@ -1,6 +1,7 @@
 """Wrapped dynamics, soft constraints and limits from models: derivatives by differentiation, values by hand."""
 
 import draws
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,12 +19,16 @@ from jaxdyn.trajopt import (
     ControlRateResidual,
     ControlResidual,
     DurationCost,
+    FirstStateDynamics,
     FramePoseResidual,
     FrameVelocityResidual,
     FreeTimeDynamics,
     FunctionResidual,
     InnerResidual,
     ModelDynamics,
+    ParameterDynamics,
+    ParameterResidual,
+    PeriodicResidual,
     PreviousControlDynamics,
     Problem,
     QuadraticCost,
@@ -45,6 +50,10 @@ def double_integrator(x, u, t, params):
     return jnp.array([x[1], u[0]])
 
 
+def with_length_of_step(dynamics, p):
+    return eqx.tree_at(lambda d: d.dt, dynamics, p[0])
+
+
 PENDULUM = ContinuousDynamics(pendulum_rate, 2, 1, dt=0.1)
 FREE_BASE = ModelDynamics(jaxdyn.samples.random_tree(jax.random.key(0), 2, ("free", "revolute")), 0.05)
 TIP = list(FREE_BASE.model.frames)[-1]
@@ -54,6 +63,10 @@ WRAPPED = {
     "both": PreviousControlDynamics(FreeTimeDynamics(PENDULUM)),
     "memory of a robot": PreviousControlDynamics(FREE_BASE),
     "free time of a robot": FreeTimeDynamics(FREE_BASE),
+    "parameter": ParameterDynamics(PENDULUM, with_length_of_step, [0.1]),
+    "first state": PreviousControlDynamics(FirstStateDynamics(PENDULUM)),
+    "first state of a robot": FirstStateDynamics(FREE_BASE),
+    "parameter of a robot": ParameterDynamics(FREE_BASE, with_length_of_step, [0.05]),
 }
 
 
@@ -97,7 +110,7 @@ def test_wrapped_dynamics_linearize(name):
     np.testing.assert_allclose(back, dx, atol=1e-9)
 
 
-@pytest.mark.parametrize("name", ["memory of a robot", "free time of a robot"])
+@pytest.mark.parametrize("name", ["memory of a robot", "first state of a robot"])
 def test_jacobians_of_the_manifold_of_wrapped_dynamics(name):
     dynamics = WRAPPED[name]
     (x, _), (y, _) = point(dynamics), point(dynamics, 5)
@@ -147,6 +160,11 @@ def test_functions_get_the_nominal_time():
         ("free time", InnerResidual(ControlResidual(jnp.array([0.4])))),
         ("free time", StepLengthResidual(0.2)),
         ("both", InnerResidual(InnerResidual(StateResidual(jnp.array([1.0, 2.0]))))),
+        ("parameter", ParameterResidual(0.3)),
+        ("parameter", InnerResidual(StateResidual(jnp.array([1.0, 2.0])))),
+        ("first state", PeriodicResidual(mirror=-np.eye(2), travel=np.array([0.1, 0.0]), free=[1])),
+        ("first state of a robot", PeriodicResidual(free=[0])),
+        ("parameter of a robot", InnerResidual(FramePoseResidual(TIP, SE3.identity()))),
         pytest.param("memory of a robot", FramePoseResidual(TIP, SE3.identity()), marks=pytest.mark.slow),
         pytest.param("memory of a robot", FrameVelocityResidual(TIP), marks=pytest.mark.slow),
         pytest.param("memory of a robot", InnerResidual(StateResidual()), marks=pytest.mark.slow),

@@ -247,7 +247,10 @@ def robot_state(dynamics: AbstractDynamics, residual: AbstractResidual, x) -> tu
     unknown frame."""
     model = dynamics.robot
     if model is None:
-        raise ModelError(f"{type(residual).__name__} needs ModelDynamics, not {type(dynamics).__name__}")
+        kind, hint = type(dynamics).__name__, ""
+        if getattr(dynamics, "state_changes_inner", False):
+            hint = "; put it into an InnerResidual, which gives it the robot with its parameters"
+        raise ModelError(f"{type(residual).__name__} needs ModelDynamics, not {kind}{hint}")
     frame = getattr(residual, "frame", None)
     if frame is not None:
         # While the problem is made: kinematics look names up when they are compiled.
