@@ -31,6 +31,7 @@ from jaxdyn.algorithms.recursions._constraint_rows import (
     ConstraintRows,
     LoopEnds,
     LoopGroup,
+    Sizes,
     body_poses,
     constraint_derivatives,
     constraint_errors,
@@ -40,6 +41,7 @@ from jaxdyn.algorithms.recursions._constraint_rows import (
     loop_groups,
     loop_order,
 )
+from jaxdyn.algorithms.recursions._contact_rows import CONTACT_ROWS, ContactFrames, contact_rate_derivatives
 from jaxdyn.algorithms.recursions._corrections import correction
 from jaxdyn.algorithms.recursions._dof_matrices import DofMatrices
 from jaxdyn.algorithms.recursions._equations_of_motion import (
@@ -82,10 +84,14 @@ from jaxdyn.algorithms.recursions._robot_and_parts import Parts, RobotAndParts
 from jaxdyn.algorithms.recursions._sensitivities import (
     Sensitivities,
     Turning,
+    body_matrices,
+    body_products,
     inverse_matrices,
     inverse_products,
     operator,
     sensitivities,
+    spring_products,
+    spring_slope,
     turning,
 )
 from jaxdyn.algorithms.recursions._unit_wrenches import (
