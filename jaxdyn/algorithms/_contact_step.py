@@ -36,6 +36,7 @@ from jaxdyn.algorithms.recursions import (
     joint_friction_law,
     kinematics_and_poses,
     passive_torque,
+    rows_alike,
     sensitivities,
     solve_held,
     spring_products,
@@ -61,8 +62,9 @@ class ContactStep(NamedTuple):
 
 
 class ContactStepDerivatives(NamedTuple):
-    """The derivatives of `contact_step` by the tangent space of `q`, by `v`, and by `tau`."""
+    """The result of `contact_step`, and its derivatives by the tangent space of `q`, by `v`, and by `tau`."""
 
+    step: ContactStep
     of_change: tuple[Float[Array, "*batch nv nv"], Float[Array, "*batch nv nv"], Float[Array, "*batch nv nv"]]
     of_impulses: tuple[Float[Array, "*batch m nv"], Float[Array, "*batch m nv"], Float[Array, "*batch m nv"]]
 
@@ -74,6 +76,7 @@ def contact_step(
     tau: Torque,
     rule: Numbers,
     holds: Numbers,
+    drift_shares: Numbers,
     targets: Numbers | None = None,
     f_ext: Wrenches | None = None,
     *,
@@ -88,16 +91,17 @@ def contact_step(
 
     **Arguments**
 
-    - `rule` `[*batch, 4]`: `h` (s), `c`, `w` and `s` (1/s).
+    - `rule` `[*batch, 3]`: `h` (s), `c` and `s` (1/s).
     - `holds` `[*batch, m]`: 1 for rows that hold and 0 for others, a row for each component of a contact: the velocity
       of the frame's origin in world axes, and for surfaces the angular velocity.
+    - `drift_shares` `[*batch, m]`: `w`.
     - `targets` `[*batch, m]`: the positions `x` where origins should be, m; rows of angular velocities have none.
       Left out, `s` has no effect.
     - `contacts`: frames on moving bodies, each with `"point"` or `"surface"`.
 
     Redundant rows have multipliers as in `aba`. **Raises** `ShapeError`, `UnknownNameError`.
     """
-    solution = _contact_solution(model, q, v, tau, rule, holds, targets, f_ext, contacts=contacts)
+    solution = _contact_solution(model, q, v, tau, rule, holds, drift_shares, targets, f_ext, contacts=contacts)
     change, impulses = _split(model, solution, -1)
     return ContactStep(change, impulses)
 
@@ -109,22 +113,21 @@ def contact_step_derivatives(
     tau: Torque,
     rule: Numbers,
     holds: Numbers,
+    drift_shares: Numbers,
     targets: Numbers | None = None,
     f_ext: Wrenches | None = None,
     *,
     contacts: Contacts,
 ) -> ContactStepDerivatives:
-    """The derivatives of `contact_step`, with the same arguments and errors.
+    """The step of `contact_step` and its derivatives, with the same arguments and errors.
 
     They solve the equations of the step once more, with the derivatives of inverse dynamics (Singh, Russo & Wensing,
     RA-L 2022) and of the rows, both in closed form. For a model with loops or couplings JAX differentiates the step.
     """
-    if model.topology.has_loops:
-        matrices = _by_jax(model, q, v, tau, rule, holds, targets, f_ext, contacts=contacts)
-    else:
-        matrices = _contact_matrices(model, q, v, tau, rule, holds, targets, f_ext, contacts=contacts)
+    linearized = _by_jax if model.topology.has_loops else _linearized_solution
+    solution, *matrices = linearized(model, q, v, tau, rule, holds, drift_shares, targets, f_ext, contacts=contacts)
     change, impulses = zip(*(_split(model, x, -2) for x in matrices), strict=True)
-    return ContactStepDerivatives(change, impulses)
+    return ContactStepDerivatives(ContactStep(*_split(model, solution, -1)), change, impulses)
 
 
 def _split(model: Model, x, axis: int):
@@ -136,13 +139,17 @@ def _split(model: Model, x, axis: int):
     return change, impulses
 
 
-def _by_jax(model: Model, q, v, tau, rule, holds, targets, f_ext, *, contacts: Contacts) -> tuple[Any, Any, Any]:
+def _by_jax(
+    model: Model, q, v, tau, rule, holds, drift_shares, targets, f_ext, *, contacts: Contacts
+) -> tuple[Any, ...]:
     def solution(dq, v, tau):
-        return _contact_solution(model, model.integrate(q, dq), v, tau, rule, holds, targets, f_ext, contacts=contacts)
+        return _contact_solution(
+            model, model.integrate(q, dq), v, tau, rule, holds, drift_shares, targets, f_ext, contacts=contacts
+        )
 
     batch = jnp.broadcast_shapes(*(x.shape[:-1] for x in (q, v, tau, rule, holds)))
     zero, v, tau = (jnp.broadcast_to(x, (*batch, model.nv)) for x in (jnp.zeros_like(v), v, tau))
-    along = jax.linearize(solution, zero, v, tau)[1]
+    solved, along = jax.linearize(solution, zero, v, tau)
     eye, none = jnp.eye(model.nv, dtype=v.dtype), jnp.zeros_like(zero)
 
     def column(unit, k: int):
@@ -150,7 +157,7 @@ def _by_jax(model: Model, q, v, tau, rule, holds, targets, f_ext, *, contacts: C
         return along(*moved)
 
     by_q, by_v, by_tau = (jax.vmap(lambda unit, k=k: column(unit, k), out_axes=-1)(eye) for k in range(3))
-    return by_q, by_v, by_tau
+    return solved, by_q, by_v, by_tau
 
 
 class _Solution(NamedTuple):
@@ -168,26 +175,28 @@ class _Solution(NamedTuple):
     """Those of the contacts, rows `[m]`."""
 
 
-def _solve(robot: Robot, q, v, tau, rule, holds, targets, f_ext, contacts: Contacts, root=None) -> _Solution:
+def _solve(
+    robot: Robot, q, v, tau, rule, holds, drift_shares, targets, f_ext, contacts: Contacts, root=None
+) -> _Solution:
     """Solve for the change of the velocity and the impulses.
 
     In the unit `h` of time, velocities are `sqrt(h) v` and gravity is `h g`. With the `root` of `h`, the equations are
     those of these, of which derivatives by the state consist. Otherwise what depends on velocities is multiplied by
     `h`, so that the step can be differentiated by `h` where that is zero, too."""
-    h, to_rest, of_bias, of_place = rule
+    h, to_rest, of_place = rule
     at, poses = kinematics_and_poses(robot, q)
     frames = ContactFrames.of(robot, at.poses, contacts)
     wrenches = None if f_ext is None else h * f_ext
     equations, moving = equations_and_velocities(robot, *at, v if root is None else root * v)
-    bias = frames.bias(robot, moving.velocity, sum_down(robot.tree, equations.c))
+    drift = frames.drift(robot, moving.velocity, sum_down(robot.tree, equations.c))
     others = _other_rows(robot, q, v, h, at, equations, moving)
     if root is None:
-        bias = h * bias
+        drift = h * drift
         equations = equations._replace(c=equations.c * h, p=equations.p * h)
     p = equations.p if wrenches is None else equations.p - external_forces(robot, at.poses, wrenches)
     equations = equations._replace(p=p, gravity=equations.gravity * h)
     J = frames.jacobian(robot, at.S)
-    rate = to_rest * _times(J, v) + of_bias * bias
+    rate = to_rest * _times(J, v) + drift_shares * drift
     if targets is not None:
         rate = rate + of_place * frames.lengths(robot) * (frames.positions(robot, poses) - targets)
     rows = _joined(robot, others, J * holds[:, None], rate * holds, frames.alike())
@@ -203,7 +212,7 @@ def _other_rows(robot: Robot, q, v, h, at, equations: EquationsOfMotion, moving:
         if robot.mimics is None:
             return None
         J = robot.broadcast(mimic_rows(robot.mimics, robot.mimic_multiplier))
-        return ConstraintRows(J, _times(J, v), Sizes(J[:0], np.arange(len(J))[:, None].repeat(4, axis=1)))
+        return ConstraintRows(J, _times(J, v), Sizes(J[:0], rows_alike(robot.topology, len(J))))
     # 0 = phi + h J v+ + h^2 / 2 gamma, where the last two are the displacement of closed loops to second order.
     errors = robot.broadcast(constraint_errors(robot, q))
     inverse = jnp.where(h > 0, 1 / jnp.where(h > 0, h, 1.0), 0.0)
@@ -217,7 +226,7 @@ def _joined(robot: Robot, others: ConstraintRows | None, J, rate, alike: np.ndar
     if others is None:
         return ConstraintRows(J, rate, Sizes(lax.stop_gradient(J[:0]), alike))
     n, m = len(others.J), len(J)
-    before = np.asarray(others.sizes.alike)
+    before = rows_alike(robot.topology, n)
     alike = np.concatenate([np.where(before < n, before, before + m), n + alike])
     sizes = others.sizes._replace(alike=alike)
     return ConstraintRows(jnp.concatenate([others.J, J]), jnp.concatenate([others.gamma, rate]), sizes, others.opening)
@@ -240,11 +249,11 @@ class _Changes(NamedTuple):
     by_v: Any
 
 
-def _changes(robot: Robot, q, v, tau, rule, holds, targets, f_ext, contacts: Contacts) -> _Changes:
-    h, to_rest, of_bias, of_place = rule
+def _changes(robot: Robot, q, v, tau, rule, holds, drift_shares, targets, f_ext, contacts: Contacts) -> _Changes:
+    h, to_rest, of_place = rule
     # The root of zero has no derivative, and none is needed: a length of zero stays so in every scale of time.
     root = jnp.where(h > 0, jnp.sqrt(jnp.where(h > 0, h, 1.0)), 0.0)
-    solved = _solve(robot, q, v, tau, rule, holds, targets, f_ext, contacts, root)
+    solved = _solve(robot, q, v, tau, rule, holds, drift_shares, targets, f_ext, contacts, root)
     at, equations, moving, frames, rows = solved[:5]
     force, E = frames.forces(robot, solved.impulses)
     external = turning(robot, at.poses, None if f_ext is None else h * f_ext)
@@ -252,7 +261,7 @@ def _changes(robot: Robot, q, v, tau, rule, holds, targets, f_ext, contacts: Con
     equations = equations._replace(p=equations.p - force)
     x = sensitivities(robot, equations, moving, solved.change, E)
     z = solved.change + to_rest * v
-    rates = contact_rate_derivatives(robot, frames, at, moving, equations.c, z, of_bias)
+    rates = contact_rate_derivatives(robot, frames, at, moving, equations.c, z, drift_shares)
     J = frames.jacobian(robot, at.S)
     by_q, by_v = rates.by_q, root * rates.by_v + to_rest * J
     if targets is not None:
@@ -262,10 +271,12 @@ def _changes(robot: Robot, q, v, tau, rule, holds, targets, f_ext, contacts: Con
     return _Changes(solved, root, x, equations, by_q, by_v)
 
 
-def _tangent_matrices(robot: Robot, q, v, tau, rule, holds, targets, f_ext, contacts: Contacts) -> tuple:
-    """Return the derivatives of the solution by the tangent space of `q`, by `v` and by `tau`, rows `[nv + m, nv]`."""
+def _linearized(robot: Robot, q, v, tau, rule, holds, drift_shares, targets, f_ext, contacts: Contacts) -> tuple:
+    """Return the solution, rows `[nv + m]`, and its derivatives by the tangent space of `q`, by `v` and by `tau`."""
     h, pairs = rule[0], DofMatrices(robot)
-    solved, root, x, equations, rates_q, rates_v = _changes(robot, q, v, tau, rule, holds, targets, f_ext, contacts)
+    solved, root, x, equations, rates_q, rates_v = _changes(
+        robot, q, v, tau, rule, holds, drift_shares, targets, f_ext, contacts
+    )
     dq, dv, M = body_matrices(pairs, equations, x)
     dv = pairs.scale_rows(robot.zeros() + root, dv) + pairs.diagonal(h * joint_friction_law(robot).slope(v))
     if robot.stiffness is not None:
@@ -282,36 +293,45 @@ def _tangent_matrices(robot: Robot, q, v, tau, rule, holds, targets, f_ext, cont
         l = pairs.multiply(of_rates, r) - pairs.multiply(from_rates, b)
         out.append((pairs.to_rows(x), pairs.to_rows(l)))
     out.append((h * pairs.to_rows(Minv), h * pairs.to_rows(from_rates)))
-    return tuple(jnp.concatenate([x, -holds[:, None] * l[len(l) - len(holds) :]]) for x, l in out)
+    solution = jnp.concatenate([robot.broadcast(solved.change), robot.broadcast(solved.impulses)])
+    return solution, *(jnp.concatenate([x, -holds[:, None] * l[len(l) - len(holds) :]]) for x, l in out)
 
 
-@algorithm(sizes=_length_of)
-def _contact_matrices(
+@algorithm(motion_axes=((), (), (), (-1,)), sizes=_length_of)
+def _linearized_solution(
     robot: Robot,
     q: Configuration,
     v: Velocity,
     tau: Torque,
     rule: Numbers,
     holds: Numbers,
+    drift_shares: Numbers,
     targets: Numbers | None = None,
     f_ext: Wrenches | None = None,
     *,
     contacts: Contacts,
-) -> tuple[Float[Array, "*batch solution nv"], Float[Array, "*batch solution nv"], Float[Array, "*batch solution nv"]]:
-    return _tangent_matrices(robot, q, v, tau, rule, holds, targets, f_ext, contacts)
+) -> tuple[
+    Float[Array, "*batch solution"],
+    Float[Array, "*batch solution nv"],
+    Float[Array, "*batch solution nv"],
+    Float[Array, "*batch solution nv"],
+]:
+    return _linearized(robot, q, v, tau, rule, holds, drift_shares, targets, f_ext, contacts)
 
 
-def _jacobian(robot: Robot, q, v, tau, rule, holds, targets=None, f_ext=None, *, contacts: Contacts):
-    dq, dv, last = _tangent_matrices(robot, q, v, tau, rule, holds, targets, f_ext, contacts)
+def _jacobian(robot: Robot, q, v, tau, rule, holds, drift_shares, targets=None, f_ext=None, *, contacts: Contacts):
+    _, dq, dv, last = _linearized(robot, q, v, tau, rule, holds, drift_shares, targets, f_ext, contacts)
     if robot.topology.nq != robot.nv:
         dq = coordinate_cotangent(robot.topology, robot.broadcast(q)[:, None], jnp.swapaxes(dq, 0, 1))
         dq = jnp.swapaxes(dq, 0, 1)
     return dq, dv, last
 
 
-def _pullback(robot: Robot, y, q, v, tau, rule, holds, targets=None, f_ext=None, *, contacts: Contacts):
+def _pullback(robot: Robot, y, q, v, tau, rule, holds, drift_shares, targets=None, f_ext=None, *, contacts: Contacts):
     h, y = rule[0], robot.broadcast(y)
-    solved, root, x, equations, rates_q, rates_v = _changes(robot, q, v, tau, rule, holds, targets, f_ext, contacts)
+    solved, root, x, equations, rates_q, rates_v = _changes(
+        robot, q, v, tau, rule, holds, drift_shares, targets, f_ext, contacts
+    )
     none = jnp.zeros_like(rates_q[: len(rates_q) - len(holds), 0])
     right = jnp.concatenate([none, -robot.broadcast(holds) * y[robot.nv :]])
     # With M w + J^T l = y of the change and J w = -(y of the multipliers), the products are -w b + l r: the matrix of
@@ -333,12 +353,13 @@ def _contact_solution(
     tau: Torque,
     rule: Numbers,
     holds: Numbers,
+    drift_shares: Numbers,
     targets: Numbers | None = None,
     f_ext: Wrenches | None = None,
     *,
     contacts: Contacts,
 ) -> Float[Array, "*batch solution"]:
-    solved = _solve(robot, q, v, tau, rule, holds, targets, f_ext, contacts)
+    solved = _solve(robot, q, v, tau, rule, holds, drift_shares, targets, f_ext, contacts)
     return jnp.concatenate([robot.broadcast(solved.change), robot.broadcast(solved.impulses)])
 
 

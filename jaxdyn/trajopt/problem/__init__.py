@@ -2,6 +2,12 @@
 
 from jaxdyn.trajopt.problem._bounded_residuals import Constraint, bound_excess
 from jaxdyn.trajopt.problem._clearance import ClearanceResidual
+from jaxdyn.trajopt.problem._contact_residuals import (
+    CenterOfPressureResidual,
+    ContactForceResidual,
+    FrictionConeResidual,
+    TerrainClearanceResidual,
+)
 from jaxdyn.trajopt.problem._costs import (
     AbstractCost,
     FunctionCost,
@@ -23,6 +29,7 @@ from jaxdyn.trajopt.problem._dynamics import (
 )
 from jaxdyn.trajopt.problem._guesses import Guess, interpolated_guess, resampled_guess, static_guess
 from jaxdyn.trajopt.problem._model_limits import JointResidual, effort_bounds, limit_constraints
+from jaxdyn.trajopt.problem._phased_dynamics import PhasedDynamics, contact_schedule
 from jaxdyn.trajopt.problem._problem import Problem, join_rows, with_leaves
 from jaxdyn.trajopt.problem._residuals import (
     AbstractResidual,

@@ -62,7 +62,7 @@ class ContactFrames(NamedTuple):
         """Return `J` `[m, nv, *batch]`."""
         return self.rows(robot, self._moving(robot, S).at(self._r()))
 
-    def bias(self, robot: Robot, velocity: Motion, acceleration: Motion):
+    def drift(self, robot: Robot, velocity: Motion, acceleration: Motion):
         """Return `Jdot v` `[m, *batch]` from the velocities of the degrees of freedom, and the part of their
         accelerations that is due to velocities."""
         V, A = self._of_bodies(robot, (velocity, acceleration))
@@ -112,16 +112,16 @@ class ContactFrames(NamedTuple):
 
 
 class ContactRates(NamedTuple):
-    """The derivatives of the rows' rates `J z + bias`, `[m, nv, *batch]`, with `z` held."""
+    """The derivatives of the rows' rates `J z + drift_shares Jdot v`, `[m, nv, *batch]`, with `z` held."""
 
     by_q: Any
     by_v: Any
 
 
 def contact_rate_derivatives(
-    robot: Robot, frames: ContactFrames, at: Kinematics, moving: Velocities, c: Motion, z, of_bias: float | Any
+    robot: Robot, frames: ContactFrames, at: Kinematics, moving: Velocities, c: Motion, z, drift_shares
 ) -> ContactRates:
-    """Return the derivatives of `J z + of_bias Jdot v` by the tangent space of `q` and by `v`; `c` is that of the
+    """Return the derivatives of `J z + drift_shares Jdot v` by the tangent space of `q` and by `v`; `c` is that of the
     equations of motion."""
     S, (joint, velocity, _) = at.S, moving
     r, own = frames._r(), frames._moving(robot, S)
@@ -162,4 +162,4 @@ def contact_rate_derivatives(
     rate = dS + take_rows(velocity, robot.topology.mover).cross(S)
     by_v = classical(turned(velocity, rate), own, None)
     by_q, by_v = frames.rows(robot, by_q), frames.rows(robot, by_v)
-    return ContactRates(frames.rows(robot, along) + of_bias * by_q, of_bias * by_v)
+    return ContactRates(frames.rows(robot, along) + drift_shares[:, None] * by_q, drift_shares[:, None] * by_v)
