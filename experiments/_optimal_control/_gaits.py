@@ -43,7 +43,10 @@ class Gait(NamedTuple):
 def gait_of(python: str, robot: str, gait: str, iterations: int, rounds: int) -> Gait:
     """Solve a gait by Crocoddyl in another Python, and transcribe it. **Raises** `DataError` where that fails."""
     command = [python, str(WORKER), robot, gait, str(iterations), str(rounds)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise DataError(f"crocoddyl = {python!r} cannot be run: {error}") from error
     if done.returncode:
         raise DataError(f"{' '.join(command)} failed: {done.stderr.strip()[-400:]}")
     return transcribed(json.loads(done.stdout.splitlines()[-1]))
