@@ -1,12 +1,17 @@
 """Time trajectory optimization of a robot beside Crocoddyl: iterations, one problem and many, on one core, in one run.
 
     python -m experiments.benchmark_trajopt [CONFIG] [--key value ...]
+    python -m experiments.benchmark_trajopt configs/benchmark_trajopt_gaits.toml --crocoddyl PYTHON
 
 A frame of the robot, which may have a free base, reaches for a pose. The running cost is quadratic in pose, state and
 control, the terminal cost in the pose, as in Crocoddyl's examples of manipulators. Both libraries read the same file,
 minimize the same cost from the same guess (the costs of their solutions are printed), and take turns. With `rk4`,
 Crocoddyl integrates the running cost by the same method, so that costs differ a little. Without Crocoddyl (`pip install
 crocoddyl`) only this library is timed.
+
+With `gaits`, the problems are Crocoddyl's examples of legged robots instead, transcribed from the numbers that they
+have in another Python, `crocoddyl`, where Crocoddyl and example-robot-data are installed: the same contacts, impacts,
+costs and guess.
 """
 
 from __future__ import annotations
@@ -30,6 +35,7 @@ from experiments._benchmark_models import RobotError, model_of
 from experiments._benchmark_options import processor_core
 from experiments._benchmark_report import conditions, table
 from experiments._main import CONFIGS, experiment
+from experiments._optimal_control import gait_of
 from experiments._timing import time_compilation
 from jaxdyn import DataError, Model, cli, frame_pose, load_urdf, to_urdf
 from jaxdyn.spatial import SE3
@@ -72,6 +78,10 @@ class Config(cli.ProgramConfig):
     has ended."""
     rounds: int = 5
     """Number of rounds, in each of which both libraries have their turn; the median counts."""
+    gaits: tuple[str, ...] = ()
+    """Crocoddyl's examples in place of a goal: a robot and a gait each, such as "anymal trotting"."""
+    crocoddyl: str = "python"
+    """The Python that has Crocoddyl for these."""
     core: int = -1
     """Processor core of all measurements; -1 for the last one that this process may use."""
     seed: int = 0
@@ -81,6 +91,13 @@ def run(config: Config) -> dict[str, Any]:
     """Measure, print, and write `<results>/<name>/summary.json`; returns its content."""
     cli.require_positive_keys(config, "horizon", "dt", "batch", "iterations", "rounds")
     core, allowed = processor_core(config.core), os.sched_getaffinity(0)
+    if config.gaits:
+        os.sched_setaffinity(0, {core})
+        try:
+            out = {"config": dataclasses.asdict(config), **conditions(core), "measurements": measure_gaits(config)}
+        finally:
+            os.sched_setaffinity(0, allowed)
+        return _written(config, out)
     model = robot(config)
     rng = np.random.default_rng(config.seed)
     moves = config.spread * rng.normal(size=(config.batch - 1, model.nv))
@@ -92,6 +109,11 @@ def run(config: Config) -> dict[str, Any]:
         out = measure(config, model, starts, core)
     finally:
         os.sched_setaffinity(0, allowed)
+    return _written(config, out)
+
+
+def _written(config: Config, out: dict[str, Any]) -> dict[str, Any]:
+    """Write the results into their folder, and return them."""
     folder = config.make_folder()
     with cli.alone_in(folder):
         cli.write_json(folder / "summary.json", out, announce=True)
@@ -272,6 +294,38 @@ def measure(config: Config, model: Model, starts: np.ndarray, core: int) -> dict
             out["measurements"].append(entry)
     show(out["measurements"])
     return out
+
+
+def measure_gaits(config: Config) -> list[dict[str, Any]]:
+    """Solve Crocoddyl's examples by both libraries, print the table, and return the measurements."""
+    options, entries = DDPOptions(max_iterations=config.iterations), []
+    for name in config.gaits:
+        gait = gait_of(config.crocoddyl, *name.split(), config.iterations, config.rounds)
+        xs = jnp.broadcast_to(gait.problem.x0, (gait.problem.horizon + 1, gait.problem.dynamics.nx))
+        arguments = gait.problem, jnp.asarray(gait.us), xs
+        compiled = time_compilation(lambda p, us, xs: ddp(p, us, xs, options=options), arguments, time.process_time)
+        seconds = []
+        for _ in range(config.rounds + 1):
+            began = time.process_time()
+            found = jax.block_until_ready(compiled.call(*arguments))
+            seconds.append(time.process_time() - began)
+        ours = {"iterations": int(found.iterations), "cost": float(found.cost), "solved": bool(found.success)}
+        peer = {**gait.peer["rounds"][-1], "seconds": [each["seconds"] for each in gait.peer["rounds"]]}
+        compilation = {"trace_and_lower_s": compiled.trace_s, "compile_s": compiled.compile_s}
+        entries += [
+            # The first turn is not counted.
+            {"solver": "jaxdyn float64", "gait": name, **ours, "seconds": seconds[1:], **compilation},
+            {"solver": "crocoddyl", "gait": name, **peer},
+        ]
+    rows = []
+    for e in entries:
+        solve, first = 1e3 * statistics.median(e["seconds"]), e.get("compile_s", 0.0) + e.get("trace_and_lower_s", 0.0)
+        cells = [e["gait"], e["solver"], str(e["iterations"]), f"{e['cost']:.9g}", "yes" if e["solved"] else "no"]
+        rows.append([*cells, f"{solve:.1f}", f"{solve / e['iterations']:.2f}", f"{first:.1f}" if first else ""])
+    print("CPU time of one core")
+    header = "gait", "solver", "iterations", "cost", "solved", "ms in all", "ms an iteration", "compilation, s"
+    print("\n".join(table(header, rows)))
+    return entries
 
 
 def show(entries: list[dict[str, Any]]) -> None:

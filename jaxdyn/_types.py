@@ -26,8 +26,10 @@ type Torque = Float[Array | np.ndarray, "*#batch nv"]
 """Generalized forces on the degrees of freedom."""
 type Wrenches = Float[Array | np.ndarray, "*#batch nb 6"]
 """Wrenches `[force, moment]` on the bodies, N and N m."""
+type Numbers = Float[Array | np.ndarray, "*#batch n"]
+"""Numbers of any count."""
 
-__all__ = ["Array", "ArrayLike", "Bool", "Configuration", "Float", "Real", "Torque", "Velocity", "Wrenches"]
+__all__ = ["Array", "ArrayLike", "Bool", "Configuration", "Float", "Numbers", "Real", "Torque", "Velocity", "Wrenches"]
 
 
 def float_leaf(x: ArrayLike, what: str = "the argument") -> Array:

@@ -51,3 +51,6 @@ def test_mistakes_are_told(tmp_path, capsys):
     assert "batch is 0; a positive, finite number is needed" in capsys.readouterr().err
     assert benchmark_trajopt.main(["--robot", "nowhere.urdf", "--results", str(tmp_path)]) == 2
     assert "nowhere.urdf" in capsys.readouterr().err
+    gait = ["--gaits", "anymal trotting", "--crocoddyl", "/nowhere/python", "--results", str(tmp_path)]
+    assert benchmark_trajopt.main(gait) == 2
+    assert "crocoddyl = '/nowhere/python' cannot be run" in capsys.readouterr().err

@@ -31,6 +31,7 @@ from jaxdyn.algorithms.recursions._constraint_rows import (
     ConstraintRows,
     LoopEnds,
     LoopGroup,
+    Sizes,
     body_poses,
     constraint_derivatives,
     constraint_errors,
@@ -39,6 +40,7 @@ from jaxdyn.algorithms.recursions._constraint_rows import (
     loop_ends,
     loop_groups,
     loop_order,
+    rows_alike,
 )
 from jaxdyn.algorithms.recursions._corrections import correction
 from jaxdyn.algorithms.recursions._dof_matrices import DofMatrices
@@ -75,6 +77,7 @@ from jaxdyn.algorithms.recursions._forward_dynamics import (
     substitute_forces,
 )
 from jaxdyn.algorithms.recursions._frames import Reference, absolute_frame_pose, frame_reference
+from jaxdyn.algorithms.recursions._held_frames import CONTACT_ROWS, ContactFrames, contact_rate_derivatives
 from jaxdyn.algorithms.recursions._inverse_dynamics import inverse, mass_matrix_product
 from jaxdyn.algorithms.recursions._motion_completion import all_rows, motions_from_joints, with_batch_first
 from jaxdyn.algorithms.recursions._robot import Robot
@@ -82,10 +85,14 @@ from jaxdyn.algorithms.recursions._robot_and_parts import Parts, RobotAndParts
 from jaxdyn.algorithms.recursions._sensitivities import (
     Sensitivities,
     Turning,
+    body_matrices,
+    body_products,
     inverse_matrices,
     inverse_products,
     operator,
     sensitivities,
+    spring_products,
+    spring_slope,
     turning,
 )
 from jaxdyn.algorithms.recursions._unit_wrenches import (

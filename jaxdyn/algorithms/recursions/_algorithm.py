@@ -19,7 +19,7 @@ from jaxdyn._batched_functions import Derivatives, Plain
 from jaxdyn._batching import call
 from jaxdyn._compile import compiled
 from jaxdyn._errors import ModelError, ShapeError, broadcast_batches, require_last_axes
-from jaxdyn._types import Configuration, Torque, Velocity, Wrenches
+from jaxdyn._types import Configuration, Numbers, Torque, Velocity, Wrenches
 from jaxdyn.algorithms.recursions._robot import BatchFirst, Robot
 from jaxdyn.model import (
     LEAVES,
@@ -38,8 +38,8 @@ from jaxdyn.tree import packed_rows, rows_of
 class ArgumentKind(NamedTuple):
     """A kind of array argument, named by the annotation that an algorithm gives to it."""
 
-    axes: Callable[[Topology], tuple[int, ...]]
-    """The axes without batch axes."""
+    axes: Callable[[Topology], tuple[int | None, ...]]
+    """The axes without batch axes; None for one of any length."""
     meaning: Callable[[Topology], str]
     """The meaning of these axes, for errors."""
     to_tree: Callable[[Model, Any], Any]
@@ -66,19 +66,20 @@ KINDS: dict[Any, ArgumentKind] = {
     Wrenches: ArgumentKind(
         lambda t: (t.nb, 6), lambda t: f"a wrench [force, moment] on each of the {t.nb} bodies", lambda _, x: x
     ),
+    Numbers: ArgumentKind(lambda t: (None,), lambda t: "numbers", lambda _, x: x),
 }
 
 
 class AnalyticDerivatives(NamedTuple):
-    """Derivatives of an algorithm, whose one result is `[nv]`, by some of its arguments. Both functions are called as
+    """Derivatives of an algorithm, whose one result is `[m]`, by some of its arguments. Both functions are called as
     the algorithm is, with rows."""
 
     arguments: tuple[str, ...]
     """The arguments by which the derivatives are taken."""
     jacobian: Callable
-    """Returns for each of the arguments the matrix `[nv, n, *batch]`."""
+    """Returns for each of the arguments the matrix `[m, n, *batch]`."""
     pullback: Callable
-    """Called with a cotangent, rows `[nv]`, after the robot; returns its products `[n, *batch]` with the matrices."""
+    """Called with a cotangent, rows `[m]`, after the robot; returns its products `[n, *batch]` with the matrices."""
     with_loops: bool = True
     """Whether they hold for models with loops and couplings; otherwise JAX differentiates the function for these."""
 
@@ -88,6 +89,7 @@ def algorithm[**P, R](
     derivatives: AnalyticDerivatives | None = None,
     motion_axes: tuple[tuple[int, ...], ...] = (),
     independent_joints: bool = False,
+    sizes: Callable[[Topology, dict[str, int]], dict[str, int]] | None = None,
 ) -> Callable[[Callable[Concatenate[Robot, P], R]], Callable[Concatenate[Model, P], R]]:
     """Return the decorator of a function of a robot's rows, which makes it a function of a `Model` and arrays with
     leading batch axes.
@@ -101,7 +103,8 @@ def algorithm[**P, R](
     The function sees a tree of independent joints. Where the model has joints that mimic others, the axes `nv` of the
     results are projected on the independent coordinates as forces are; `motion_axes` names for each result the axes,
     counted from the last, that are accelerations, along which coordinates are selected. With `independent_joints` such
-    a model is an error, and so is one with loops or couplings.
+    a model is an error, and so is one with loops or couplings. `sizes` returns further axes of the results by name,
+    from the tree of independent joints and the last axis of each array.
 
     **Raises**, when called, `ShapeError` where an argument does not fit, and `ModelError` (see `independent_joints`)
     where the function reads `robot.inertial_parameters` of a model that was loaded with `kinematics_only`.
@@ -142,7 +145,9 @@ def algorithm[**P, R](
             if model.topology.missing_inertias:
                 # The primitive calls the function when it is compiled; what lacks is to be said while it is traced.
                 jax.eval_shape(on_rows, *operands)
-            out = call(on_rows.plain(dimensions, derivatives), *operands)
+            lengths = {n: jnp.shape(x)[-1] for n, (_, x) in arrays.items()}
+            further = {} if sizes is None else sizes(model.topology.spanning, lengths)
+            out = call(on_rows.plain(dimensions, derivatives, further), *operands)
             out = map(functools.partial(_independent, model), out, dimensions, motion_axes or ((),) * len(out))
             return jax.tree.unflatten(structure, out)
 
@@ -165,7 +170,8 @@ def check_arrays(model: Model, arrays: dict[str, tuple[Any, Any]]) -> tuple[int,
     for name, (annotation, x) in arrays.items():
         kind, x = KINDS[annotation], jnp.asarray(x)
         axes = kind.axes(model.topology)
-        require_last_axes(x, axes, name, kind.meaning(model.topology))
+        axes = (*x.shape[-1:],) if axes == (None,) else axes
+        require_last_axes(x, axes or (1,), name, kind.meaning(model.topology))
         if not jnp.issubdtype(x.dtype, jnp.floating) and not jnp.issubdtype(x.dtype, jnp.integer):
             raise ShapeError(f"{name} has dtype {x.dtype}; real numbers are needed")
         batches[name] = x.shape[: x.ndim - len(axes)]
@@ -225,8 +231,8 @@ def _dimensions(annotation) -> Any:
     return annotation(**fields)
 
 
-def _sizes(topology: Topology, dimensions: str) -> tuple[int, ...]:
-    sizes = {"nq": topology.nq, "nv": topology.nv, "nb": topology.nb, "nc": topology.nc}
+def _sizes(topology: Topology, dimensions: str, further: dict[str, int]) -> tuple[int, ...]:
+    sizes = {"nq": topology.nq, "nv": topology.nv, "nb": topology.nb, "nc": topology.nc} | further
     sizes |= {"six_nb": 6 * topology.nb, "ten_nb": 10 * topology.nb}
     return tuple(sizes[d] if d in sizes else int(d) for d in dimensions.split())
 
@@ -303,15 +309,16 @@ class _AlgorithmOnRows:
         arrays = (len(KINDS[kind].axes(self.topology)) for _, kind in self.arrays)
         return (*(LEAVES[name].axes for name in self.leaves), *arrays)
 
-    def plain(self, dimensions: list[str], derivatives: AnalyticDerivatives | None) -> Plain:
-        """Return the function with the shapes of its results, and their derivatives where they apply."""
-        shapes = tuple(_sizes(self.topology.spanning, d) for d in dimensions)
+    def plain(self, dimensions: list[str], derivatives: AnalyticDerivatives | None, further: dict[str, int]) -> Plain:
+        """Return the function with the shapes of its results, and their derivatives where they apply; `further` are
+        sizes of axes by name."""
+        shapes = tuple(_sizes(self.topology.spanning, d, further) for d in dimensions)
         kinds = dict(self.arrays)
         if derivatives is None or (self.topology.has_loops and not derivatives.with_loops):
             return Plain(self, self.cores, shapes, shared=len(self.leaves))
         names, tree = list(kinds), self.topology.spanning
         operands = tuple(len(self.leaves) + names.index(name) for name in derivatives.arguments)
-        matrices = tuple((tree.nv, *KINDS[kinds[name]].axes(tree)) for name in derivatives.arguments)
+        matrices: Any = tuple((*shapes[0], *KINDS[kinds[name]].axes(tree)) for name in derivatives.arguments)
         shared = len(self.leaves)
         on_jacobian = dataclasses.replace(self, function=derivatives.jacobian)
         jacobian = Plain(on_jacobian, self.cores, matrices, shared=shared)
@@ -319,7 +326,7 @@ class _AlgorithmOnRows:
         return Plain(self, self.cores, shapes, Derivatives(operands, jacobian, pullback), shared)
 
     def __call__(self, *operands):
-        # A pullback has a cotangent, rows [nv], as its last operand.
+        # A pullback has a cotangent, rows, as its last operand.
         cores = [*self.cores, *[1] * (len(operands) - len(self.cores))]
         batch = jnp.broadcast_shapes(*(x.shape[: x.ndim - c] for x, c in zip(operands, cores, strict=True)))
         n = len(self.leaves)

@@ -205,7 +205,7 @@ def constraint_rows(
         rows = robot.broadcast(mimic_rows(robot.mimics, robot.mimic_multiplier))
         J, gamma = [*J, rows], [*gamma, jnp.zeros_like(rows[:, 0])]
     J = jnp.concatenate(J)
-    sizes = Sizes(lax.stop_gradient(jnp.concatenate(others)), jnp.asarray(_rows_alike(topology, len(J))))
+    sizes = Sizes(lax.stop_gradient(jnp.concatenate(others)), jnp.asarray(rows_alike(topology, len(J))))
     opening = _opening(sizes, *lax.stop_gradient((at.S, J, jnp.concatenate([robot.broadcast(x) for x in errors]))))
     return ConstraintRows(J, jnp.zeros_like(J[:, 0]) if velocity is None else jnp.concatenate(gamma), sizes, opening)
 
@@ -224,7 +224,7 @@ def _opening(sizes: Sizes, S: Motion, J, errors):
 
 
 @functools.cache
-def _rows_alike(topology: Topology, m: int) -> np.ndarray:
+def rows_alike(topology: Topology, m: int) -> np.ndarray:
     """Return the numbers of `Sizes.alike`, for `m` rows."""
     # A row stands again where there are fewer.
     alike, others = np.tile(np.arange(m)[:, None], (1, 4)), m

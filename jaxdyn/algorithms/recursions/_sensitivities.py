@@ -76,7 +76,11 @@ def turning(robot: Robot, poses: Pose, f_ext) -> Turning | None:
     """Return the operator `E` of the external wrenches `[nb, 6, *batch]` on each body; None without wrenches."""
     if f_ext is None:
         return None
-    wrench, r = forces_at_origins(robot, f_ext), poses.translation
+    return turning_of(forces_at_origins(robot, f_ext), poses.translation)
+
+
+def turning_of(wrench: Force, r: Vec3) -> Turning:
+    """Return the operator `E` of wrenches that act at the points `r` of bodies."""
     n, f = wrench.moment, wrench.force
     # (r.f) 1 - f r^T, by its columns.
     d = r.dot(f)
@@ -145,6 +149,17 @@ def inverse_matrices(
     robot: Robot, pairs: DofMatrices, equations: EquationsOfMotion, x: Sensitivities, q, v, joint_friction: bool
 ) -> InverseMatrices:
     """Return the derivatives of inverse dynamics, springs and, with `joint_friction`, friction included."""
+    dq, dv, M = body_matrices(pairs, equations, x)
+    if robot.stiffness is not None:
+        dq = dq + spring_slope(robot, q, pairs)
+    if joint_friction:
+        dv = dv + pairs.diagonal(joint_friction_law(robot).slope(v))
+    return InverseMatrices(dq, dv, M)
+
+
+def body_matrices(pairs: DofMatrices, equations: EquationsOfMotion, x: Sensitivities) -> InverseMatrices:
+    """Return the derivatives of inverse dynamics without springs and friction."""
+    robot = pairs.robot
     S, dS, ddS, rate, *_ = x
     inertia, B, force, E = sum_up(robot.tree, (x.inertia, x.B, x.force, x.E))
     # A joint behind j, or j itself, moved by j: its S turns with what it carries.
@@ -160,14 +175,10 @@ def inverse_matrices(
     dq = pairs.triangular(pairs.products(behind, moved), pairs.products(S, by_q))
     dv = pairs.triangular(pairs.products((u, w), (S.angular, rate)), pairs.products(S, by_v))
     M = pairs.symmetric(once(pairs.products(w, S))) + pairs.diagonal(equations.armature)
-    if robot.stiffness is not None:
-        dq = dq + _spring_slope(robot, q, pairs)
-    if joint_friction:
-        dv = dv + pairs.diagonal(joint_friction_law(robot).slope(v))
     return InverseMatrices(dq, dv, M)
 
 
-def _spring_slope(robot: Robot, q, pairs: DofMatrices):
+def spring_slope(robot: Robot, q, pairs: DofMatrices):
     """Return the derivative of the springs' torque by `q`, as `pairs` holds it."""
 
     def displaced(dv):
@@ -184,7 +195,25 @@ def _spring_slope(robot: Robot, q, pairs: DofMatrices):
 
 def inverse_products(robot: Robot, equations: EquationsOfMotion, x: Sensitivities, y, q, v, joint_friction: bool):
     """Return `y`, rows `[nv]`, times the derivatives of inverse dynamics by the coordinates of `q`, by `v` and by `a`,
-    rows each; springs and, with `joint_friction`, friction are included.
+    rows each; springs and, with `joint_friction`, friction are included."""
+    dq, dv, da = body_products(robot, equations, x, y)
+    dq = coordinate_cotangent(robot.topology, q, dq)
+    if robot.stiffness is not None:
+        dq = dq + spring_products(robot, q, y)
+    if joint_friction:
+        dv = dv + joint_friction_law(robot).slope(v) * y
+    return dq, dv, da
+
+
+def spring_products(robot: Robot, q, y):
+    """Return `y`, rows `[nv]`, times the derivatives of the springs' torques by the coordinates of `q`."""
+    batch = y.shape[1:]
+    return jax.vjp(lambda q: jnp.broadcast_to(spring_rows(robot, q), (robot.nv, *batch)), q)[1](y)[0]
+
+
+def body_products(robot: Robot, equations: EquationsOfMotion, x: Sensitivities, y):
+    """Return `y`, rows `[nv]`, times the derivatives of inverse dynamics without springs and friction by the tangent
+    space of `q`, by `v` and by `a`, rows each.
 
     With `Y` the sum of `S y` down the tree, every body adds `Y . (2 B x + I z)` for the `x`, `z` of each degree of
     freedom that moves it: two sums up the tree, and no matrix.
@@ -196,12 +225,4 @@ def inverse_products(robot: Robot, equations: EquationsOfMotion, x: Sensitivitie
     dq = P.dot(dS.angular) + ddS.dot(Q) + sum_before_joint(robot, Y, across).dot(S.cross_force(force))
     if E is not None:
         dq = dq + sum_up(robot.tree, E.apply_transpose(Y)).dot(S.angular)
-    dq = coordinate_cotangent(robot.topology, q, dq)
-    if robot.stiffness is not None:
-        batch = y.shape[1:]
-        springs = jax.vjp(lambda q: jnp.broadcast_to(spring_rows(robot, q), (robot.nv, *batch)), q)[1]
-        dq = dq + springs(y)[0]
-    dv = P.dot(S.angular) + rate.dot(Q)
-    if joint_friction:
-        dv = dv + joint_friction_law(robot).slope(v) * y
-    return dq, dv, S.dot(Q) + equations.armature * y
+    return dq, P.dot(S.angular) + rate.dot(Q), S.dot(Q) + equations.armature * y

@@ -134,12 +134,12 @@ def _row_times(row, matrix) -> Array:
 def _euler(model: Model, state: State, tau, dt, f_ext, after: State):
     v1 = _velocity_after(dt, aba_derivatives(model, state.q, state.v, tau, f_ext))
     of_v = _units(state)[1]
-    return jnp.concatenate([_moved(model, state.q, dt * state.v, dt * of_v), v1], axis=-2)
+    return jnp.concatenate([displaced(model, state.q, dt * state.v, dt * of_v), v1], axis=-2)
 
 
 def _semi_implicit_euler(model: Model, state: State, tau, dt, f_ext, after: State):
     v1 = _velocity_after(dt, aba_derivatives(model, state.q, state.v, tau, f_ext))
-    return jnp.concatenate([_moved(model, state.q, dt * after.v, dt * v1), v1], axis=-2)
+    return jnp.concatenate([displaced(model, state.q, dt * after.v, dt * v1), v1], axis=-2)
 
 
 def _velocity_implicit_euler(model: Model, state: State, tau, dt, f_ext, after: State):
@@ -149,7 +149,7 @@ def _velocity_implicit_euler(model: Model, state: State, tau, dt, f_ext, after: 
     # The armature grows by dt slope, and resists the acceleration by that times it.
     by_v = by_v - Minv * (slope * (after.v - state.v))[..., None, :]
     v1 = _velocity_after(dt, (by_q, by_v, Minv))
-    return jnp.concatenate([_moved(model, state.q, dt * after.v, dt * v1), v1], axis=-2)
+    return jnp.concatenate([displaced(model, state.q, dt * after.v, dt * v1), v1], axis=-2)
 
 
 def _rk4(model: Model, state: State, tau, dt, f_ext, after: State):
@@ -216,7 +216,7 @@ def _velocity_after(dt, accelerations) -> Array:
     return jnp.concatenate([dt * by_q, eye + dt * by_v, dt * Minv], axis=-1)
 
 
-def _moved(model: Model, q, w, slopes) -> Array:
+def displaced(model: Model, q, w, slopes) -> Array:
     """The derivatives of the displacement of `integrate(q, w)` from those of `w`; the first columns are those of the
     displacement of `q`."""
     by_q, by_w = model.integrate_jacobians(q, w)

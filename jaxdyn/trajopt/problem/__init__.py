@@ -2,6 +2,12 @@
 
 from jaxdyn.trajopt.problem._bounded_residuals import Constraint, bound_excess
 from jaxdyn.trajopt.problem._clearance import ClearanceResidual
+from jaxdyn.trajopt.problem._contact_residuals import (
+    CenterOfPressureResidual,
+    ContactForceResidual,
+    FrictionConeResidual,
+    TerrainClearanceResidual,
+)
 from jaxdyn.trajopt.problem._costs import (
     AbstractCost,
     FunctionCost,
@@ -30,6 +36,7 @@ from jaxdyn.trajopt.problem._initial_unknowns import (
     PeriodicResidual,
 )
 from jaxdyn.trajopt.problem._model_limits import JointResidual, effort_bounds, limit_constraints
+from jaxdyn.trajopt.problem._phased_dynamics import PhasedDynamics, contact_schedule
 from jaxdyn.trajopt.problem._problem import Problem, join_rows, with_leaves
 from jaxdyn.trajopt.problem._residuals import (
     AbstractResidual,

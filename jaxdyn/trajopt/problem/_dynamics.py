@@ -110,6 +110,11 @@ class AbstractDynamics(eqx.Module):
         """The time of stage `k`, s."""
         return self.t0 + self.dt * k
 
+    def step_length(self, k) -> Float[Array, ""]:
+        """The length of stage `k`, s: `dt`, unless stages differ."""
+        del k
+        return self.dt
+
     def linearize(self, x, u, k, after) -> tuple[Float[Array, "ndx ndx"], Float[Array, "ndx nu"]]:
         """The derivatives of the displacement of the next state, which is `after`, by that of `x` and by `u`."""
 
@@ -186,7 +191,60 @@ class AbstractRobotDynamics(AbstractDynamics):
         return jax.scipy.linalg.block_diag(matrix, jnp.eye(self.ndx - self.model.nv, dtype=matrix.dtype))
 
 
-class ModelDynamics(AbstractRobotDynamics):
+class TorqueDynamics(AbstractRobotDynamics):
+    """Dynamics of a robot under torques that are held during each step: `x = [q, v]`, displacements `[dq, dv]` of
+    length `2 nv`."""
+
+    actuation: eqx.AbstractVar[Float[Array, "nv nu"] | None]
+    f_ext: eqx.AbstractVar[Float[Array, "*horizon nb 6"] | None]
+
+    def _set_robot(self, model: Model, t0: ArrayLike, actuation, f_ext) -> None:
+        """Set the fields that a subclass has for the robot, its actuation and the wrenches on it. **Raises**
+        `ModelError`, `ShapeError`, `UnknownNameError`."""
+        if not isinstance(model, Model):
+            raise ModelError(f"the first argument must be a jaxdyn.Model, not {type(model).__name__}")
+        values: dict[str, Any] = {"model": model, "t0": seconds(t0, "t0", model.dtype)}
+        values |= {"nx": model.nq + model.nv, "ndx": 2 * model.nv}
+        values["f_ext"] = f_ext = None if f_ext is None else jnp.asarray(f_ext, model.dtype)
+        if f_ext is not None and (f_ext.ndim not in (2, 3) or f_ext.shape[-2:] != (model.nb, 6)):
+            raise ShapeError(
+                f"f_ext has shape {f_ext.shape}, but [{model.nb}, 6] or [horizon, {model.nb}, 6] is needed: a "
+                f"wrench for each of the bodies {', '.join(model.body_names)}"
+            )
+        if actuation is None:
+            values |= {"actuation": None, "nu": model.nv}
+        else:
+            names = [x for x in actuation if isinstance(x, str)] if isinstance(actuation, list | tuple) else []
+            named = isinstance(actuation, list | tuple) and len(names) == len(actuation)
+            matrix = jnp.asarray(_unit_torques(model, names) if named else actuation, model.dtype)
+            if matrix.ndim != 2 or matrix.shape[0] != model.nv:
+                raise ShapeError(
+                    f"the actuation has shape {matrix.shape}, but [{model.nv}, nu] is needed: a row for each "
+                    f"degree of freedom of {', '.join(model.joint_names)}"
+                )
+            values |= {"actuation": matrix, "nu": matrix.shape[1]}
+        for name, value in values.items():
+            setattr(self, name, value)
+
+    def torque(self, x: Float[Array, "nx"], u: Float[Array, "nu"]) -> Float[Array, "nv"]:
+        """The joints' torques under the control `u`."""
+        del x
+        return u if self.actuation is None else (self.actuation * u).sum(axis=-1)
+
+    def require_horizon(self, horizon):
+        if self.f_ext is not None and self.f_ext.ndim == 3 and len(self.f_ext) != horizon:
+            raise ShapeError(f"f_ext has {len(self.f_ext)} rows, but the horizon has {horizon} stages")
+
+    def _wrenches(self, k):
+        """The external wrenches of stage `k`, or None."""
+        return self.f_ext[k] if self.f_ext is not None and self.f_ext.ndim == 3 else self.f_ext
+
+    def _with_actuation(self, by_x, by_tau):
+        """The derivatives by the state and the control from those by the state and the torques."""
+        return by_x, by_tau if self.actuation is None else by_tau @ self.actuation
+
+
+class ModelDynamics(TorqueDynamics):
     """A robot under torques that are held during each step: `x = [q, v]`, displacements `[dq, dv]` of length `2 nv`.
 
     Continuous joints differ by at most half a turn, so that whole turns of them neither cost nor violate anything.
@@ -230,46 +288,12 @@ class ModelDynamics(AbstractRobotDynamics):
         joints are unstable, where it and the model have values: shorten it, add `substeps`, widen
         `Model.friction_velocity`, or choose `"implicit_velocity"`.
         """
-        if not isinstance(model, Model):
-            raise ModelError(f"the first argument must be a jaxdyn.Model, not {type(model).__name__}")
-        self.model, self.dt, self.t0 = model, seconds(dt, "dt", model.dtype), seconds(t0, "t0", model.dtype)
-        self.integrator, self.substeps = integrator, substeps
-        self.nx, self.ndx = model.nq + model.nv, 2 * model.nv
-        self.f_ext = None if f_ext is None else jnp.asarray(f_ext, model.dtype)
-        if self.f_ext is not None and (self.f_ext.ndim not in (2, 3) or self.f_ext.shape[-2:] != (model.nb, 6)):
-            raise ShapeError(
-                f"f_ext has shape {self.f_ext.shape}, but [{model.nb}, 6] or [horizon, {model.nb}, 6] is needed: a "
-                f"wrench for each of the bodies {', '.join(model.body_names)}"
-            )
-        if actuation is None:
-            self.actuation, self.nu = None, model.nv
-        else:
-            names = [x for x in actuation if isinstance(x, str)] if isinstance(actuation, list | tuple) else []
-            named = isinstance(actuation, list | tuple) and len(names) == len(actuation)
-            self.actuation = jnp.asarray(_unit_torques(model, names) if named else actuation, model.dtype)
-            if self.actuation.ndim != 2 or self.actuation.shape[0] != model.nv:
-                raise ShapeError(
-                    f"the actuation has shape {self.actuation.shape}, but [{model.nv}, nu] is needed: a row for each "
-                    f"degree of freedom of {', '.join(model.joint_names)}"
-                )
-            self.nu = self.actuation.shape[1]
+        self._set_robot(model, t0, actuation, f_ext)
+        self.dt, self.integrator, self.substeps = seconds(dt, "dt", model.dtype), integrator, substeps
         x, u = (jax.ShapeDtypeStruct((n,), model.dtype) for n in (self.nx, self.nu))
         # Raises errors of the integrator's name and of substeps here, not inside a solver.
         eqx.filter_eval_shape(lambda d, x, u: d.step(x, u, 0), self, x, u)
         warn_of_long_step(model, self.dt, integrator, substeps)
-
-    def torque(self, x: Float[Array, "nx"], u: Float[Array, "nu"]) -> Float[Array, "nv"]:
-        """The joints' torques under the control `u`."""
-        del x
-        return u if self.actuation is None else (self.actuation * u).sum(axis=-1)
-
-    def require_horizon(self, horizon):
-        if self.f_ext is not None and self.f_ext.ndim == 3 and len(self.f_ext) != horizon:
-            raise ShapeError(f"f_ext has {len(self.f_ext)} rows, but the horizon has {horizon} stages")
-
-    def _wrenches(self, k):
-        """The external wrenches of stage `k`, or None."""
-        return self.f_ext[k] if self.f_ext is not None and self.f_ext.ndim == 3 else self.f_ext
 
     def _step_options(self, k, after=None) -> dict[str, Any]:
         options = {"integrator": self.integrator, "substeps": self.substeps, "f_ext": self._wrenches(k)}
@@ -294,10 +318,6 @@ class ModelDynamics(AbstractRobotDynamics):
 
     def _stage(self, x, u) -> tuple[Model, State, Any, Any]:
         return self.model, self.split(x), self.torque(x, u), self.dt
-
-    def _with_actuation(self, by_x, by_tau):
-        """The derivatives by the state and the control from those by the state and the torques."""
-        return by_x, by_tau if self.actuation is None else by_tau @ self.actuation
 
 
 def _unit_torques(model: Model, joints: Sequence[str]) -> np.ndarray:

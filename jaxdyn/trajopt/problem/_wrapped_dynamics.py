@@ -57,6 +57,12 @@ class DynamicsAround(AbstractDynamics):
     robot = property(lambda self: self.inner.robot)
     euclidean = property(lambda self: self.inner.euclidean)
 
+    def time(self, k):
+        return self.inner.time(k)
+
+    def step_length(self, k):
+        return self.inner.step_length(k)
+
     def neutral(self):
         return self.inner.neutral()
 
@@ -283,9 +289,10 @@ class FreeTimeDynamics(WrappedDynamics):
             box.append(self.join(bound, scale))
         return box[0], box[1]
 
-    def step_lengths(self, us: Float[Array, "*batch nu"]) -> Float[Array, "*batch"]:
-        """The lengths of the steps with the controls `us`, s."""
-        return self.dt * us[..., -1]
+    def step_lengths(self, us: Float[Array, "*batch horizon nu"]) -> Float[Array, "*batch horizon"]:
+        """The lengths of the steps with the controls `us` of all stages, s."""
+        nominal = jax.vmap(self.inner.step_length)(jnp.arange(us.shape[-2])) if us.ndim > 1 else self.dt
+        return nominal * us[..., -1]
 
     def times(self, us: Float[Array, "horizon nu"]) -> Float[Array, "stages"]:
         """The times of the `horizon + 1` states under the controls `us`, s."""
@@ -295,10 +302,10 @@ class FreeTimeDynamics(WrappedDynamics):
     def inner_at(self, x, u, k):
         if u is None:
             return self.inner
-        dt = (self.dt * u[-1]).astype(self.dt.dtype)
+        scaled = eqx.tree_at(lambda d: d.dt, self.inner, (self.dt * u[-1]).astype(self.dt.dtype))
         # Stage k keeps its nominal time: the state does not have the lengths of the steps before.
-        t0 = (self.time(k) - dt * k).astype(self.t0.dtype)
-        return eqx.tree_at(lambda d: (d.dt, d.t0), self.inner, (dt, t0))
+        t0 = (self.t0 + self.time(k) - scaled.time(k)).astype(self.t0.dtype)
+        return eqx.tree_at(lambda d: d.t0, scaled, t0)
 
     def outer_controls(self, us):
         return self.join(us)
@@ -398,10 +405,10 @@ class StepLengthResidual(AbstractResidual):
     target: Float[Array, ""] = eqx.field(default=0.0, converter=leaf_of("StepLengthResidual: `target`"))
 
     def __call__(self, dynamics, x, u, k):
-        return _step_length(dynamics, u, "a StepLengthResidual")[None] - self.target.astype(u.dtype)
+        return _step_length(dynamics, u, k, "a StepLengthResidual")[None] - self.target.astype(u.dtype)
 
     def linearize(self, dynamics, x, u, k):
-        by_u = jnp.zeros((1, dynamics.nu), u.dtype).at[0, -1].set(dynamics.dt.astype(u.dtype))
+        by_u = jnp.zeros((1, dynamics.nu), u.dtype).at[0, -1].set(dynamics.step_length(k).astype(u.dtype))
         return Linear(self(dynamics, x, u, k), None, by_u)
 
 
@@ -411,10 +418,10 @@ class DurationCost(AbstractCost):
     weight: Float[Array, ""] = eqx.field(default=1.0, converter=leaf_of("DurationCost: `weight`"))
 
     def value(self, dynamics, x, u, k):
-        return self.weight.astype(x.dtype) * _step_length(dynamics, u, "a DurationCost")
+        return self.weight.astype(x.dtype) * _step_length(dynamics, u, k, "a DurationCost")
 
     def gauss_newton(self, dynamics, x, u, k):
-        slope = (self.weight * dynamics.dt).astype(x.dtype)
+        slope = (self.weight * dynamics.step_length(k)).astype(x.dtype)
         flat = Quadratic.zero(dynamics.ndx, dynamics.nu, x.dtype)
         return flat._replace(value=self.value(dynamics, x, u, k), u=flat.u.at[-1].set(slope))
 
@@ -422,8 +429,8 @@ class DurationCost(AbstractCost):
         return self.gauss_newton(dynamics, x, u, k)
 
 
-def _step_length(dynamics: AbstractDynamics, u, user: str):
+def _step_length(dynamics: AbstractDynamics, u, k, user: str):
     outer = find_dynamics(dynamics, FreeTimeDynamics, user)
     if u is None:
         raise ModelError(f"{user} cannot stand at the end of the horizon, which has no step")
-    return outer.step_lengths(u)
+    return outer.step_length(k) * u[-1]
