@@ -50,6 +50,7 @@ from jaxdyn.trajopt.ddp._constrained_state import (
     number_of_bounds,
     relative_gap,
     row_scale,
+    slope_scale,
 )
 from jaxdyn.trajopt.ddp._ddp_options import DDPOptions
 from jaxdyn.trajopt.ddp._endings import (
@@ -61,7 +62,15 @@ from jaxdyn.trajopt.ddp._endings import (
     relative_violation,
     status_after,
 )
-from jaxdyn.trajopt.ddp._expansion import ConstraintComponents, Expansion, Stationarity, expand, without_fixed_controls
+from jaxdyn.trajopt.ddp._expansion import (
+    ConstraintComponents,
+    Expansion,
+    Stationarity,
+    expand,
+    start_unknowns,
+    start_widths,
+    without_fixed_controls,
+)
 from jaxdyn.trajopt.ddp._filter import Filter
 from jaxdyn.trajopt.ddp._minimality import leaving_policy
 from jaxdyn.trajopt.ddp._newton_step import newton_policy, take_step
@@ -128,6 +137,7 @@ def _initial_state(problem: Problem, options: DDPOptions, us, xs, multipliers) -
     given = join_rows(given.stage, given.terminal)
     shift = Sides(jnp.maximum(-given, 0.0), jnp.maximum(given, 0.0))
     zeros, infinity, zero = jnp.zeros_like(given), jnp.asarray(jnp.inf, dtype), jnp.zeros((), jnp.int32)
+    unknowns = start_unknowns(problem)
     # The parallel scan has no recursion with controls that are held.
     active_set = multipliers is not None and options.backward == "scan"
     start = Watched(
@@ -150,12 +160,12 @@ def _initial_state(problem: Problem, options: DDPOptions, us, xs, multipliers) -
             cost=infinity,
             first_cost=infinity,
             rows=zeros,
-            slopes=jnp.zeros(problem.dynamics.nu, dtype),
+            slopes=(jnp.zeros(problem.dynamics.nu, dtype), None if unknowns is None else unknowns.curvature),
             infeasibility=infinity,
             barrier=infinity,
             displacement=jnp.zeros((), dtype),
         ),
-        policy=AffinePolicy.zeros(problem.horizon, ndx, problem.dynamics.nu, dtype),
+        policy=AffinePolicy.zeros(problem.horizon, ndx, problem.dynamics.nu, dtype, unknowns is not None),
         promised=infinity,
         regularized=jnp.array(False),
         errors=Errors(infinity, infinity, infinity, infinity),
@@ -198,11 +208,8 @@ def _begin(
             barrier = barrier * jnp.clip(distance**NEARNESS, 1e-6, 1.0)
             s = s._replace(near=distance <= NEAR)
             softness = jnp.where(s.near, SOFTNESS_NEAR, SOFTNESS)
-    # Costates of a guess that diverges are no measure either: with them, any slope would be small.
-    largest = (cost / width).min(axis=0)
-    # Slopes of rounding, as where only constraints matter, are no measure, either.
-    known = station.size > 100 * jnp.finfo(problem.dtype).eps * largest
-    slopes = jnp.where(known, jnp.minimum(station.size, largest), largest)
+    widths = width, None if e.start is None else start_widths(problem, s.xs[0])[None]
+    slopes = jax.tree.map(lambda size, width: slope_scale(size, cost / width), station.sizes, widths)
     first_cost = e.stage.value.sum() + e.terminal.value
     s = s._replace(scale=Scale(cost, first_cost, rows_scale, slopes, infeasibility, barrier, s.scale.displacement))
     s = _with_barrier(problem, s, barrier, rows[:3], softness)
@@ -353,7 +360,9 @@ def _iterate(
     blocked = (alpha == 0) & (grown > options.max_regularization * s.scale.cost)
     blocked, last = blocked & ~exact, s.iterations + 1 >= options.max_iterations
     change = multipliers - s.rows.known_multipliers(rows.lower == rows.upper)
-    proof = contradict(problem, s.us, e, rows, change) & (errors.violation > options.constraint_tolerance) & ~exact
+    proof = (
+        contradict(problem, s.xs, s.us, e, rows, change) & (errors.violation > options.constraint_tolerance) & ~exact
+    )
     contradiction = s.contradiction.after(proof, relative_violation(rows, s.scale.rows))
     hopeless = contradiction.iterations >= HOPELESS
     endless = falls_endlessly(s.scale.first_cost, s.scale.cost, cost, cost_scale(problem, s, e))
@@ -441,7 +450,7 @@ def _beside(problem: Problem, s: ConstrainedState, e: Expansion, policy: AffineP
     low, high = problem.control_box
     free = (low < high).astype(problem.dtype)
     size = jnp.maximum(s.scale.cost, jnp.abs(e.stage.value.sum() + e.terminal.value))
-    along = leaving_policy(policy, free, s.departures + 1, LEAVING * size)
+    along = leaving_policy(policy, free, s.departures + 1, LEAVING * size, e.start)
     dxs, dus = linear_roll_out(e._replace(gaps=jnp.zeros_like(e.gaps)), along)
     xs = jax.vmap(problem.dynamics.integrate)(s.xs, dxs)
     return xs, inside_box(s.us + dus, problem.control_box, INSIDE)

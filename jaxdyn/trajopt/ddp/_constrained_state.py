@@ -49,7 +49,8 @@ class Scale(NamedTuple):
     first_cost: Float[Array, ""]
     """The cost itself, with its constant."""
     rows: Float[Array, "rows"]
-    slopes: Float[Array, "nu"]
+    slopes: tuple[Array, Any]
+    """For the controls, `[nu]`, and for the unknowns of the initial state; None where there are none."""
     infeasibility: Float[Array, ""]
     barrier: Float[Array, ""]
     displacement: Float[Array, ""]
@@ -262,6 +263,15 @@ def guess_cost_scale(problem: Problem, s: ConstrainedState, e: Expansion, slopes
     return jnp.clip(jnp.nan_to_num(cost, posinf=jnp.inf), eps, eps**-0.6)
 
 
+def slope_scale(size, largest):
+    """The scale of the slopes by controls, or by unknowns of the initial state, from their sizes at the guess, which
+    are at most `largest` `[stages, n]`: costates of a guess that diverges are no measure, because any slope would be
+    small beside them. Slopes of rounding, as where only constraints matter, are no measure, either."""
+    largest = largest.min(axis=0)
+    known = size > 100 * jnp.finfo(size.dtype).eps * largest
+    return jnp.where(known, jnp.minimum(size, largest), largest)
+
+
 def row_scale(problem: Problem, rows: ConstraintComponents, e: Expansion, xs, width) -> Float[Array, "rows"]:
     """The size of each component of the constraints, over all stages: of its values and finite bounds, and for an
     equality, which the guess may meet already, of what the motion of the guess changes it by.
@@ -311,14 +321,14 @@ def measure_errors(
     by_x, by_u, by_end = rows.slopes(*multipliers)
     u_terms = e.stage.u, by_u, s.box.upper - s.box.lower
     station, toward = Stationarity.of(e, e.stage.x + by_x, u_terms, e.terminal.x + by_end)
-    by_controls = Stationarity.of_terms(vecmat(s.toward[1:], e.B), *u_terms).with_inner(s.toward[1:], e.B)
+    by_controls = Stationarity.at_costates(e, s.toward, e.stage.x + by_x, u_terms)
     before = jnp.concatenate([vecmat(s.toward[2:], e.A[1:]), jnp.zeros_like(s.toward[:1])])
     x_terms = [jnp.concatenate([x[1:], end[None]]) for x, end in ((e.stage.x, e.terminal.x), (by_x, by_end))]
     by_states = Stationarity.of_terms(before, -s.toward[1:], *x_terms)
     # Costates amplify rounding where the motion is unstable. The multipliers of the steps, which are unknowns of their
     # own, do not: where no decrease above rounding is left, they show as well that the conditions are met.
     of_costates = station.relative_to(s.scale.slopes)
-    held = jnp.maximum(by_controls.relative_to(s.scale.slopes), by_states.relative_to(jnp.zeros_like(by_end)))
+    held = jnp.maximum(by_controls.relative_to(s.scale.slopes), by_states.relative_to((jnp.zeros_like(by_end), None)))
     excess = jnp.abs(bound_excess(rows.value, rows.lower, rows.upper)) / s.scale.rows
 
     def products(multiplier, distance, bound):

@@ -119,7 +119,7 @@ def _traced_once(problem: Problem, guess: tuple[Any, Any, Any], options: DDPOpti
 
 def _solve(problem: Problem, guess: tuple[Any, Any, Any], options: DDPOptions) -> Solution:
     us, xs, multipliers = guess
-    options = options.with_defaults(problem.dtype, robot=problem.dynamics.robot is not None)
+    options = options.with_defaults(problem.dtype, robot=problem.of_robot)
     if problem.stage_constraints or problem.terminal_constraints:
         return run_constrained(problem, us, xs, multipliers, options)
     if options.backward == "associative" and problem.bounded:

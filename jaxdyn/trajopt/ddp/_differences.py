@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxdyn.trajopt.ddp._expansion import Expansion, expand_terms, motion
+from jaxdyn.trajopt.ddp._expansion import Expansion, expand_terms, motion, start_widths
 from jaxdyn.trajopt.problem import Problem, Quadratic
 
 
@@ -19,7 +19,11 @@ def differenced_costs(problem: Problem, xs, us, e: Expansion, costates, multipli
     and `multipliers` `[rows]` the constraints."""
     n, m = e.A.shape[-1], e.B.shape[-1]
     dynamics = problem.dynamics
-    sizes = jnp.concatenate([motion(problem, xs), jnp.abs(us).max(axis=0)])
+    of_states = motion(problem, xs)
+    if e.start is not None:
+        # What is chosen once for all stages does not move.
+        of_states = jnp.maximum(of_states, jnp.abs(e.start.directions) @ start_widths(problem, xs[0]))
+    sizes = jnp.concatenate([of_states, jnp.abs(us).max(axis=0)])
     steps = jnp.finfo(xs.dtype).eps ** 0.5 * jnp.maximum(sizes, 1e-2)
 
     def slopes(displacement):

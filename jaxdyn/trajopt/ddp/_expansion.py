@@ -30,6 +30,15 @@ NEARBY = 100.0
 its costs are least; nearly linear costs have least values at distances that say nothing."""
 
 
+class StartUnknowns(NamedTuple):
+    """The unknowns of the initial state."""
+
+    directions: Float[Array, "ndx unknowns"]
+    """The displacements of the state by each of them, which are orthogonal."""
+    curvature: Float[Array, "unknowns"]
+    """What is added to the curvature of the cost by them, besides a regularization."""
+
+
 class Expansion(NamedTuple):
     """The costs, and the dynamics `dx_(k+1) = A dx_k + B du_k + gap_(k+1)`, in displacements about a trajectory."""
 
@@ -39,6 +48,8 @@ class Expansion(NamedTuple):
     stage: Quadratic
     """With a leading axis of the horizon."""
     terminal: Quadratic
+    start: StartUnknowns | None = None
+    """None where the initial state is fixed."""
 
 
 class ConstraintComponents(NamedTuple):
@@ -89,6 +100,14 @@ def motion(problem: Problem, xs) -> Float[Array, "ndx"]:
     return jnp.abs(jax.vmap(problem.dynamics.difference, in_axes=(None, 0))(xs[0], xs)).max(axis=0)
 
 
+def start_widths(problem: Problem, x) -> Float[Array, "unknowns"]:
+    """One plus the sizes of the unknowns of an initial state, which stand for their ranges."""
+    directions = problem.start_directions
+    assert directions is not None
+    along = problem.dynamics.difference(problem.dynamics.neutral().astype(x.dtype), x) @ directions
+    return 1 + jnp.abs(along) / (directions**2).sum(axis=0)
+
+
 def without_fixed_controls(problem: Problem, e: Expansion) -> Expansion:
     """The expansion in which controls with equal bounds change nothing: no condition of optimality is about them, since
     the multiplier of a fixed control has either sign."""
@@ -111,6 +130,8 @@ def cost_spread(problem: Problem, e: Expansion, xs, us, least_way: float = 0.0) 
     low, high = problem.control_box
     width = jnp.minimum(high - low, 1 + jnp.abs(us))
     way = least_way + motion(problem, xs) + jnp.abs(e.gaps).sum(axis=0)
+    if e.start is not None:
+        way = way + jnp.abs(e.start.directions) @ start_widths(problem, xs[0])
 
     def decrease(slopes, curvatures, sizes):
         g, h = jnp.abs(slopes), jnp.diagonal(curvatures, axis1=-2, axis2=-1)
@@ -138,7 +159,16 @@ def expand(problem: Problem, xs, us, gaps) -> tuple[Expansion, ConstraintCompone
     after = jax.vmap(dynamics.integrate)(xs[1:], gaps[1:])
     A, B = problem.over_stages(dynamics.linearize, one_by_one=True)(xs[:-1], us, problem.stages, after)
     stage, terminal, rows = expand_terms(problem, xs, us)
-    return Expansion(A, B, gaps, stage, terminal), rows
+    return Expansion(A, B, gaps, stage, terminal, start_unknowns(problem)), rows
+
+
+def start_unknowns(problem: Problem) -> StartUnknowns | None:
+    """The unknowns of the initial state, without a curvature of their own."""
+    directions = problem.start_directions
+    if directions is None:
+        return None
+    directions = jnp.asarray(directions, problem.dtype)
+    return StartUnknowns(directions, jnp.zeros_like(directions[0]))
 
 
 def expand_terms(problem: Problem, xs, us) -> tuple[Quadratic, Quadratic, ConstraintComponents]:
@@ -174,7 +204,7 @@ def _expand_terms_at(problem: Problem, terms, linears, x, u, k):
         r, by_x, by_u = term.residual.linearize(dynamics, x, u, k) if linear is None else linear
         by_x = jnp.zeros((len(r), dynamics.ndx), r.dtype) if by_x is None else by_x
         by_u = jnp.zeros((len(r), nu), r.dtype) if by_u is None else by_u
-        low, high = term.bounds(r, None if u is None else k)
+        low, high = term.bounds(r, None if u is None else k, problem.free_x0 is not None)
         # Components without bounds, as those of the state at stage 0, hold nothing, whatever their derivatives are.
         has = (jnp.isfinite(low) | jnp.isfinite(high))[:, None]
         parts.append((r, low, high, jnp.where(has, by_x, 0.0), jnp.where(has, by_u, 0.0)))
@@ -297,13 +327,33 @@ class Stationarity(NamedTuple):
     slopes: Float[Array, "horizon nu"]
     size: Float[Array, "nu"]
     """Largest sum of the absolute values of the terms of a derivative, for each control."""
+    start: Any = None
+    """The `Stationarity` of the unknowns of the initial state, with slopes `[1, unknowns]`; None without them."""
 
     @staticmethod
     def of(e: Expansion, x_slopes, u_terms, end_slope) -> tuple["Stationarity", Array]:
         """The derivative, and the costates for which the derivative by the states is zero, from slopes by the states
         and the terms of the slope by the controls."""
         toward = costates(e.A, x_slopes, end_slope)
-        return Stationarity.of_terms(vecmat(toward[1:], e.B), *u_terms).with_inner(toward[1:], e.B), toward
+        return Stationarity.at_costates(e, toward, x_slopes, u_terms), toward
+
+    @staticmethod
+    def at_costates(e: Expansion, costates, x_slopes, u_terms) -> "Stationarity":
+        """The derivative with these costates of the steps."""
+        station = Stationarity.of_terms(vecmat(costates[1:], e.B), *u_terms).with_inner(costates[1:], e.B)
+        if e.start is None:
+            return station
+        by_start = e.A[:1] @ e.start.directions
+        start = Stationarity.of_terms(x_slopes[:1] @ e.start.directions, vecmat(costates[1:2], by_start))
+        start = start.with_inner(costates[1:2], by_start)
+        # Terms of all stages add up to the derivative by a parameter: their partial sums are the costates.
+        summed = jnp.abs(costates @ e.start.directions).max(axis=0)
+        return station._replace(start=start._replace(size=jnp.maximum(start.size, summed)))
+
+    @property
+    def sizes(self) -> tuple[Any, Any]:
+        """The sizes of the derivatives by the controls and by the unknowns of the initial state."""
+        return self.size, None if self.start is None else self.start.size
 
     @staticmethod
     def of_terms(*terms) -> "Stationarity":
@@ -317,12 +367,15 @@ class Stationarity(NamedTuple):
         inner = vecmat(jnp.abs(costates), jnp.abs(B)).max(axis=0)
         return self._replace(size=jnp.maximum(self.size, INNER * inner))
 
-    def relative_to(self, first_size) -> Float[Array, ""]:
+    def relative_to(self, first_sizes) -> Float[Array, ""]:
         """The largest derivative, relative to the size of its terms. A control whose terms have become tiny against
-        those of the guess, `first_size` `[nu]`, counts no more than they did; one whose terms are tiny against those of
-        other controls, as where symmetry keeps it at zero, has derivatives of rounding only."""
+        those of the guess, the first of `first_sizes` `[nu]`, counts no more than they did; one whose terms are tiny
+        against those of other controls, as where symmetry keeps it at zero, has derivatives of rounding only. Unknowns
+        of the initial state count in the same way, with the second of `first_sizes`."""
+        first_size, of_start = first_sizes
         dtype = self.size.dtype
         rounding, tiny = jnp.finfo(dtype).eps ** 0.5, jnp.finfo(dtype).tiny
         size = jnp.maximum(self.size, rounding * first_size)
         size = jnp.maximum(size, 1e-6 * size.max(initial=0.0) + tiny)
-        return (jnp.abs(self.slopes) / size).max(initial=0.0)
+        largest = (jnp.abs(self.slopes) / size).max(initial=0.0)
+        return largest if self.start is None else jnp.maximum(largest, self.start.relative_to((of_start, None)))

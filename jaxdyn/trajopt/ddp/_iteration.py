@@ -7,7 +7,7 @@ the guess, with roll-outs only.
 
 import functools
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,9 +21,23 @@ from jaxdyn.trajopt.ddp._clock import iterated
 from jaxdyn.trajopt.ddp._ddp_options import DDPOptions
 from jaxdyn.trajopt.ddp._differences import differenced_costs
 from jaxdyn.trajopt.ddp._endings import all_finite, falls_endlessly, status_after
-from jaxdyn.trajopt.ddp._expansion import Expansion, Stationarity, cost_spread, costates, expand, second_order_costs
+from jaxdyn.trajopt.ddp._expansion import (
+    Expansion,
+    Stationarity,
+    cost_spread,
+    costates,
+    expand,
+    second_order_costs,
+    start_unknowns,
+)
 from jaxdyn.trajopt.ddp._line_search import TrajectoryIterate, linear_step, no_step, search
-from jaxdyn.trajopt.ddp._minimality import ATTEMPTS, curvature_tolerance, free_controls, leaving_policy
+from jaxdyn.trajopt.ddp._minimality import (
+    ATTEMPTS,
+    curvature_tolerance,
+    free_controls,
+    leaving_policy,
+    start_tolerance,
+)
 from jaxdyn.trajopt.ddp._riccati import (
     AffinePolicy,
     CurvatureShift,
@@ -63,8 +77,8 @@ class DDPState(NamedTuple):
     """Costates."""
     promised: Array
     """Decrease that the last policy expected."""
-    first_size: Array
-    """Size of the derivatives by the controls at the guess."""
+    first_sizes: tuple[Array, Any]
+    """Sizes of the derivatives by the controls, and by the unknowns of the initial state, at the guess."""
     first_scale: Array
     """Scale of the cost at the guess."""
     first_cost: Array
@@ -90,16 +104,17 @@ def _initial_state(problem: Problem, options: DDPOptions, us, xs, near: bool) ->
     xs, us = problem.guess(us, xs)
     gaps = problem.gaps(xs, us)
     zero, infinity = jnp.zeros((), jnp.int32), jnp.asarray(jnp.inf, dtype)
+    start = start_unknowns(problem)
     return DDPState(
         iterate=TrajectoryIterate(xs, us, gaps, infinity),
         feasible=_is_rounding(gaps, xs),
         linear_steps=zero,
         regularization=options.regularization,
-        policy=AffinePolicy.zeros(problem.horizon, problem.dynamics.ndx, problem.dynamics.nu, dtype),
+        policy=AffinePolicy.zeros(problem.horizon, problem.dynamics.ndx, problem.dynamics.nu, dtype, start is not None),
         toward=jnp.zeros_like(gaps),
         # Near a solution the first step takes second derivatives, as if the last one had promised little.
         promised=jnp.asarray(0.0 if near else jnp.inf, dtype),
-        first_size=jnp.zeros(problem.dynamics.nu, dtype),
+        first_sizes=(jnp.zeros(problem.dynamics.nu, dtype), None if start is None else start.curvature),
         first_scale=infinity,
         first_cost=infinity,
         units=CurvatureShift(infinity, infinity),
@@ -140,9 +155,9 @@ def _iterate(problem: Problem, options: DDPOptions, guess: DDPState, s: DDPState
     size = jnp.maximum(jnp.maximum(scale, first_scale), jnp.abs(value))
     trial, linear_steps = _search(problem, options, s, e, here, policy, free, jnp.where(size > 0, size, 1.0))
     next_regularization, stuck = _next_regularization(options, regularization, trial, s.feasible)
-    first_size = jnp.where(s.iterations == 0, station.size, s.first_size)
+    first_sizes = jax.tree.map(lambda a, b: jnp.where(s.iterations == 0, a, b), station.sizes, s.first_sizes)
     station = station._replace(slopes=_free_slopes(problem, us, station.slopes))
-    stationarity, promised = station.relative_to(first_size), _promised(policy)
+    stationarity, promised = station.relative_to(first_sizes), _promised(policy)
     # Where derivatives are not finite after steps of the linear model, roll-outs may lead elsewhere.
     sound = all_finite(e)
     diverged = ~all_finite(value, e.A, xs) | (~sound & (s.linear_steps <= 0))
@@ -177,7 +192,7 @@ def _iterate(problem: Problem, options: DDPOptions, guess: DDPState, s: DDPState
         policy=policy,
         toward=toward,
         promised=promised,
-        first_size=first_size,
+        first_sizes=first_sizes,
         first_scale=first_scale,
         first_cost=first_cost,
         units=s.units,
@@ -189,7 +204,7 @@ def _iterate(problem: Problem, options: DDPOptions, guess: DDPState, s: DDPState
     )
     begun = guess._replace(
         linear_steps=jnp.full_like(linear_steps, -1),
-        first_size=first_size,
+        first_sizes=first_sizes,
         first_scale=first_scale,
         first_cost=first_cost,
         units=s.units,
@@ -250,7 +265,7 @@ def _search(
     promise a decrease of at most `size`; and the number of steps of the linear model."""
     checks = s.checks > 0
     leaves, stays = checks & ~policy.ok, policy._replace(ok=policy.ok & ~checks)
-    along = lax.cond(leaves, lambda: leaving_policy(policy, free, s.checks, size), lambda: stays)
+    along = lax.cond(leaves, lambda: leaving_policy(policy, free, s.checks, size, e.start), lambda: stays)
     tried = (s.linear_steps >= 0) & ~_within(jnp.finfo(problem.dtype).eps ** SMALL, here.gaps, here.xs)
     linear = where_needed(tried, lambda: linear_step(problem, here, e, along), no_step(here))
     return search(problem, options, here, along, linear), s.linear_steps + linear.accepted
@@ -278,6 +293,8 @@ def _regularized_policy(
     toward, none = costates(e.A, e.stage.x, e.terminal.x), jnp.zeros(0, problem.dtype)
     full = lax.cond(second, lambda: derivatives(problem, xs, us, e, toward, none), lambda: costs)
     zero = jnp.diag(jnp.where(checks, curvature_tolerance(s.policy, e.B), 0.0))
+    if e.start is not None:
+        e = e._replace(start=e.start._replace(curvature=jnp.where(checks, start_tolerance(s.policy, e), 0.0)))
 
     def attempt(state):
         _, regularization, second, *_ = state
@@ -304,6 +321,8 @@ def _regularized_policy(
     policy, regularization, _, exact, _ = lax.while_loop(goes_on, attempt, start)
     regularization = jnp.where(checks, 0.0, regularization)
     settled = (regularization * s.units.u <= curvature_tolerance(policy, e.B)).all()
+    if e.start is not None:
+        settled = settled & (regularization * s.units.x <= start_tolerance(policy, e)).all()
     # Controls that nothing presses against their bounds are held by a backward pass in a box.
     idle = (free > 0) & ((us <= low) | (us >= high))
     return policy, regularization, policy.ok & exact & settled & ~idle.any()
@@ -327,8 +346,9 @@ def _units_of_regularization(e: Expansion, scale) -> CurvatureShift:
         x = jnp.where(x > 0, x, (x @ e.A**2).max(axis=0))
     u = curvature(e.stage.uu).max(axis=0)
     u = jnp.where(u > 0, u, (x @ e.B**2).max(axis=0))
-    # A cost without curvature has its own scale.
-    return CurvatureShift(unit(x, 0.0), unit(u, jnp.where(scale > 0, scale, 1.0)))
+    # A cost without curvature has its own scale. States that are no unknowns need no curvature.
+    own = jnp.where(scale > 0, scale, 1.0)
+    return CurvatureShift(unit(x, 0.0 if e.start is None else own), unit(u, own))
 
 
 def _next_regularization(options: DDPOptions, regularization, trial, feasible) -> tuple[Array, Array]:

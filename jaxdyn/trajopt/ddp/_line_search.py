@@ -37,7 +37,8 @@ class LineSearchResult(NamedTuple):
 def roll_out(problem: Problem, iterate: TrajectoryIterate, policy: AffinePolicy, alpha, box):
     """States, controls, and the displacements of the states, under the policy with the step length `alpha`.
 
-    Gaps shrink by `1 - alpha` (Giftthaler et al., A family of iterative Gauss-Newton shooting methods, IROS 2018).
+    Gaps shrink by `1 - alpha` (Giftthaler et al., A family of iterative Gauss-Newton shooting methods, IROS 2018). A
+    free initial state has none: its fixed components are those of `x0` from the guess on.
     Controls are cut at the bounds `box`, a pair of arrays `[horizon, nu]`, or empty for none."""
     dynamics = problem.dynamics
     xs, us, gaps, _ = iterate
@@ -55,7 +56,8 @@ def roll_out(problem: Problem, iterate: TrajectoryIterate, policy: AffinePolicy,
         return problem.step(x, u, number), (x, u, dx)
 
     stages = (xs[:-1], us, policy.k, policy.K, gaps[:-1], problem.stages, *box)
-    after, (new_xs, new_us, dxs) = lax.scan(step, problem.x0.astype(xs.dtype), stages)
+    first = problem.x0.astype(xs.dtype) if policy.start is None else dynamics.integrate(xs[0], alpha * policy.start)
+    after, (new_xs, new_us, dxs) = lax.scan(step, first, stages)
     x, dx = displace(after, xs[-1], gaps[-1])
     return jnp.concatenate([new_xs, x[None]]), new_us, jnp.concatenate([dxs, dx[None]])
 

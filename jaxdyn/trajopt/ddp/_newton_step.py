@@ -36,11 +36,12 @@ from jaxdyn.trajopt.ddp._expansion import (
     Expansion,
     matvec,
     second_order_costs,
+    start_widths,
     without_fixed_controls,
 )
 from jaxdyn.trajopt.ddp._filter import Point, Trial, search
 from jaxdyn.trajopt.ddp._line_search import TrajectoryIterate, roll_out
-from jaxdyn.trajopt.ddp._minimality import curvature_terms
+from jaxdyn.trajopt.ddp._minimality import curvature_terms, start_terms
 from jaxdyn.trajopt.ddp._riccati import AffinePolicy, HeldControls, backward, backward_associative, linear_roll_out
 from jaxdyn.trajopt.problem import Problem
 
@@ -95,6 +96,8 @@ def newton_policy(
 
     added = jnp.where(s.checks, _zero_curvature(problem, s, e), _proximal_curvature(problem, s, e, rows))
     added = jax.vmap(jnp.diag)(added)
+    if e.start is not None:
+        e = e._replace(start=e.start._replace(curvature=_added_start_curvature(problem, s, e, rows)))
 
     def system(stage, end) -> Expansion:
         stage, end = rows.add_to(stage, end, slopes, curvatures)
@@ -155,6 +158,19 @@ def _proximal_curvature(problem: Problem, s: ConstrainedState, e: Expansion, row
     # Near a solution the last step promised little, and so Newton's steps converge as fast as without the term.
     weight = jnp.minimum(s.barrier * number_of_bounds(problem, rows), s.promised)
     return jnp.where((own < COSTLESS * s.scale.cost) & ~s.by_active_set, weight / width, 0.0)
+
+
+def _added_start_curvature(problem: Problem, s: ConstrainedState, e: Expansion, rows: ConstraintComponents) -> Array:
+    """The curvature that is added for each unknown of the initial state: that of a proximal term, or the one that
+    counts as zero, as for controls. Costs of an initial state alone are initial costs or those of stage 0."""
+    assert e.start is not None
+    width = start_widths(problem, s.xs[0]) ** 2
+    own = jnp.abs(jnp.diagonal(e.start.directions.T @ e.stage.xx[0] @ e.start.directions)) * width
+    weight = jnp.minimum(s.barrier * number_of_bounds(problem, rows), s.promised)
+    proximal = jnp.where((own < COSTLESS * s.scale.cost) & ~s.by_active_set, weight / width, 0.0)
+    eps = jnp.finfo(problem.dtype).eps
+    zero = eps ** (1 / 3) * s.scale.cost / width + 100 * eps * start_terms(s.policy, e.A, e.start)
+    return jnp.where(s.checks, zero, proximal)
 
 
 def _zero_curvature(problem: Problem, s: ConstrainedState, e: Expansion) -> Array:

@@ -12,7 +12,7 @@ from jax.scipy.linalg import cho_solve, solve_triangular
 
 from jaxdyn._types import Array, Float
 from jaxdyn.trajopt.ddp._batches import one_by_one_on_cpu
-from jaxdyn.trajopt.ddp._expansion import Expansion
+from jaxdyn.trajopt.ddp._expansion import Expansion, StartUnknowns
 from jaxdyn.trajopt.problem import Quadratic
 
 SWEEPS = 20
@@ -36,14 +36,17 @@ class AffinePolicy(NamedTuple):
     """Smallest part of a curvature in the free controls that is not regularization."""
     ok: Array
     """Whether every matrix was positive definite."""
+    start: Any = None
+    """Displacement `[ndx]` of the initial state by the whole step; None where it is fixed."""
 
     @staticmethod
-    def zeros(horizon: int, ndx: int, nu: int, dtype) -> "AffinePolicy":
+    def zeros(horizon: int, ndx: int, nu: int, dtype, free_start: bool) -> "AffinePolicy":
         """A policy of zeros that is not `ok`, to begin a loop with."""
         T, n, m = horizon, ndx, nu
         value, Q = [(T + 1, n), (T + 1, n, n)], [(T, m), (T, m, n), (T, m, m)]
         shapes = [(T, m), (T, m, n), *value, *Q, (), (), ()]
-        return AffinePolicy(*(jnp.zeros(shape, dtype) for shape in shapes), ok=jnp.array(False))
+        start = jnp.zeros(n, dtype) if free_start else None
+        return AffinePolicy(*(jnp.zeros(shape, dtype) for shape in shapes), ok=jnp.array(False), start=start)
 
 
 class CurvatureShift(NamedTuple):
@@ -165,7 +168,29 @@ def _policy(e: Expansion, s: StagePolicy, damping: CurvatureShift, held: HeldCon
     slope = -(s.Qu * s.k).sum() - (Vx * e.gaps).sum()
     curvature = -(s.k * (s.Quu @ s.k[..., None])[..., 0]).sum() + (e.gaps * shift).sum()
     ok = jnp.isfinite(s.K).all() & jnp.isfinite(s.k).all() & jnp.isfinite(Vx).all()
-    return AffinePolicy(*s._replace(Vx=Vx), slope, curvature, undamped.min(), ok)
+    policy = AffinePolicy(*s._replace(Vx=Vx), slope, curvature, undamped.min(), ok)
+    return policy if e.start is None else _with_start(policy, e.start, damping)
+
+
+def start_curvature(policy: AffinePolicy, start: StartUnknowns) -> Float[Array, "unknowns unknowns"]:
+    """The curvature of the cost to go by the unknowns of the initial state."""
+    return start.directions.T @ policy.Vxx[0] @ start.directions + jnp.diag(start.curvature)
+
+
+def _with_start(policy: AffinePolicy, start: StartUnknowns, damping: CurvatureShift) -> AffinePolicy:
+    """The policy that also displaces the initial state to where the cost to go is least."""
+    H, slopes = start_curvature(policy, start), policy.Vx[0] @ start.directions
+    root = jnp.linalg.cholesky(H, symmetrize_input=False)
+    step = -cho_solve((root, True), slopes)
+    diagonal = jnp.diagonal(H)
+    undamped = ((diagonal - damping.x * (start.directions**2).sum(axis=0)) / diagonal).min()
+    return policy._replace(
+        slope=policy.slope - slopes @ step,
+        curvature=policy.curvature - step @ H @ step,
+        undamped=jnp.minimum(policy.undamped, undamped),
+        ok=policy.ok & jnp.isfinite(step).all(),
+        start=start.directions @ step,
+    )
 
 
 def backward_in_box(
@@ -228,7 +253,8 @@ def backward_with_active_set(
         return after, policy, changes == 0, sweeps_done + 1, jnp.minimum(fewest, changes)
 
     e = jax.eval_shape(system, start[1])
-    policy = AffinePolicy.zeros(len(lower), e.A.shape[-1], lower.shape[-1], lower.dtype)._replace(ok=jnp.array(True))
+    policy = AffinePolicy.zeros(len(lower), e.A.shape[-1], lower.shape[-1], lower.dtype, e.start is not None)
+    policy = policy._replace(ok=jnp.array(True))
     zero, most = jnp.zeros((), jnp.int32), jnp.asarray(jnp.iinfo(jnp.int32).max)
     state = start, policy, jnp.array(False), zero, most
     (_, active), policy, settled, *_ = lax.while_loop(lambda s: ~s[2] & s[1].ok & (s[3] < sweeps), sweep, state)
@@ -251,7 +277,8 @@ def linear_roll_out(e: Expansion, policy: AffinePolicy, alpha=1.0, cut: tuple[An
         return A @ dx + B @ du + alpha * gap, (dx, du)
 
     bounds = (jnp.broadcast_to(bound, policy.k.shape) for bound in cut or ())
-    last, (dxs, dus) = lax.scan(step, alpha * e.gaps[0], (e.A, e.B, e.gaps[1:], policy.k, policy.K, *bounds))
+    first = e.gaps[0] if policy.start is None else e.gaps[0] + policy.start
+    last, (dxs, dus) = lax.scan(step, alpha * first, (e.A, e.B, e.gaps[1:], policy.k, policy.K, *bounds))
     return jnp.concatenate([dxs, last[None]]), dus
 
 

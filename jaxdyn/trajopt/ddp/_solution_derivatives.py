@@ -19,10 +19,17 @@ from jax.flatten_util import ravel_pytree
 from jax.scipy.linalg import cho_solve
 
 from jaxdyn._types import Array, Float
-from jaxdyn.trajopt.ddp._expansion import Expansion, lagrangian_curvatures, matvec, vecmat
+from jaxdyn.trajopt.ddp._expansion import Expansion, lagrangian_curvatures, matvec, start_unknowns, vecmat
 from jaxdyn.trajopt.ddp._expansion import costates as costates_along
-from jaxdyn.trajopt.ddp._minimality import curvature_terms
-from jaxdyn.trajopt.ddp._riccati import AffinePolicy, HeldControls, backward, free_block, linear_roll_out
+from jaxdyn.trajopt.ddp._minimality import curvature_terms, start_terms
+from jaxdyn.trajopt.ddp._riccati import (
+    AffinePolicy,
+    HeldControls,
+    backward,
+    free_block,
+    linear_roll_out,
+    start_curvature,
+)
 from jaxdyn.trajopt.problem import Problem, Quadratic, join_rows
 
 REFINEMENTS = 12
@@ -83,8 +90,10 @@ def _lagrangian(problem: Problem, optimum: Optimum, active: ActiveBounds, w: Pri
     us = jnp.where(active.free > 0, optimum.us + w.dus, bound)
     xs = jax.vmap(dynamics.integrate)(optimum.xs, w.dxs)
     after = jax.vmap(problem.step)(xs[:-1], us, problem.stages)
-    gaps = jax.vmap(dynamics.difference)(xs, jnp.concatenate([problem.x0.astype(xs.dtype)[None], after]))
-    total = problem.total_cost(xs, us) + (w.costates * gaps).sum()
+    total = problem.total_cost(xs, us) + (w.costates * problem.gaps_before(xs, after)).sum()
+    if problem.free_x0 is not None:
+        # The gap of the first state has no part along the unknowns, so this part of its multiplier does not move.
+        total = total + 0.5 * (problem.free_part(w.costates[0]) ** 2).sum()
     r = _distance_from_bound(*problem.constraints(xs, us), optimum.multipliers, active.constraints)
     idle = ((1 - active.constraints) * (w.multipliers - optimum.multipliers) ** 2).sum()
     return total + w.multipliers @ r + 0.5 * (idle + ((1 - active.free) * w.dus**2).sum())
@@ -97,6 +106,8 @@ class KKTSystem(NamedTuple):
     policy: AffinePolicy
     root: Array
     """Lower Cholesky factors of the curvatures in the free controls."""
+    of_start: Array | None
+    """The factor of the curvature by the unknowns of the initial state; None where there are none."""
     G: Array
     H: Array
     D: Array
@@ -135,20 +146,29 @@ def _kkt_system(problem: Problem, optimum: Optimum, active: ActiveBounds, A, B, 
     value = jnp.zeros((), dtype)
     stage = Quadratic(value, zeros[1:], jnp.zeros_like(us), xx + Gt @ G, ux + Ht @ G, uu + Ht @ H)
     end = Quadratic.zero(dynamics.ndx, 0, dtype)._replace(xx=end_xx + weight * D.T @ D)
-    e = Expansion(A, B, zeros, stage, end)
+    start = start_unknowns(problem)
+    e = Expansion(A, B, zeros, stage, end, start)
     policy = backward(e, 0.0, HeldControls(active.free, jnp.zeros_like(us)))
     root = jnp.linalg.cholesky(jax.vmap(free_block)(policy.Quu, active.free))
     # The square of a factor's diagonal is what remains of a curvature; less than rounding of its terms is nothing.
     pivots = jnp.diagonal(root, axis1=1, axis2=2) ** 2
     unique = policy.ok & (pivots > 1e3 * jnp.finfo(dtype).eps * active.free * curvature_terms(policy, B)).all()
-    return KKTSystem(e, policy, root, G, H, D, weight, unique)
+    of_start = None
+    if start is not None:
+        of_start = jnp.linalg.cholesky(start_curvature(policy, start))
+        least = 1e3 * jnp.finfo(dtype).eps * start_terms(policy, A, start)
+        unique = unique & (jnp.diagonal(of_start) ** 2 > least).all()
+    return KKTSystem(e, policy, root, of_start, G, H, D, weight, unique)
 
 
 def _solve_kkt(problem: Problem, system: KKTSystem, active: ActiveBounds, b: PrimalDualPoint) -> PrimalDualPoint:
     """The `w` for which the Lagrangian's second derivative times `w` is `b`."""
-    e, policy, root, G, H, D, weight, _ = system
+    e, policy, root, of_start, G, H, D, weight, _ = system
     b_stage, b_terminal = problem.split_rows(active.constraints * b.multipliers)
-    closed_loop, offsets = e.A + e.B @ policy.K, -b.costates
+    closed_loop, offsets, along_start = e.A + e.B @ policy.K, -b.costates, None
+    if e.start is not None:
+        along_start = problem.free_part(b.costates[0])
+        offsets = offsets.at[0].add(along_start)
     shift = matvec(policy.Vxx, offsets)
 
     def sweep(stage, terminal):
@@ -160,8 +180,13 @@ def _solve_kkt(problem: Problem, system: KKTSystem, active: ActiveBounds, b: Pri
         p = costates_along(closed_loop, slopes, D.T @ (terminal - weight * b_terminal) - b.dxs[-1])
         q_u = active.free * vecmat(p[1:] + shift[1:], e.B) - b_u
         k = -jax.vmap(lambda root, q: cho_solve((root, True), q))(root, q_u)
-        dxs, dus = linear_roll_out(e._replace(gaps=offsets), policy._replace(k=k))
-        return dxs, dus, p + matvec(policy.Vxx, dxs)
+        step = None
+        if e.start is not None:
+            slopes = (p[0] + shift[0]) @ e.start.directions
+            step = -e.start.directions @ cho_solve((of_start, True), slopes)
+        dxs, dus = linear_roll_out(e._replace(gaps=offsets), policy._replace(k=k, start=step))
+        costates = p + matvec(policy.Vxx, dxs)
+        return dxs, dus, costates if along_start is None else costates.at[0].add(along_start)
 
     def refine(multipliers, _):
         stage, terminal = multipliers

@@ -92,6 +92,7 @@ class MPC(eqx.Module):
         **Raises** `ModelError`."""
         if not isinstance(problem, Problem):
             raise ModelError(f"an MPC needs a Problem, not {type(problem).__name__}")
+        problem.require_fixed_start("an MPC, which begins at measured states,")
         solver = DDPOptions(max_iterations=5) if solver is None else solver
         if not callable(solver) and not isinstance(solver, DDPOptions | SamplingOptions):
             raise ModelError(
@@ -162,6 +163,7 @@ class MPC(eqx.Module):
     @eqx.filter_jit
     def _step(self, plan: Plan, x, problem: Problem | None, began) -> tuple[Float[Array, "nu"], Plan, Solution]:
         current = (self.problem if problem is None else problem).starting_at(x)
+        current.require_fixed_start("an MPC, which begins at measured states,")
         current = eqx.tree_at(lambda p: p.dynamics.t0, current, plan.t.astype(current.dynamics.t0.dtype))
         if self.at_time is not None:
             current = self.at_time(current, plan.t)

@@ -23,6 +23,13 @@ from jaxdyn.trajopt.problem._dynamics import (
     ModelDynamics,
 )
 from jaxdyn.trajopt.problem._guesses import Guess, interpolated_guess, resampled_guess, static_guess
+from jaxdyn.trajopt.problem._initial_terms import InitialConstraint, InitialCost
+from jaxdyn.trajopt.problem._initial_unknowns import (
+    FirstStateDynamics,
+    ParameterDynamics,
+    ParameterResidual,
+    PeriodicResidual,
+)
 from jaxdyn.trajopt.problem._model_limits import JointResidual, effort_bounds, limit_constraints
 from jaxdyn.trajopt.problem._problem import Problem, join_rows, with_leaves
 from jaxdyn.trajopt.problem._residuals import (

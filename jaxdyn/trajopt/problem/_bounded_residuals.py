@@ -18,8 +18,8 @@ class Constraint(eqx.Module):
     `terminal_constraints`. Equal bounds make an equality, infinite bounds none.
 
     Bounds are numbers or `[m]`; both are 0 by default, an equality. A constraint whose residual depends on the state
-    alone does not act on stage 0, whose state is fixed. **Raises** `ModelError` where a lower bound is above the upper
-    one, or a bound is NaN.
+    alone acts on stage 0 only if the initial state is free. **Raises** `ModelError` where a lower bound is above the
+    upper one, or a bound is NaN.
     """
 
     residual: AbstractResidual
@@ -36,9 +36,9 @@ class Constraint(eqx.Module):
         """Whether the residual is known not to depend on the control."""
         return self.residual.of_state
 
-    def bounds(self, r, stage=None) -> tuple[Float[Array, "m"], Float[Array, "m"]]:
-        """Lower and upper bounds for the residual `r`, at stage 0 infinite if it depends on the state alone. **Raises**
-        `ShapeError`."""
+    def bounds(self, r, stage=None, free_start: bool = False) -> tuple[Float[Array, "m"], Float[Array, "m"]]:
+        """Lower and upper bounds for the residual `r`, at stage 0 infinite if it depends on the state alone and that is
+        not free. **Raises** `ShapeError`."""
         for bound in (self.lower, self.upper):
             if bound.shape not in ((), r.shape):
                 raise ShapeError(
@@ -46,14 +46,14 @@ class Constraint(eqx.Module):
                     f"{r.shape[0]} components: [] or [{r.shape[0]}] is needed"
                 )
         low, high = (jnp.broadcast_to(b, r.shape).astype(r.dtype) for b in (self.lower, self.upper))
-        if stage is None or not self.of_state:
+        if stage is None or free_start or not self.of_state:
             return low, high
         return jnp.where(stage == 0, -jnp.inf, low), jnp.where(stage == 0, jnp.inf, high)
 
-    def evaluate(self, dynamics: AbstractDynamics, x, u, k):
+    def evaluate(self, dynamics: AbstractDynamics, x, u, k, free_start: bool = False):
         """The residual with its lower and upper bounds, each `[m]`, at stage `k`, or at the end, where `u` is None."""
         r = self.residual(dynamics, x, u, k)
-        return r, *self.bounds(r, None if u is None else k)
+        return r, *self.bounds(r, None if u is None else k, free_start)
 
 
 def require_box(lower, upper, what: str) -> None:

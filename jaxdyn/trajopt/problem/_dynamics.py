@@ -84,6 +84,18 @@ class AbstractDynamics(eqx.Module):
     def require_horizon(self, horizon: int) -> None:
         """Raise `ShapeError` if arrays with a row per stage do not have `horizon` rows."""
 
+    def require_start(self, x0) -> None:
+        """Raise `ModelError` if a motion cannot begin at a state with values."""
+
+    def free_at_start(self) -> np.ndarray:
+        """The components `[ndx]` of the initial state that are unknowns unless a problem says otherwise."""
+        return np.zeros(self.ndx, bool)
+
+    def start_directions(self, free: np.ndarray) -> np.ndarray:
+        """The displacements of the initial state by one unit of each unknown, `[ndx, unknowns]`, where the components
+        `free` `[ndx]` are unknown. **Raises** `ModelError` for components that cannot be free alone."""
+        return np.eye(self.ndx)[:, free]
+
     @property
     def robot(self) -> Model | None:
         """The robot's model, if the state is `[q, v]` of a robot."""
@@ -156,6 +168,18 @@ class AbstractRobotDynamics(AbstractDynamics):
         # Row j of the rates of coordinates belongs to the unit velocity e_j.
         eye = jnp.eye(self.model.nv, dtype=x.dtype)
         return self._with_vectors(coordinate_rate(self.model, x[: self.model.nq], eye).T)
+
+    def start_directions(self, free):
+        # A part of a rotation's components leads out of the rotations that the other components allow.
+        for joint, _, v in self.model.topology.blocks:
+            turns = free[v : v + joint.nv]
+            if joint.quaternion is not None and turns.any() and not turns.all():
+                raise ModelError(
+                    f"of the {joint.nv} components of the initial state from {v} on, which are those of one joint with "
+                    "a quaternion, some are free and some are not: free all of them, and hold those that are known by "
+                    "initial_constraints"
+                )
+        return super().start_directions(free)
 
     def _with_vectors(self, matrix):
         """A matrix of configurations as one of states, whose other parts are vectors."""

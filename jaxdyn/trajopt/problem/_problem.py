@@ -25,6 +25,7 @@ from jaxdyn._types import Array, ArrayLike, Float, float_leaf
 from jaxdyn.trajopt.problem._bounded_residuals import Constraint, bound_excess, join_constraints, require_box
 from jaxdyn.trajopt.problem._costs import AbstractCost, TimeVarying, term_at_stage
 from jaxdyn.trajopt.problem._dynamics import AbstractDynamics
+from jaxdyn.trajopt.problem._initial_terms import InitialConstraint, InitialCost
 from jaxdyn.trajopt.problem._model_limits import effort_bounds, limit_constraints
 
 type Costs = Sequence[AbstractCost | TimeVarying[Any]]
@@ -33,7 +34,8 @@ type Constraints = Sequence[Constraint | TimeVarying[Any]]
 
 class Problem(eqx.Module):
     """Minimize `sum_k stage_costs(x_k, u_k) + terminal_costs(x_N)` subject to `x_(k+1) = f(x_k, u_k)`, the initial
-    state `x_0`, bounds on the controls, and constraints.
+    state `x_0`, bounds on the controls, and constraints. The initial state, or some of its components, may be unknowns
+    as well.
 
     A pytree: everything but the structure (horizon, kinds of terms, names of frames, functions) is an array leaf, so
     `jax.vmap` maps over any of it and `jax.grad` of a solution reaches all of it. Costs of stages are summed as they
@@ -51,6 +53,8 @@ class Problem(eqx.Module):
     horizon: int = eqx.field(static=True)
     bounded: bool = eqx.field(static=True)
     """Whether controls have bounds."""
+    free_x0: tuple[bool, ...] | None = eqx.field(static=True)
+    """Whether each component `[ndx]` of the initial state is an unknown; None where none is."""
 
     @naming_arguments
     def __init__(
@@ -65,14 +69,24 @@ class Problem(eqx.Module):
         control_upper: ArrayLike | None = None,
         stage_constraints: Constraints = (),
         terminal_constraints: Sequence[Constraint] = (),
+        free_x0: bool | Sequence[bool] | np.ndarray | None = None,
+        initial_costs: Sequence[AbstractCost] = (),
+        initial_constraints: Sequence[Constraint] = (),
     ):
         """
-        - `x0` `[nx]`: the state at stage 0 (for a robot `[q, v]`).
+        - `x0` `[nx]`: the state at stage 0 (for a robot `[q, v]`). Where it is free, the state from which guesses
+          begin.
         - `horizon`: the number of controls.
         - `control_lower`, `control_upper`: `[nu]`, or `[horizon, nu]`; a number for all controls; None for no bound.
+        - `free_x0`: True where the solver chooses the initial state, or `[ndx]`, True for each component of its
+          displacement that the solver chooses; by default the parameters of `ParameterDynamics`. Costs and constraints
+          of stages act on a free initial state as on others.
+        - `initial_costs`, `initial_constraints`: terms of stage 0 alone, such as an arrival cost or bounds on a free
+          initial state; they become the last of the terms of stages.
 
         **Raises** `ShapeError` where a shape does not fit, `ModelError` for a horizon below 1, for bounds that
-        contradict each other, and for values that are not finite (traced values are not checked).
+        contradict each other, for initial constraints on a fixed state, and for values that are not finite (traced
+        values are not checked).
         """
         if not isinstance(dynamics, AbstractDynamics):
             raise ModelError(
@@ -85,9 +99,16 @@ class Problem(eqx.Module):
         self.x0 = self._initial_state(x0)
         if not isinstance(self.x0, Tracer):
             require_finite(self.x0, "x0")
+            dynamics.require_start(self.x0)
+        self.free_x0 = self._free_components(free_x0)
         self.stage_costs = _terms(stage_costs, AbstractCost, "stage_costs", self.horizon)
+        self.stage_costs += tuple(map(InitialCost, _terms(initial_costs, AbstractCost, "initial_costs", None)))
         self.terminal_costs = _terms(terminal_costs, AbstractCost, "terminal_costs", None)
         self.stage_constraints = _terms(stage_constraints, Constraint, "stage_constraints", self.horizon)
+        initial = _terms(initial_constraints, Constraint, "initial_constraints", None)
+        if self.free_x0 is None and any(constraint.of_state for constraint in initial):
+            raise ModelError("initial_constraints bound the state at stage 0, which is fixed at x0: set free_x0")
+        self.stage_constraints += tuple(map(InitialConstraint.of, initial))
         self.terminal_constraints = _terms(terminal_constraints, Constraint, "terminal_constraints", None)
         if not self.stage_costs and not self.terminal_costs:
             raise ModelError("the problem has no costs: give stage_costs or terminal_costs")
@@ -109,6 +130,8 @@ class Problem(eqx.Module):
                 shown = printing.kinds(getattr(x, "residual", x) for x in terms)
                 facts[name.replace("_", " ")] = shown
         facts["controls"] = "bounded" if self.bounded else "without bounds"
+        if self.free_x0 is not None:
+            facts["initial state"] = f"{sum(self.free_x0)} of {dynamics.ndx} components are free"
         return f"{self.horizon} stages, nx = {dynamics.nx}, nu = {dynamics.nu}", facts
 
     __repr__, __str__, _repr_html_ = printing.one_line, printing.text, printing.table
@@ -122,6 +145,57 @@ class Problem(eqx.Module):
         x0 = float_leaf(x0)
         require_shape(x0, (self.dynamics.nx,), "x0", f"nx = {self.dynamics.nx} for these dynamics")
         return x0
+
+    def _free_components(self, free) -> tuple[bool, ...] | None:
+        """`free_x0` in full, with the defaults of the dynamics; None where nothing is free."""
+        ndx = self.dynamics.ndx
+        free = self.dynamics.free_at_start() if free is None else np.asarray(free)
+        if free.dtype != bool:
+            raise ModelError(f"free_x0 has entries of type {free.dtype}, but True or False is needed for each")
+        if free.shape not in ((), (ndx,)):
+            raise ShapeError(f"free_x0 has shape {free.shape}, but [] or [{ndx}] is needed: one for each component")
+        free = np.broadcast_to(free, (ndx,))
+        # Raises errors of components that cannot be free alone.
+        self.dynamics.start_directions(free)
+        return tuple(free.tolist()) if free.any() else None
+
+    @property
+    def start_directions(self) -> np.ndarray | None:
+        """The displacements of the initial state by its unknowns, `[ndx, unknowns]`; None where it is fixed."""
+        return None if self.free_x0 is None else self.dynamics.start_directions(np.asarray(self.free_x0))
+
+    def free_part(self, dx: Float[Array, "ndx"]) -> Float[Array, "ndx"]:
+        """The part of a displacement of the initial state that its unknowns can make."""
+        directions = self.start_directions
+        if directions is None:
+            return jnp.zeros_like(dx)
+        # Directions are orthogonal to each other.
+        return jnp.asarray(directions @ (directions / (directions**2).sum(axis=0)).T, dx.dtype) @ dx
+
+    def possible_start(self, x) -> Float[Array, "nx"]:
+        """The state nearest to `x` at which a motion may begin: `x0`, with its free components as those of `x`."""
+        x0 = self.x0.astype(self.dtype)
+        if self.free_x0 is None:
+            return x0
+        # A constant, so that the derivative by `x` is that of the components that are not free: zero.
+        shift = lax.stop_gradient(self.free_part(self.dynamics.difference(x0, x)))
+        return self.dynamics.integrate(x0, shift)
+
+    def require_fixed_start(self, user: str) -> None:
+        """Raise `ModelError` where the initial state has free components, for a method that cannot choose them."""
+        if self.free_x0 is not None:
+            raise ModelError(
+                f"{user} chooses controls only, but {sum(self.free_x0)} components of the initial state are free "
+                "(free_x0, or parameters of ParameterDynamics): use ddp, or a problem with a fixed x0"
+            )
+
+    @property
+    def of_robot(self) -> bool:
+        """Whether the innermost dynamics are those of a robot."""
+        core: Any = self.dynamics
+        while hasattr(core, "inner"):
+            core = core.inner
+        return core.robot is not None
 
     def _control_bound(self, bound, default, name: str):
         nu = self.dynamics.nu
@@ -177,13 +251,14 @@ class Problem(eqx.Module):
             control_upper=upper,
             stage_constraints=(*self.stage_constraints, *limits),
             terminal_constraints=(*self.terminal_constraints, *limits),
+            free_x0=False if self.free_x0 is None else self.free_x0,
         )
 
     def stage_function(self, function: Callable, *, one_by_one: bool = False) -> Callable:
         """A function of one stage as a single call, whose native program has all that the user's functions compute. The
         functions of a robot have programs of their own. Where there is no native program, XLA's on a CPU takes many
         stages at once, or `one_by_one`: derivatives then compile in half the time, and run about as fast."""
-        if native.enabled() and self.dynamics.robot is not None:
+        if native.enabled() and self.of_robot:
             return function
         return natively(function, one_by_one=one_by_one)
 
@@ -215,7 +290,7 @@ class Problem(eqx.Module):
 
     def stage_constraint(self, x, u, k) -> tuple[Float[Array, "m"], Float[Array, "m"], Float[Array, "m"]]:
         """The residuals of all constraints of stage `k`, and their lower and upper bounds, which are infinite where a
-        constraint on the state alone would act on the fixed `x0`."""
+        constraint on the state alone would act on a fixed `x0`."""
         return self._evaluate_constraints(self.stage_constraints, x, u, k)
 
     def terminal_constraint(self, x) -> tuple[Float[Array, "m"], Float[Array, "m"], Float[Array, "m"]]:
@@ -223,7 +298,9 @@ class Problem(eqx.Module):
         return self._evaluate_constraints(self.terminal_constraints, x, None, self.horizon)
 
     def _evaluate_constraints(self, terms, x, u, k):
-        return join_constraints([term_at_stage(term, k).evaluate(self.dynamics, x, u, k) for term in terms], self.dtype)
+        free = self.free_x0 is not None
+        parts = [term_at_stage(term, k).evaluate(self.dynamics, x, u, k, free) for term in terms]
+        return join_constraints(parts, self.dtype)
 
     @naming_arguments
     def constraints(
@@ -264,10 +341,19 @@ class Problem(eqx.Module):
 
     @naming_arguments
     def gaps(self, xs: Float[Array, "stages nx"], us: Float[Array, "horizon nu"]) -> Float[Array, "stages ndx"]:
-        """The displacements from each state to where it should be: `x0`, or where the step before leads."""
+        """The displacements from each state to where it should be: `x0`, or where the step before leads. Free
+        components of the initial state have none."""
         reached = self.over_stages(self.dynamics.step, one_by_one=True)(xs[:-1], us, self.stages)
+        return self.gaps_before(xs, reached)
+
+    def gaps_before(self, xs, reached) -> Float[Array, "stages ndx"]:
+        """The displacements from each state to where it should be, from the states `reached` by the steps before."""
+        difference = self.dynamics.difference
+        if self.free_x0 is not None:
+            gap = difference(xs[0], self.possible_start(xs[0]))
+            return jnp.concatenate([(gap - self.free_part(gap))[None], jax.vmap(difference)(xs[1:], reached)])
         reached = jnp.concatenate([self.x0.astype(reached.dtype)[None], reached])
-        return jax.vmap(self.dynamics.difference)(xs, reached)
+        return jax.vmap(difference)(xs, reached)
 
     @naming_arguments
     def violation(self, xs: Float[Array, "stages nx"], us: Float[Array, "horizon nu"]) -> Float[Array, ""]:
@@ -280,7 +366,8 @@ class Problem(eqx.Module):
         """The pair `(xs, us)` in full from which solvers start. Controls are zeros by default; a single control `[nu]`
         or a number is repeated; all are clipped to their bounds. States are by default the roll-out
         (`rolled_out=True`), `x0` repeated (False), or the better of both: the roll-out unless it diverges, costs more,
-        or violates constraints that `x0` meets. **Raises** `ShapeError`."""
+        or violates constraints that `x0` meets. Where a part of the initial state is free, the other part of a guess's
+        first state is that of `x0`. **Raises** `ShapeError`."""
         shape = (self.horizon, self.dynamics.nu)
         us = jnp.zeros(shape, self.dtype) if us is None else jnp.asarray(us, self.dtype)
         if us.ndim < 2 and us.shape in ((), shape[1:]):
@@ -292,6 +379,8 @@ class Problem(eqx.Module):
             require_shape(
                 xs, (self.horizon + 1, self.dynamics.nx), "xs", "[horizon + 1, nx], a state more than controls"
             )
+            if self.free_x0 is not None:
+                xs = xs.at[0].set(self.possible_start(xs[0]))
             return xs, us
         still = jnp.broadcast_to(self.x0, (self.horizon + 1, self.dynamics.nx)).astype(self.dtype)
         if rolled_out is False:
@@ -329,7 +418,7 @@ def _terms(terms, kind: type, name: str, horizon: int | None) -> tuple:
     for i, term in enumerate(terms):
         varying = isinstance(term, TimeVarying)
         if varying and horizon is None:
-            raise ModelError(f"{name}[{i}] is TimeVarying, but the end of the horizon is a single stage")
+            raise ModelError(f"{name}[{i}] is TimeVarying, but {name.replace('_', ' ')} stand at a single stage")
         if not isinstance(term.term if varying else term, kind):
             raise ModelError(f"{name}[{i}] is {type(term).__name__}; {kind.__name__} is needed")
         for path, leaf in jax.tree_util.tree_leaves_with_path(term):

@@ -2,11 +2,13 @@
 of steps as a control."""
 
 import abc
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
+import scipy.linalg
 from jax.core import Tracer
 
 from jaxdyn._errors import (
@@ -76,6 +78,17 @@ class DynamicsAround(AbstractDynamics):
     def require_horizon(self, horizon):
         self.inner.require_horizon(horizon)
 
+    def require_start(self, x0):
+        self.inner.require_start(x0[: self.inner.nx])
+
+    def free_at_start(self):
+        return np.concatenate([self.inner.free_at_start(), np.zeros(self.ndx - self.inner.ndx, bool)])
+
+    def start_directions(self, free):
+        n = self.inner.ndx
+        inner, others = self.inner.start_directions(free[:n]), np.eye(self.ndx - n)[:, free[n:]]
+        return scipy.linalg.block_diag(inner, others)
+
 
 class _DisturbedDynamics(DynamicsAround):
     """The dynamics `inner`, whose every step is displaced by `disturbance`."""
@@ -106,9 +119,13 @@ class WrappedDynamics(DynamicsAround):
     """Dynamics around other dynamics, whose state comes first in the state and whose control comes first in the
     control."""
 
+    state_changes_inner: ClassVar[bool] = False
+    """Whether the inner dynamics depend on what follows their state in the state."""
+
     @abc.abstractmethod
-    def inner_at(self, u: Float[Array, "nu"] | None, k) -> AbstractDynamics:
-        """The inner dynamics as they are in stage `k` with the control `u`; None at the end of the horizon."""
+    def inner_at(self, x: Float[Array, "nx"], u: Float[Array, "nu"] | None, k) -> AbstractDynamics:
+        """The inner dynamics as they are at the state `x` of stage `k` with the control `u`, which is None at the end
+        of the horizon."""
 
     def inner_state(self, x: Float[Array, "*batch nx"]) -> Float[Array, "*batch nx_inner"]:
         """The state of the inner dynamics."""
@@ -127,7 +144,47 @@ class WrappedDynamics(DynamicsAround):
         return xs
 
 
-class PreviousControlDynamics(WrappedDynamics):
+class ExtendedDynamics(WrappedDynamics):
+    """Dynamics around other dynamics, whose states end with a vector."""
+
+    @property
+    @abc.abstractmethod
+    def extra(self) -> int:
+        """Length of the vector."""
+
+    @property
+    def nx(self) -> int:
+        """Length of a state."""
+        return self.inner.nx + self.extra
+
+    @property
+    def ndx(self) -> int:
+        """Length of a displacement of the state."""
+        return self.inner.ndx + self.extra
+
+    def integrate(self, x, dx):
+        n, m = self.inner.nx, self.inner.ndx
+        return jnp.concatenate([self.inner.integrate(x[:n], dx[:m]), x[n:] + dx[m:]])
+
+    def difference(self, x0, x1):
+        n = self.inner.nx
+        return jnp.concatenate([self.inner.difference(x0[:n], x1[:n]), x1[n:] - x0[n:]])
+
+    def integrate_jacobian(self, x, dx):
+        return self._with_vector(self.inner.integrate_jacobian(self.inner_state(x), dx[: self.inner.ndx]))
+
+    def difference_jacobian(self, x0, x1):
+        return self._with_vector(self.inner.difference_jacobian(self.inner_state(x0), self.inner_state(x1)))
+
+    def displacement_rates(self, x):
+        return self._with_vector(self.inner.displacement_rates(self.inner_state(x)))
+
+    def _with_vector(self, matrix):
+        """A matrix of inner states as one of states."""
+        return jax.scipy.linalg.block_diag(matrix, jnp.eye(self.extra, dtype=matrix.dtype))
+
+
+class PreviousControlDynamics(ExtendedDynamics):
     """The dynamics `inner` with the state `[x, u_before]`, which ends with the control of the stage before: for costs
     and bounds on how fast controls change (`ControlRateResidual`), also from one period of an MPC to the next.
 
@@ -138,14 +195,9 @@ class PreviousControlDynamics(WrappedDynamics):
     inner: AbstractDynamics
 
     @property
-    def nx(self) -> int:
-        """Length of a state, `inner.nx + inner.nu`."""
-        return self.inner.nx + self.inner.nu
-
-    @property
-    def ndx(self) -> int:
-        """Length of a displacement of the state, `inner.ndx + inner.nu`."""
-        return self.inner.ndx + self.inner.nu
+    def extra(self) -> int:
+        """Length of the control before, `inner.nu`."""
+        return self.inner.nu
 
     @naming_arguments
     def join(self, x: ArrayLike, u_before: ArrayLike | None = None) -> Float[Array, "*batch nx"]:
@@ -159,7 +211,7 @@ class PreviousControlDynamics(WrappedDynamics):
         """The control of the stage before the state `x`."""
         return x[..., self.inner.nx :]
 
-    def inner_at(self, u, k):
+    def inner_at(self, x, u, k):
         return self.inner
 
     def outer_states(self, xs, us):
@@ -167,28 +219,6 @@ class PreviousControlDynamics(WrappedDynamics):
 
     def neutral(self):
         return self.join(self.inner.neutral())
-
-    def integrate(self, x, dx):
-        n = self.inner.ndx
-        before = self.previous_control(x) + dx[n:]
-        return jnp.concatenate([self.inner.integrate(self.inner_state(x), dx[:n]), before])
-
-    def difference(self, x0, x1):
-        change = self.inner.difference(self.inner_state(x0), self.inner_state(x1))
-        return jnp.concatenate([change, self.previous_control(x1) - self.previous_control(x0)])
-
-    def integrate_jacobian(self, x, dx):
-        return self._with_control(self.inner.integrate_jacobian(self.inner_state(x), dx[: self.inner.ndx]))
-
-    def difference_jacobian(self, x0, x1):
-        return self._with_control(self.inner.difference_jacobian(self.inner_state(x0), self.inner_state(x1)))
-
-    def displacement_rates(self, x):
-        return self._with_control(self.inner.displacement_rates(self.inner_state(x)))
-
-    def _with_control(self, matrix):
-        """A matrix of inner states as one of states, in which the control is a vector."""
-        return jax.scipy.linalg.block_diag(matrix, jnp.eye(self.inner.nu, dtype=matrix.dtype))
 
     def step(self, x, u, k):
         after = self.inner.step(self.inner_state(x), u, k)
@@ -262,7 +292,7 @@ class FreeTimeDynamics(WrappedDynamics):
         lengths = self.step_lengths(us)
         return self.t0 + jnp.concatenate([jnp.zeros(1, lengths.dtype), jnp.cumsum(lengths)])
 
-    def inner_at(self, u, k):
+    def inner_at(self, x, u, k):
         if u is None:
             return self.inner
         dt = (self.dt * u[-1]).astype(self.dt.dtype)
@@ -274,13 +304,13 @@ class FreeTimeDynamics(WrappedDynamics):
         return self.join(us)
 
     def step(self, x, u, k):
-        return self.inner_at(u, k).step(x, self.inner_control(u), k)
+        return self.inner_at(x, u, k).step(x, self.inner_control(u), k)
 
     def rate(self, x, u, t):
         return u[-1] * self.inner.rate(x, self.inner_control(u), t)
 
     def linearize(self, x, u, k, after):
-        A, B = self.inner_at(u, k).linearize(x, self.inner_control(u), k, after)
+        A, B = self.inner_at(x, u, k).linearize(x, self.inner_control(u), k, after)
 
         def displacement(scale):
             return self.difference(after, self.step(x, u.at[-1].set(scale), k))
@@ -299,8 +329,9 @@ def find_dynamics[D: AbstractDynamics](dynamics: AbstractDynamics, kind: type[D]
 
 
 class InnerResidual(AbstractResidual):
-    """A residual of the dynamics inside of `PreviousControlDynamics` or `FreeTimeDynamics`: it gets their state and
-    control, so its targets have their lengths. Put one around the other where dynamics are wrapped twice."""
+    """A residual of the dynamics inside of `PreviousControlDynamics`, `FreeTimeDynamics`, `ParameterDynamics` or
+    `FirstStateDynamics`: it gets their state and control, so its targets have their lengths, and the dynamics with
+    their step or parameters. Put one around the other where dynamics are wrapped twice."""
 
     residual: AbstractResidual
 
@@ -311,14 +342,19 @@ class InnerResidual(AbstractResidual):
     def __call__(self, dynamics, x, u, k):
         outer = self._wrapper(dynamics)
         return self.residual(
-            outer.inner_at(u, k), outer.inner_state(x), None if u is None else outer.inner_control(u), k
+            outer.inner_at(x, u, k), outer.inner_state(x), None if u is None else outer.inner_control(u), k
         )
 
     def linearize(self, dynamics, x, u, k):
         outer = self._wrapper(dynamics)
         inner_u = None if u is None else outer.inner_control(u)
-        r, by_x, by_u = self.residual.linearize(outer.inner_at(u, k), outer.inner_state(x), inner_u, k)
-        if by_x is not None:
+        r, by_x, by_u = self.residual.linearize(outer.inner_at(x, u, k), outer.inner_state(x), inner_u, k)
+        if outer.state_changes_inner:
+            n = outer.inner.nx
+            by_x = jnp.zeros((len(r), outer.inner.ndx), r.dtype) if by_x is None else by_x
+            by_extra = jax.jacfwd(lambda extra: self(outer, jnp.concatenate([x[:n], extra]), u, k))(x[n:])
+            by_x = jnp.concatenate([by_x, by_extra], axis=1)
+        elif by_x is not None:
             by_x = jnp.pad(by_x, ((0, 0), (0, outer.ndx - by_x.shape[1])))
         if u is None or self.of_state or outer.nu == outer.inner.nu:
             return Linear(r, by_x, by_u)

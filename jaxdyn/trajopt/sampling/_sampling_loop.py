@@ -136,7 +136,9 @@ class SamplingState(NamedTuple):
 
 
 def solve_by_samples(problem: Problem, us, key, options: SamplingOptions) -> Solution:
-    """Draw, roll out and update until the options end it; return the best trajectory that was seen."""
+    """Draw, roll out and update until the options end it; return the best trajectory that was seen. **Raises**
+    `ModelError` for problems with a free initial state."""
+    problem.require_fixed_start("a solver by samples")
     # As arrays, so that other numbers do not compile again.
     return _solve(problem, us, jax.random.key(0) if key is None else key, jax.tree.map(jnp.asarray, options))
 
