@@ -317,22 +317,24 @@ def test_iterated_updates_end_at_the_most_likely_state_with_its_covariance():
 
 
 def test_the_likelihood_has_derivatives_by_noise_masses_and_the_prior():
-    robot = samples.chain(2)
-    us = 0.1 * np.random.default_rng(1).normal(size=(8, 2))
+    us = 0.1 * np.random.default_rng(1).normal(size=(8, 1))
     ys = 0.1 * np.random.default_rng(2).normal(size=(8, 2))
     seen = np.arange(16).reshape(8, 2) % 5 > 0
     ys = np.where(seen, ys, np.nan)
 
+    def swing(x, u, t, mass):
+        return jnp.array([x[1], u[0] / mass - 9.81 * jnp.sin(x[0])])
+
     def likelihood(p):
         model = estimation.StateSpaceModel(
-            trajopt.ModelDynamics(robot.scaled(mass=1 + p[0]), 0.02),
-            estimation.JointMeasurement(robot.joint_names),
-            process_noise=jnp.exp(p[1]) * np.diag([0, 0, 1e-3, 1e-3]),
+            trajopt.ContinuousDynamics(swing, 2, 1, 1 + p[0], dt=0.05, integrator="rk2"),
+            trajopt.FunctionResidual(lambda x, u, t, p: jnp.array([jnp.sin(x[0]), x[1] ** 2]), of_state=True),
+            process_noise=jnp.exp(p[1]) * np.diag([0, 1e-3]),
             measurement_noise=jnp.exp(p[2]) * np.array([1e-3, 2e-3]),
         )
         # A variance of zero, where a square root would have no derivative.
-        P0 = jnp.exp(p[3]) * np.array([0, 1e-2, 1e-2, 1e-2])
-        found = estimation.filter(model, us, ys, np.array([0.1, 0.2, 0, 0]) + p[4], P0, observed=seen, iterations=2)
+        P0 = jnp.exp(p[3]) * np.array([0, 1e-2])
+        found = estimation.filter(model, us, ys, np.array([0.1, 0.2]) + p[4], P0, observed=seen, iterations=2)
         return found.log_likelihood + 0.1 * estimation.smooth(model, us, found).means[0].sum()
 
     p, step = jnp.zeros(5), 1e-5 * jnp.eye(5)
@@ -397,3 +399,27 @@ def test_mistakes_are_named(linear):
           process_noise=1.0, measurement_noise=1.0)  # fmt: skip
     fails(jaxdyn.ModelError, "base that moves freely", estimation.InertialDynamics, samples.chain(2), 0.01)
     fails(jaxdyn.ModelError, "leave out its target", estimation.ResidualMeasurement, trajopt.StateResidual(x0))
+
+
+# Moving horizons.
+
+
+def test_the_most_likely_trajectory_of_a_linear_system_is_that_of_the_smoother(linear):
+    given = linear.model, linear.us, linear.ys, linear.x0, linear.P0
+    problem = estimation.smoothing_problem(*given, observed=linear.seen)
+    solution = trajopt.ddp(problem)
+    assert solution.success
+    np.testing.assert_allclose(solution.xs, linear.posterior(SAMPLES)[0], atol=1e-8)
+
+
+def test_a_moving_horizon_of_a_linear_system_is_the_filter(linear):
+    """The arrival cost is exact: windows shorter than the recording lose nothing."""
+    estimator = estimation.MovingHorizon(linear.model, 4)
+    window = estimator.start(linear.x0, linear.P0)
+    for k in range(7):
+        u = linear.us[k - 1] if k else None
+        x, window, solution = estimator.step(window, linear.ys[k], u, observed=linear.seen[k])
+        assert solution.success
+        np.testing.assert_allclose(x, linear.filtered.means[k], atol=1e-8)
+    means = linear.posterior(6)[0]
+    np.testing.assert_allclose(solution.xs, means[3:7], atol=1e-8)

@@ -9,6 +9,7 @@ from jaxdyn.estimation._measurements import (
     ResidualMeasurement,
     SensorMeasurement,
 )
+from jaxdyn.estimation._moving_horizon import MovingHorizon, NoiseDynamics, Window, smoothing_problem
 from jaxdyn.estimation._state_space import StateSpaceModel
 
 __all__ = [
@@ -16,13 +17,17 @@ __all__ = [
     "FilterEstimates",
     "InertialDynamics",
     "JointMeasurement",
+    "MovingHorizon",
+    "NoiseDynamics",
     "ResidualMeasurement",
     "SensorMeasurement",
     "StateEstimates",
     "StateSpaceModel",
     "Update",
+    "Window",
     "filter",
     "predict",
     "smooth",
+    "smoothing_problem",
     "update",
 ]

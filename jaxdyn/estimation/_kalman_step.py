@@ -1,5 +1,6 @@
 """One step of an extended Kalman filter whose errors are displacements on a manifold."""
 
+import math
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -113,7 +114,7 @@ def correct(model: StateSpaceModel, x, P, y, seen, u, k, iterations: int) -> Upd
         P = G @ P @ G.T
     white = jax.scipy.linalg.solve_triangular(factor, e, lower=True)
     count = seen.sum().astype(x.dtype)
-    density = -0.5 * (white @ white + count * np.log(2 * np.pi)) - jnp.log(jnp.diagonal(factor)).sum()
+    density = -0.5 * (white @ white + count * math.log(2 * math.pi)) - jnp.log(jnp.diagonal(factor)).sum()
     return Update(after, symmetric(P), e, S, density)
 
 

@@ -1,7 +1,7 @@
 """Moving-horizon estimation: the most likely states of a window of readings, as a problem of optimal control."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -17,6 +17,7 @@ from jaxdyn.estimation._kalman_filter import controls_of_readings
 from jaxdyn.estimation._kalman_step import correct, displacement_rate, propagate
 from jaxdyn.estimation._state_space import StateSpaceModel
 from jaxdyn.trajopt import (
+    AbstractResidual,
     Constraint,
     ControlResidual,
     DDPOptions,
@@ -28,7 +29,7 @@ from jaxdyn.trajopt import (
     TimeVarying,
     ddp,
 )
-from jaxdyn.trajopt.problem import DynamicsAround, StateOnlyResidual
+from jaxdyn.trajopt.problem import DynamicsAround
 
 
 class NoiseDynamics(DynamicsAround):
@@ -91,10 +92,11 @@ class NoiseDynamics(DynamicsAround):
         return jnp.where(active, A, jnp.eye(self.ndx, dtype=A.dtype)), jnp.where(active, jnp.concatenate(slopes, 1), 0)
 
 
-class InnovationResidual(StateOnlyResidual):
+class InnovationResidual(AbstractResidual):
     """The innovation of a reading under `NoiseDynamics` in units of its noise: independent components of variance
     one, zero where nothing is observed."""
 
+    of_state: ClassVar[bool] = True
     y: Float[Array, "ny"] = eqx.field(converter=leaf_of("InnovationResidual: `y`"))
     seen: Bool[Array, "m"]
     whitening: Float[Array, "m m"]
