@@ -423,3 +423,59 @@ def test_a_moving_horizon_of_a_linear_system_is_the_filter(linear):
         np.testing.assert_allclose(x, linear.filtered.means[k], atol=1e-8)
     means = linear.posterior(6)[0]
     np.testing.assert_allclose(solution.xs, means[3:7], atol=1e-8)
+
+
+def test_the_derivatives_of_steps_with_noise_are_those_of_the_manifold():
+    """Noise of the control and a large displacement of the state, which turns the body."""
+    model, us, x0, *_ = imu_problem()
+    model = estimation.StateSpaceModel(
+        model.dynamics, model.measurements, process_noise=0.1, control_noise=model.control_noise, measurement_noise=1.0
+    )
+    ys = np.tile(np.r_[np.zeros(3), 1.0, np.zeros(3)], (3, 1))
+    dynamics = estimation.smoothing_problem(model, us[:3], ys, x0, 1.0).dynamics
+    w = jnp.asarray(np.random.default_rng(0).normal(size=dynamics.nu))
+    after = dynamics.step(x0, w, 1)
+    own = jax.jit(dynamics.linearize)(x0, w, 1, after)
+    general = jax.jit(lambda *a: trajopt.AbstractDynamics.linearize(dynamics, *a))(x0, w, 1, after)
+    for found, expected in zip(own, general, strict=True):
+        np.testing.assert_allclose(found, expected, atol=1e-10)
+    turned = dynamics.difference(model.dynamics.step(x0, us[1], 1), after)
+    assert np.abs(turned[3:6]).max() > 0.1
+
+
+@pytest.mark.slow
+def test_the_most_likely_trajectory_of_a_turning_body_is_near_that_of_the_smoother():
+    model, us, x0, P0, seen = imu_problem()
+    _, ys, r = simulated(model, x0, P0, us, 1, seed=6)
+    ys = jax.vmap(lambda y, r: (SE3.from_vector(y) @ SE3.exp(r)).to_vector())(ys[0], r[0])
+    given = model, us[:21], ys[:21], x0, P0
+    solution = trajopt.ddp(estimation.smoothing_problem(*given, observed=seen[:21]))
+    assert solution.success
+    smoothed = estimation.smooth(model, us[:21], estimation.filter(*given, observed=seen[:21], iterations=5))
+    errors = np.abs(jax.vmap(model.dynamics.difference)(solution.xs, smoothed.means))
+    deviations = np.sqrt(np.diagonal(smoothed.covariances, axis1=1, axis2=2))
+    # The smoother linearizes once along the filter's means.
+    assert (errors / deviations).max() < 0.1
+
+
+def test_constraints_hold_in_windows(linear):
+    """The first component of all states, also of the initial one, and the noise are bounded."""
+    given = linear.model, linear.us, linear.ys, linear.x0, linear.P0
+    means = linear.posterior(SAMPLES)[0]
+    highest = float(np.sort(means[:, 0])[-3])
+    limit = trajopt.Constraint(trajopt.FunctionResidual(lambda x, u, t, p: x[:1], of_state=True), -np.inf, highest)
+    problem = estimation.smoothing_problem(
+        *given,
+        observed=linear.seen,
+        stage_constraints=[limit],
+        terminal_constraints=[limit],
+        noise_lower=-1.0,
+        noise_upper=1.0,
+    )
+    solution = trajopt.ddp(problem)
+    assert solution.success
+    assert solution.xs[:, 0].max() < highest + 1e-6
+    assert np.abs(solution.us).max() <= 1
+    free = trajopt.ddp(estimation.smoothing_problem(*given, observed=linear.seen))
+    assert np.abs(free.us).max() > 1
+    assert solution.cost > free.cost
