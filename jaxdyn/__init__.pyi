@@ -5,6 +5,7 @@ __version__: str
 
 from . import algorithms as algorithms
 from . import contact as contact
+from . import estimation as estimation
 from . import geometry as geometry
 from . import io as io
 from . import learn as learn

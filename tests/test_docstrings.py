@@ -13,7 +13,21 @@ import jaxdyn
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = (
-    *("", "contact", "geometry", "samples", "io", "worlds", "simulate", "spatial", "sysid", "trajopt", "learn", "viz"),
+    *(
+        "",
+        "contact",
+        "geometry",
+        "samples",
+        "io",
+        "worlds",
+        "simulate",
+        "spatial",
+        "sysid",
+        "trajopt",
+        "estimation",
+        "learn",
+    ),
+    "viz",
 )
 ERRORS = {name for name in jaxdyn.__all__ if name.endswith("Error")} | {"ImportError"}
 

@@ -44,6 +44,7 @@ FLOORS = {
     "viz": 13,
     "sysid": 14,
     "trajopt": 14,
+    "estimation": 15,
     "learn": 15,
     # `__init__` re-exports the public names.
     "samples": 15,

@@ -23,6 +23,7 @@ from jaxdyn.trajopt.problem._costs import (
 )
 from jaxdyn.trajopt.problem._dynamics import (
     AbstractDynamics,
+    AbstractRobotDynamics,
     ContinuousDynamics,
     DiscreteDynamics,
     ModelDynamics,
@@ -55,6 +56,7 @@ from jaxdyn.trajopt.problem._world_dynamics import WorldDynamics
 from jaxdyn.trajopt.problem._wrapped_dynamics import (
     ControlRateResidual,
     DurationCost,
+    DynamicsAround,
     FreeTimeDynamics,
     InnerResidual,
     PreviousControlDynamics,
