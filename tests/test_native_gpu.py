@@ -223,6 +223,39 @@ def test_a_step_with_contacts_is_one_kernel(rows, launches, monkeypatch):
     close(got, expected(step, q, v), rtol=1e-5)
 
 
+BETWEEN_STOPS = """<mujoco><compiler angle="radian"/><option integrator="{}" timestep="0.02"/><worldbody>
+<body><joint name="first" axis="0 1 0" limited="true" range="-0.1 0.1"/><geom size="0.1" pos="0 0 -0.5"/>
+<body pos="0 0 -1"><joint axis="0 1 0" limited="true" range="-0.1 0.1"/><geom size="0.1" pos="0 0 -0.5"/></body></body>
+</worldbody><actuator><motor joint="first"/></actuator></mujoco>"""
+
+
+@pytest.mark.parametrize("integrator", ["Euler", pytest.param("RK4", marks=pytest.mark.slow)])
+def test_a_control_step_is_one_kernel_and_its_reverse_pass_another(integrator, launches):
+    """All time steps for which a control is held, with their stages, what is read after them, and iterations of the
+    solver that depend on data."""
+    scene = jaxdyn.load_world(BETWEEN_STOPS.format(integrator)).astype(F32)
+    q, v, u = (np.random.default_rng(0).normal(0, 0.3, (5, n)).astype(F32) for n in (2, 2, 1))
+
+    def step(q, v, u):
+        names = "q", "actuator_torque"
+        after, readings = scene.step_and_read(scene.state(q, v), u, names=names, substeps=3)
+        return after.q, after.v, readings
+
+    def one_by_one(q, v, u):
+        state = scene.state(q, v)
+        for _ in range(3):
+            state, readings = scene.step_and_read(state, u, names=("q", "actuator_torque"))
+        return state.q, state.v, readings
+
+    def gradient(function):
+        return jax.grad(lambda *x: sum((y**2).sum() for y in jax.tree.leaves(function(*x))), (0, 1, 2))
+
+    close(run(step, q, v, u), expected(one_by_one, q, v, u), rtol=1e-5)
+    assert len(launches) == 1
+    close(run(gradient(step), q, v, u), expected(gradient(one_by_one), q, v, u), rtol=2e-4)
+    assert len(launches) == 3
+
+
 def test_a_roll_out_is_one_kernel(launches):
     model = single(jaxdyn.samples.double_pendulum())
     q, v, _ = states(model, 5)

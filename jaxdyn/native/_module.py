@@ -246,9 +246,14 @@ class Transfers:
     def scatter(self, k: int, source: str, number: str = "0") -> None:
         """Append the move of a result out of the kernel, to its row of that number; sums over the batch stay."""
         if (width := len(self.program.outputs[k])) and not self.program.is_sum(k):
-            stride = str(width * self.program.samples)
+            stride = str(width * self.program.result_rows(k))
             target = self._place(len(self.program.inputs) + k, stride, width, number)
             self.body.line(f"call void @scatter{width}(ptr {source}, ptr {target}, i64 {stride}, i64 %valid)")
+
+    def scatter_all(self, results: Iterable[int], number: str = "0") -> None:
+        """Append the moves of results from where the kernel computes them."""
+        for k in results:
+            self.scatter(k, element(self.body, self.body.kind, "%out", self.rows.outputs[k]), number)
 
     def entry(self, place: int, loaded: str) -> str:
         """Append the loading of an entry of the call's list, an address or a number, and return its name."""
@@ -297,17 +302,13 @@ def _blocks(
         body.line("%angles = call ptr @angles(ptr %in, ptr %small)")
         calls_of_steps(body, steps, calls, crossing, rows)
 
-    def save(number: str) -> None:
-        for k, row in enumerate(rows.outputs):
-            if not rows.in_place:
-                transfers.scatter(k, element(body, kind, "%out", row), number)
-
     if program.repetition is None:
         run()
-        save("0")
+        if not rows.in_place:
+            transfers.scatter_all(range(len(rows.outputs)))
         body.line("br label %last")
     else:
-        _repeat(transfers, program.repetition, run, save)
+        _repeat(transfers, program.repetition, run)
     body.lines.append("last:")
     body.line(f"%next = add i64 %at, {width}")
     body.line(f"%again = {kind.more_elements('%next', '%end')}")
@@ -354,33 +355,50 @@ def _totals(program: Program, rows: KernelRows, kind: Kind, piece: int) -> str:
     return "\n".join(body.lines)
 
 
-def _repeat(transfers: Transfers, repetition: Repetition, run: Callable[[], None], save: Callable[[str], None]) -> None:
+def _repeat(transfers: Transfers, repetition: Repetition, run: Callable[[], None]) -> None:
     """Append the loop over the calls of a repetition. Its results become operands, and some of them are kept."""
     body, program, rows = transfers.body, transfers.program, transfers.rows
-    kind, align = body.kind, f"align {body.kind.bytes}"
+    kind, align, every = body.kind, f"align {body.kind.bytes}", repetition.every
+    carried, results = program.carried, range(len(program.outputs))
 
-    for k, operand in enumerate(program.carried):
-        transfers.scatter(k, element(body, kind, "%in", rows.inputs[operand]))
+    def scatter_carried() -> None:
+        for k, operand in enumerate(carried):
+            transfers.scatter(k, element(body, kind, "%in", rows.inputs[operand]))
+
+    if every is not None:
+        scatter_carried()
     body.line("br label %steps")
     body.lines.append("steps:")
-    body.line("%step = phi i64 [ 0, %loop ], [ %next_step, %go_on ]")
-    row = body.value(f"udiv i64 %step, {repetition.held}")
+    body.line(f"%step = phi i64 [ 0, %loop ], [ %next_step, %{'carry' if every is None else 'go_on'} ]")
+    at = body.value(f"sub i64 {repetition.length - 1}, %step") if repetition.reverse else "%step"
+    row = body.value(f"udiv i64 {at}, {repetition.held}")
     transfers.gather((k for k in range(len(program.inputs)) if program.is_row(k)), row)
     run()
     body.line("%next_step = add i64 %step, 1")
-    body.line(f"%since = urem i64 %next_step, {repetition.every}")
-    body.line("%kept = icmp eq i64 %since, 0")
-    body.line("br i1 %kept, label %keep, label %go_on")
-    body.lines.append("keep:")
-    save(body.value(f"udiv i64 %next_step, {repetition.every}"))
-    body.line("br label %go_on")
-    body.lines.append("go_on:")
-    for k, row in zip(program.carried, rows.outputs, strict=True):
+    if every is None:
+        transfers.scatter_all(results[len(carried) :], at)
+        body.line("br label %carry")
+        body.lines.append("carry:")
+    else:
+        body.line(f"%since = urem i64 %next_step, {every}")
+        body.line("%kept = icmp eq i64 %since, 0")
+        body.line("br i1 %kept, label %keep, label %go_on")
+        body.lines.append("keep:")
+        transfers.scatter_all(results, body.value(f"udiv i64 %next_step, {every}"))
+        body.line("br label %go_on")
+        body.lines.append("go_on:")
+    for k, row in zip(carried, rows.outputs, strict=False):
         for i in range(math.prod(program.inputs[k])):
             x = body.value(f"load {kind.float}, ptr {element(body, kind, '%out', row + i)}, {align}")
             body.line(f"store {kind.float} {x}, ptr {element(body, kind, '%in', rows.inputs[k] + i)}, {align}")
     body.line(f"%more = icmp ult i64 %next_step, {repetition.length}")
-    body.line("br i1 %more, label %steps, label %last")
+    if every is not None:
+        body.line("br i1 %more, label %steps, label %last")
+        return
+    body.line("br i1 %more, label %steps, label %end_of_steps")
+    body.lines.append("end_of_steps:")
+    scatter_carried()
+    body.line("br label %last")
 
 
 def transposes(program: Program, kind: Kind, declared: set[str]) -> list[str]:

@@ -67,8 +67,8 @@ class KernelEntry:
                 f"  %s{k} = load i32, ptr addrspace(1) %size{k}",
                 f"  %stride{k} = zext i32 %s{k} to i64",
             ]
-        for k, output in enumerate(program.outputs, n):
-            lines.append(f"  %stride{k} = add i64 0, {len(output) * program.samples}")
+        for k, output in enumerate(program.outputs):
+            lines.append(f"  %stride{n + k} = add i64 0, {len(output) * program.result_rows(k)}")
         # The addresses of the thread's element of each array: seen from there it is the first of a batch of one.
         for k in range(n + m):
             lines += [

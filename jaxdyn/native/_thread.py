@@ -39,12 +39,10 @@ class ThreadKind(Kind):
         return self.whole if operations <= self.whole else self.longest
 
     def read_in_place(self, program: Program) -> set[int]:
-        # What a repetition carries changes, and large angles are reduced first.
-        if program.repetition is not None:
-            return set()
+        # What a repetition carries, and its rows, change, and large angles are reduced first.
         angles = (angle_of_input(n.args[0])[1] for n in program.nodes if n.op in ("sin", "cos"))
         copied = {root.args[0] for root in angles if root is not None}
-        return set(range(len(program.inputs))) - copied
+        return {k for k in range(len(program.inputs)) if not program.is_row(k)} - copied - set(program.carried)
 
     def one(self) -> Kind:
         return self
