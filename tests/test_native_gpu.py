@@ -25,12 +25,12 @@ import jaxdyn
 from jaxdyn import _batching, native
 from jaxdyn.native import _kernel
 from jaxdyn.native._emit import PI
+from jaxdyn.native._gpu import GpuBackend
 from jaxdyn.native._graph import Graph
 from jaxdyn.native._kernel import Kernel
 from jaxdyn.native._module import module_of
 from jaxdyn.native._ptx import KERNEL, THREADS, KernelEntry, assembled
 from jaxdyn.native._specialize import Program
-from jaxdyn.native._thread import ThreadKind
 
 pytestmark = pytest.mark.skipif(not native.wanted(), reason="native code is turned off")
 
@@ -322,8 +322,8 @@ def random_program(seed: int):
 @pytest.mark.parametrize("seeds", [range(8), pytest.param(range(8, 508), marks=pytest.mark.slow)])
 def test_random_programs_with_loops_and_short_functions(seeds, launches, monkeypatch):
     """Short functions hand more values to each other."""
-    monkeypatch.setattr(ThreadKind, "whole", 40)
-    monkeypatch.setattr(ThreadKind, "longest", 15)
+    monkeypatch.setattr(GpuBackend, "whole", 40)
+    monkeypatch.setattr(GpuBackend, "longest", 15)
     for seed in seeds:
         program = _batching.Plain(random_program(seed), (1,), ((6,),))
         x = np.random.default_rng(seed).normal(size=(5, 4)).astype(F32)
@@ -383,8 +383,8 @@ def computed(op: str, *xs: np.ndarray, bits: int = 32) -> np.ndarray:
         result = graph.select(result, 0.0, 1.0)
     shapes, uniform = ((),) * len(xs), (False,) * len(xs)
     dtype = np.float64 if bits == 64 else F32
-    kind = ThreadKind(bits)
-    text = module_of(Program(graph.nodes, shapes, uniform, ([result],)), kind, KernelEntry(kind)).text
+    backend = GpuBackend(bits)
+    text = module_of(Program(graph.nodes, shapes, uniform, ([result],)), backend, KernelEntry(backend)).text
     n, xs = len(xs[0]), tuple(x.astype(dtype) for x in xs)
     if GPU:
         name = f"kernel_{op}_{bits}"
@@ -611,8 +611,8 @@ def test_every_function_assembles(bits, tmp_path):
         truth = graph.logical_or(graph.logical_not(graph.logical_and(truth, graph.apply(op, x, y))), truth)
     out += [graph.select(truth, 0.0, y), graph.neg(x), graph.div(x, y), graph.div(1.0, x), x, 2.0]
     file = tmp_path / "kernel.ptx"
-    kind = ThreadKind(bits)
-    text = module_of(Program(graph.nodes, ((), ()), (False, False), (out, [y])), kind, KernelEntry(kind)).text
+    backend = GpuBackend(bits)
+    text = module_of(Program(graph.nodes, ((), ()), (False, False), (out, [y])), backend, KernelEntry(backend)).text
     file.write_text(_kernel.assembled(f"every_function_{bits}", text))
     for capability in ("sm_60", "sm_75", "sm_90", "sm_120"):
         command = [assembler, "-arch", capability, str(file), "-o", str(tmp_path / "kernel.cubin")]
