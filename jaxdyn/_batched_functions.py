@@ -8,7 +8,6 @@ from typing import Self
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
 from jaxdyn import native
 
@@ -64,10 +63,10 @@ class Single(Plain):
     """Whether XLA's program for a CPU takes one element of the batch after the other."""
 
     def __call__(self, *operands):
-        return _over_batches(super().__call__, operands, self.cores)
+        return over_batches(super().__call__, operands, self.cores)
 
 
-def _over_batches(function: Callable, operands, cores: tuple[int, ...]) -> list:
+def over_batches(function: Callable, operands, cores: tuple[int, ...]) -> list:
     """Map a function of arrays over the leading batch axes that these have besides their core axes. An operand that is
     the same along an axis is not copied along it."""
     rank = max(x.ndim - c for x, c in zip(operands, cores, strict=True))
@@ -79,72 +78,7 @@ def _over_batches(function: Callable, operands, cores: tuple[int, ...]) -> list:
     mapped = [has and len(x) == size for x, has in zip(operands, first, strict=True)]
     one = [x if m or not has else x[0] for x, has, m in zip(operands, first, mapped, strict=True)]
     axes = [0 if m else None for m in mapped]
-    return jax.vmap(lambda *xs: _over_batches(function, xs, cores), in_axes=axes)(*one)
-
-
-@dataclasses.dataclass(frozen=True)
-class Repeated(Plain):
-    """A function that calls `function` again and again. See `repeated`."""
-
-    length: int = 1
-    carried: int = 0
-    rows: int = 0
-    every: int = 1
-    held: int = 1
-
-    @property
-    def repetition(self) -> native.Repetition:
-        """The loop, for native code."""
-        return native.Repetition(self.function, self.length, self.carried, self.rows, self.every, self.held)
-
-    def __call__(self, *operands):
-        batch = jnp.broadcast_shapes(*map(batch_axes, (x.shape for x in operands), self.cores))
-        first = len(operands) - self.rows
-        fixed, carry = operands[: first - self.carried], operands[first - self.carried : first]
-        carry = [
-            jnp.broadcast_to(x, (*batch, *x.shape[x.ndim - n :])) for x, n in zip(carry, self.carry_cores, strict=True)
-        ]
-        rows = [jnp.moveaxis(x, x.ndim - n, 0) for x, n in zip(operands[first:], self.cores[first:], strict=True)]
-        results = self.length // self.every
-        rows = [x.reshape(results, self.every // self.held, *x.shape[1:]) for x in rows]
-
-        def with_a_row(carry, row):
-            return _times(self.held, lambda x: jax.tree.leaves(self.function(*fixed, *x, *row)), carry), None
-
-        def to_a_result(carry, rows):
-            if self.every == self.held:
-                after, _ = with_a_row(carry, [x[0] for x in rows])
-            else:
-                after, _ = lax.scan(with_a_row, carry, rows, length=self.every // self.held)
-            return after, after
-
-        stacked = lax.scan(to_a_result, carry, rows, length=results)[1]
-        return [
-            jnp.moveaxis(jnp.concatenate([first[None], later]), 0, len(batch))
-            for first, later in zip(carry, stacked, strict=True)
-        ]
-
-    @property
-    def carry_cores(self) -> tuple[int, ...]:
-        """The number of axes of each carried operand that are not batch axes."""
-        first = len(self.cores) - self.rows
-        return self.cores[first - self.carried : first]
-
-
-def _times(count: int, function: Callable, x):
-    """`function` of `x`, of the result of that, and so on."""
-    return function(x) if count == 1 else lax.scan(lambda x, _: (function(x), None), x, length=count)[0]
-
-
-def repeated(function: Plain, length: int, carried: int, rows: int, every: int = 1, held: int = 1) -> Repeated:
-    """Return the function that calls another `length` times, with operands that stay, then `carried` operands that the
-    results of one call replace for the next, then `rows` operands of which `held` calls each get a row, along an axis
-    behind the batch. It returns what is carried at the start and after `every` calls each, with such an axis; `every`
-    is a multiple of `held`."""
-    first = len(function.cores) - rows
-    cores = *function.cores[:first], *(n + 1 for n in function.cores[first:])
-    results = tuple((1 + length // every, *shape) for shape in function.results)
-    return Repeated(function.function, cores, results, None, function.shared, length, carried, rows, every, held)
+    return jax.vmap(lambda *xs: over_batches(function, xs, cores), in_axes=axes)(*one)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -29,7 +29,6 @@ from jaxdyn._batched_functions import (
     Call,
     Jvp,
     Plain,
-    Repeated,
     Single,
     Vjp,
     batch_axes,
@@ -40,6 +39,7 @@ from jaxdyn._batched_functions import (
     result_cores,
     summed_to,
 )
+from jaxdyn._repeated_functions import OperandKinds, Repeated, linearized, transposed
 from jaxdyn._waits import takes_part
 
 # The elements of the batch in one chunk: the arrays of one node then fit the nearest cache of a CPU, and a loop's fixed
@@ -93,11 +93,44 @@ def _jvp(primals, tangents, *, function: Call):
         pairs = enumerate(zip(primals, tangents, strict=True))
         changed = [ad.instantiate_zeros(t) if i in function.linear else x for i, (x, t) in pairs]
         return out, _call_p.bind(*changed, function=function)
+    if isinstance(function, Repeated) and function.every is None:
+        return _jvp_of_loop(primals, tangents, function, perturbed)
     dots = [tangents[i] for i in perturbed]
     return out, _call_p.bind(*primals, *dots, function=Jvp(function, perturbed))
 
 
-def _transpose(cotangents, *operands, function: Jvp | Vjp):
+def _jvp_of_loop(primals, tangents, function: Repeated, perturbed: tuple[int, ...]):
+    shapes, dtype = _core_shapes(primals, function), jnp.result_type(*primals)
+    derivative = linearized(function, perturbed, shapes, dtype)
+    *out, residuals = _call_p.bind(*primals, function=derivative.forward)
+    dots = [ad.instantiate_zeros(x) if i in derivative.moving else None for i, x in enumerate(tangents)]
+    return out, _call_p.bind(*derivative.operands(primals, dots, residuals), function=derivative.linear)
+
+
+def _core_shapes(operands, function: Call) -> list[tuple[int, ...]]:
+    """Return the shapes of operands without batch axes."""
+    shapes = [x.aval.shape if ad.is_undefined_primal(x) else x.shape for x in operands]
+    return [shape[len(shape) - c :] for shape, c in zip(shapes, function.cores, strict=True)]
+
+
+def _transpose_of_loop(cotangents, operands, function: Repeated):
+    shapes, kinds = _core_shapes(operands, function), OperandKinds.of(function, len(operands))
+    cotangents = [ad.instantiate_zeros(c) for c in cotangents]
+    ends, more = cotangents[: function.carried], cotangents[function.carried :]
+    dtype = cotangents[0].dtype
+    sums = [jnp.zeros(shapes[i], dtype) for i in kinds.linear_fixed]
+    known = [[operands[i] for i in part] for part in (kinds.fixed, kinds.rows)]
+    results = _call_p.bind(*known[0], *ends, *sums, *known[1], *more, function=transposed(function, shapes, dtype))
+    out: list[Any] = [None] * len(operands)
+    for i, result in zip(kinds.linear, results, strict=True):
+        if ad.is_undefined_primal(operands[i]):
+            out[i] = summed_to(result, operands[i].aval.shape)
+    return out
+
+
+def _transpose(cotangents, *operands, function: Jvp | Vjp | Repeated):
+    if isinstance(function, Repeated):
+        return _transpose_of_loop(cotangents, operands, function)
     # By the rule above, linear operands that are not to be transposed are zeros.
     n = len(function.of.cores)
     known, linear = list(operands[:n]), operands[n:]
@@ -124,7 +157,7 @@ def _transpose(cotangents, *operands, function: Jvp | Vjp):
 def _batching(operands, dims, *, function: Call):
     mapped = [d is not None for d in dims]
     size = next(x.shape[d] for x, d in zip(operands, dims, strict=True) if d is not None)
-    if function.linear and not any(m for i, m in enumerate(mapped) if i not in function.linear):
+    if isinstance(function, Jvp | Vjp) and not any(m for i, m in enumerate(mapped) if i not in function.linear):
         many = _by_jacobian(operands, dims, function, size)
         if many is not None:
             return many

@@ -17,6 +17,7 @@ import jaxdyn
 from jaxdyn import _batching, native
 from jaxdyn._batched_functions import Derivatives, Plain
 from jaxdyn._batching import call
+from jaxdyn._repeated_functions import repeated
 from jaxdyn._types import Array, Configuration, Float, Velocity, Wrenches
 from jaxdyn.algorithms.recursions import Robot, algorithm
 
@@ -655,6 +656,44 @@ def test_control_flow(chunks):
         # Under `vmap` a branch that differs between elements becomes a selection.
         (lambda f: jax.vmap(branched(f), (None, None, 0)), *args[:2], jnp.array([0.5, -1.0])),
     )
+
+
+def turned(a, b, x, y):
+    """A function of two operands that stay and two that its results replace."""
+    return jnp.sin(x * b) + y[..., None] * a, jnp.cos(y) + 0.1 * (x * a).sum(axis=-1)
+
+
+def test_a_loop_of_which_the_end_counts_has_derivatives_of_all_orders():
+    loop = repeated(Plain(turned, (1, 1, 1, 0), ((2,), ())), 3, 2, every=None)
+
+    def one_by_one(a, b, x, y):
+        for _ in range(3):
+            x, y = turned(a, b, x, y)
+        return x, y
+
+    rng = np.random.default_rng(0)
+    a, b, x, y = rng.normal(size=2), rng.normal(size=2), rng.normal(size=(4, 2)), rng.normal(size=4)
+
+    def results(f):
+        def loss(*operands):
+            end = f(*operands)
+            return (end[0] ** 2).sum() + (end[1] ** 3).sum()
+
+        def of_first(x, y):
+            return f(a, b, x, y)[0]
+
+        def function(*operands):
+            first = tuple(f(*operands)), jax.jvp(lambda *p: tuple(f(*p)), operands, operands)[1]
+            gradient = jax.grad(loss, (0, 1, 2, 3))(*operands)
+            second = jax.hessian(loss, 2)(*operands), jax.jacrev(jax.grad(loss, 1), 0)(*operands)
+            mapped = [jax.vmap(jac(of_first, (0, 1)))(x, y) for jac in (jax.jacfwd, jax.jacrev)]
+            return first, gradient, second, mapped
+
+        return function
+
+    got, wanted = (jax.jit(results(f))(a, b, x, y) for f in (lambda *x: call(loop, *x), one_by_one))
+    for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("batches", [((0,), (0,), (0,)), ((0,), (), (1,)), ((3, 1), (0,), ())], ids=str)

@@ -21,6 +21,7 @@ FLOORS = {
     "_compile": 1,
     "native": 0,
     "_batched_functions": 1,
+    "_repeated_functions": 1.5,
     "_batching": 2,
     "_natively": 3,
     "_array_programs": 3,

@@ -503,7 +503,7 @@ def test_truth_values_are_compared(programs):
 def test_loops_that_end_depending_on_data(precision, part, programs, monkeypatch):
     """Each element has its own number of turns, whatever the others need; also where each function of a kernel has few
     operations, so that most values wait in memory."""
-    monkeypatch.setattr("jaxdyn.native._emit.Kind.longest", part)
+    monkeypatch.setattr("jaxdyn.native._emit.Backend.longest", part)
     program = _batching.Plain(lambda x: logarithms(x), (1,), ((2,),))
     run = jax.jit(lambda x: _batching.call(program, x)[0])
     x = 10 ** np.random.default_rng(0).uniform(-1, 6, (37, 2)).astype(precision)
@@ -534,7 +534,7 @@ def lists():
 
 @pytest.mark.parametrize("part", [25000, 4])
 def test_loops_over_the_rows_of_lists_that_count(part, programs, monkeypatch):
-    monkeypatch.setattr("jaxdyn.native._emit.Kind.longest", part)
+    monkeypatch.setattr("jaxdyn.native._emit.Backend.longest", part)
     agree(on_rows(lambda *x: rounds_over_lists(*x), ((5,), (20,))), *lists())
     assert None not in programs
 

@@ -25,12 +25,12 @@ import jaxdyn
 from jaxdyn import _batching, native
 from jaxdyn.native import _kernel
 from jaxdyn.native._emit import PI
+from jaxdyn.native._gpu import GpuBackend
 from jaxdyn.native._graph import Graph
 from jaxdyn.native._kernel import Kernel
 from jaxdyn.native._module import module_of
 from jaxdyn.native._ptx import KERNEL, THREADS, KernelEntry, assembled
 from jaxdyn.native._specialize import Program
-from jaxdyn.native._thread import ThreadKind
 
 pytestmark = pytest.mark.skipif(not native.wanted(), reason="native code is turned off")
 
@@ -223,6 +223,39 @@ def test_a_step_with_contacts_is_one_kernel(rows, launches, monkeypatch):
     close(got, expected(step, q, v), rtol=1e-5)
 
 
+BETWEEN_STOPS = """<mujoco><compiler angle="radian"/><option integrator="{}" timestep="0.02"/><worldbody>
+<body><joint name="first" axis="0 1 0" limited="true" range="-0.1 0.1"/><geom size="0.1" pos="0 0 -0.5"/>
+<body pos="0 0 -1"><joint axis="0 1 0" limited="true" range="-0.1 0.1"/><geom size="0.1" pos="0 0 -0.5"/></body></body>
+</worldbody><actuator><motor joint="first"/></actuator></mujoco>"""
+
+
+@pytest.mark.parametrize("integrator", ["Euler", pytest.param("RK4", marks=pytest.mark.slow)])
+def test_a_control_step_is_one_kernel_and_its_reverse_pass_another(integrator, launches):
+    """All time steps for which a control is held, with their stages, what is read after them, and iterations of the
+    solver that depend on data."""
+    scene = jaxdyn.load_world(BETWEEN_STOPS.format(integrator)).astype(F32)
+    q, v, u = (np.random.default_rng(0).normal(0, 0.3, (5, n)).astype(F32) for n in (2, 2, 1))
+
+    def step(q, v, u):
+        names = "q", "actuator_torque"
+        after, readings = scene.step_and_read(scene.state(q, v), u, names=names, substeps=3)
+        return after.q, after.v, readings
+
+    def one_by_one(q, v, u):
+        state = scene.state(q, v)
+        for _ in range(3):
+            state, readings = scene.step_and_read(state, u, names=("q", "actuator_torque"))
+        return state.q, state.v, readings
+
+    def gradient(function):
+        return jax.grad(lambda *x: sum((y**2).sum() for y in jax.tree.leaves(function(*x))), (0, 1, 2))
+
+    close(run(step, q, v, u), expected(one_by_one, q, v, u), rtol=1e-5)
+    assert len(launches) == 1
+    close(run(gradient(step), q, v, u), expected(gradient(one_by_one), q, v, u), rtol=2e-4)
+    assert len(launches) == 3
+
+
 def test_a_roll_out_is_one_kernel(launches):
     model = single(jaxdyn.samples.double_pendulum())
     q, v, _ = states(model, 5)
@@ -289,8 +322,8 @@ def random_program(seed: int):
 @pytest.mark.parametrize("seeds", [range(8), pytest.param(range(8, 508), marks=pytest.mark.slow)])
 def test_random_programs_with_loops_and_short_functions(seeds, launches, monkeypatch):
     """Short functions hand more values to each other."""
-    monkeypatch.setattr(ThreadKind, "whole", 40)
-    monkeypatch.setattr(ThreadKind, "longest", 15)
+    monkeypatch.setattr(GpuBackend, "whole", 40)
+    monkeypatch.setattr(GpuBackend, "longest", 15)
     for seed in seeds:
         program = _batching.Plain(random_program(seed), (1,), ((6,),))
         x = np.random.default_rng(seed).normal(size=(5, 4)).astype(F32)
@@ -350,8 +383,8 @@ def computed(op: str, *xs: np.ndarray, bits: int = 32) -> np.ndarray:
         result = graph.select(result, 0.0, 1.0)
     shapes, uniform = ((),) * len(xs), (False,) * len(xs)
     dtype = np.float64 if bits == 64 else F32
-    kind = ThreadKind(bits)
-    text = module_of(Program(graph.nodes, shapes, uniform, ([result],)), kind, KernelEntry(kind)).text
+    backend = GpuBackend(bits)
+    text = module_of(Program(graph.nodes, shapes, uniform, ([result],)), backend, KernelEntry(backend)).text
     n, xs = len(xs[0]), tuple(x.astype(dtype) for x in xs)
     if GPU:
         name = f"kernel_{op}_{bits}"
@@ -578,8 +611,8 @@ def test_every_function_assembles(bits, tmp_path):
         truth = graph.logical_or(graph.logical_not(graph.logical_and(truth, graph.apply(op, x, y))), truth)
     out += [graph.select(truth, 0.0, y), graph.neg(x), graph.div(x, y), graph.div(1.0, x), x, 2.0]
     file = tmp_path / "kernel.ptx"
-    kind = ThreadKind(bits)
-    text = module_of(Program(graph.nodes, ((), ()), (False, False), (out, [y])), kind, KernelEntry(kind)).text
+    backend = GpuBackend(bits)
+    text = module_of(Program(graph.nodes, ((), ()), (False, False), (out, [y])), backend, KernelEntry(backend)).text
     file.write_text(_kernel.assembled(f"every_function_{bits}", text))
     for capability in ("sm_60", "sm_75", "sm_90", "sm_120"):
         command = [assembler, "-arch", capability, str(file), "-o", str(tmp_path / "kernel.cubin")]

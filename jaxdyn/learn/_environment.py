@@ -15,9 +15,9 @@ import numpy as np
 from jaxdyn import _printing as printing
 from jaxdyn._errors import ModelError, ShapeError, require_kind, require_positive_integer
 from jaxdyn._types import Array, Float
-from jaxdyn.learn._held_action import held_action, no_readings
+from jaxdyn.learn._held_action import held_action
 from jaxdyn.simulate import State
-from jaxdyn.worlds import World
+from jaxdyn.worlds import World, no_readings
 
 Observation = Any
 """An array `[n]`, or a dictionary of such arrays, such as `{"state": ..., "privileged_state": ...}`."""

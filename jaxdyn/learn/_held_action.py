@@ -7,12 +7,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jax.core import Tracer
 from jax.custom_derivatives import SymbolicZero
 
 from jaxdyn._compile import tracing
-from jaxdyn._errors import look_up
 from jaxdyn.simulate import State
 from jaxdyn.worlds import World
 
@@ -27,16 +25,7 @@ def held_action(
     and whether that diverged. If so, the state is that before, readings are zero, and all derivatives are."""
 
     def advanced(world: World, before: State, control: Any):
-        def step(data: State, _):
-            if not reads:
-                return world.step(data, control), {}
-            return world.step_and_read(data, control, names=reads)
-
-        if substeps == 1:
-            after, readings = step(before, None)
-        else:
-            none = no_readings(world, before, reads)
-            (after, readings), _ = lax.scan(lambda x, _: (step(x[0], None), None), (before, none), length=substeps)
+        after, readings = world.step_and_read(before, control, names=reads, substeps=substeps)
         fine = jnp.stack([(jnp.abs(x) < _LARGEST).all() for x in (after.q, after.v)]).all()
         # A comparison with NaN is false.
         after = jax.tree.map(lambda x, y: jnp.where(fine, x, y), after, before)
@@ -44,22 +33,6 @@ def held_action(
 
     after, readings, fine = _without_derivatives_unless(advanced, world, before, control)
     return after, readings, ~fine
-
-
-def no_readings(world: World, state: State, names: tuple[str, ...]) -> dict[str, Any]:
-    """Return readings like those of `World.step_and_read`, for a state in which nothing acts. **Raises**
-    `UnknownNameError`."""
-    sensors, dtype = world.parts.sensors, state.q.dtype
-    known = {
-        "q": state.q,
-        "v": state.v,
-        "sensors": {name: jnp.zeros(n, dtype) for name, n in zip(sensors.names, sensors.sizes, strict=True)},
-        "actuator_torque": jnp.zeros_like(state.v),
-        "body_wrenches": jnp.zeros((len(world.body_names), 6), dtype),
-    }
-    for name in names:
-        look_up(name, known, "quantity of a step")
-    return {name: known[name] for name in names}
 
 
 def _without_derivatives_unless(function: Callable, *operands: Any) -> Any:

@@ -19,7 +19,7 @@ A call such as `jaxdyn.aba(model, q, v, tau)` takes this way:
 4. XLA calls the handler, which goes over the batch in blocks, and shares large batches between threads.
 
 On an NVIDIA GPU the third step has `kernel` in place of `target`: the same module, for values of one lane
-(`_thread.py`), has a function that XLA launches in place of the handler, and LLVM makes PTX of it (`_ptx.py`).
+(`_gpu.py`), has a function that XLA launches in place of the handler, and LLVM makes PTX of it (`_ptx.py`).
 
 Functions of users (`_natively.py`) and loops over steps (`repeated`) enter at the second step. The algebra of solvers
 (`_array_programs.py`) is traced as a whole; what has a rule in `arrays` becomes programs with loops.

@@ -18,7 +18,7 @@ import numpy as np
 
 from jaxdyn.native._arrays import UnsupportedError
 from jaxdyn.native._blocks import element
-from jaxdyn.native._emit import Body, Kind
+from jaxdyn.native._emit import Backend, Body
 from jaxdyn.native._graph import Graph
 from jaxdyn.native._kernel_functions import ARGUMENTS, MemoryPlaces, part_functions, rows_of
 from jaxdyn.native._module import (
@@ -113,49 +113,49 @@ class _Kernel(NamedTuple):
 
 
 def collection_module(
-    collection: Collection, shapes: Sequence[tuple[int, ...]], kind: Kind, interface: Handlers
+    collection: Collection, shapes: Sequence[tuple[int, ...]], backend: Backend, interface: Handlers
 ) -> Module:
     """Return the module of a collection with operands of these shapes. **Raises** `UnsupportedError` where one of the
     functions has no program."""
     declared: set[str] = set()
     texts, kernels = [], []
     for number, searched in enumerate(collection.searched):
-        more, kernel = _kernel(number, searched, kind, declared)
+        more, kernel = _kernel(number, searched, backend, declared)
         texts += more
         kernels.append(kernel)
     graph = Graph()
     nodes = [graph.input(k, 0, False) for k in range(len(shapes))]
     outputs: tuple[list[Any], ...] = tuple([0.0] * shape[0] for shape in collection.result_shapes())
     record = Program(nodes, tuple(shapes), (False,) * len(shapes), outputs)
-    texts += transposes(record, kind, declared)
+    texts += transposes(record, backend, declared)
     texts += [_tables(number, searched) for number, searched in enumerate(collection.searched)]
     rows = rows_of(record)
     texts += [_numbers("lists", rows.outputs), _numbers("rooms", collection.room)]
-    texts += [_append(collection, kind), _blocks(collection, record, kernels, kind)]
+    texts += [_append(collection, backend), _blocks(collection, record, kernels, backend)]
     operations = sum(len(k.program.nodes) * len(s.rows) for k, s in zip(kernels, collection.searched, strict=True))
     # Most calls end at their tests, which are a part of their operations.
-    piece = piece_length(operations // 8, kind.lanes)
+    piece = piece_length(operations // 8, backend.lanes)
     texts.append(interface.handlers(record, 0, piece, ""))
     declarations = sorted(declared, key=lambda text: (text.startswith("define"), text))
     metadata = '!0 = !{!"branch_weights", i32 1, i32 100000}\n!1 = !{}'
-    text = "\n\n".join([*declarations, *texts, function_attributes(kind), metadata]) + "\n"
+    text = "\n\n".join([*declarations, *texts, function_attributes(backend), metadata]) + "\n"
     return Module(text, 0, piece, 0)
 
 
-def _kernel(number: int, searched: Searched, kind: Kind, declared: set[str]) -> tuple[list[str], _Kernel]:
+def _kernel(number: int, searched: Searched, backend: Backend, declared: set[str]) -> tuple[list[str], _Kernel]:
     """Return the functions of one program, and what a call of it, `@search<number>`, needs."""
-    inputs = [jax.ShapeDtypeStruct((length,), f"float{kind.bits}") for _, length in searched.sources]
-    program = specialize(searched.function, inputs, (False,) * len(inputs), kind.bits)
+    inputs = [jax.ShapeDtypeStruct((length,), f"float{backend.bits}") for _, length in searched.sources]
+    program = specialize(searched.function, inputs, (False,) * len(inputs), backend.bits)
     rows = rows_of(program)
     if angle_rows(program, rows):
         raise UnsupportedError("sines of operands in a collection")
-    steps = divided([x for output in program.outputs for x in output], kind.longest_part(len(program.nodes)))
+    steps = divided([x for output in program.outputs for x in output], backend.longest_part(len(program.nodes)))
     crossing, waiting = rows_of_crossing(steps)
     places = MemoryPlaces(rows, {}, crossing, waiting)
-    texts, calls = part_functions(program, steps, places, kind, declared, prefix=f"{number}.")
-    body = kind.body(declared)
+    texts, calls = part_functions(program, steps, places, backend, declared, prefix=f"{number}.")
+    body = backend.body(declared)
     calls_of_steps(body, steps, calls, crossing, rows)
-    arguments, begin = kind.received(ARGUMENTS)
+    arguments, begin = backend.received(ARGUMENTS)
     header = f"define internal void @search{number}({arguments}) noinline #0 {{"
     texts.append("\n".join([header, "entry:", *begin, *body.lines, "  ret void", "}"]))
     return texts, _Kernel(program, waiting + 1, rows.inputs)
@@ -176,11 +176,11 @@ def _numbers(name: str, numbers: Sequence[int]) -> str:
     return f"@{name} = internal constant [{len(numbers)} x i64] [{entries}]"
 
 
-def _append(collection: Collection, kind: Kind) -> str:
+def _append(collection: Collection, backend: Backend) -> str:
     """Return the function that appends the candidates of one call that are found to the lists of all lanes."""
-    width, lanes, scalar = collection.width, kind.lanes, kind.scalar
-    one = kind.one()
-    limit, unit = kind.constant(collection.limit), one.constant(1.0)
+    width, lanes, scalar = collection.width, backend.lanes, backend.scalar
+    one = backend.one()
+    limit, unit = backend.constant(collection.limit), one.constant(1.0)
     # LLVM refuses a cast from a type to itself.
     bit = f"trunc i{lanes} %shifted to i1" if lanes > 1 else "and i1 %shifted, true"
     return f"""define internal void @append(ptr %out, i64 %candidates, ptr %list, i64 %room, i64 %first) noinline #0 {{
@@ -188,11 +188,11 @@ entry:
   br label %candidate
 candidate:
   %c = phi i64 [ 0, %entry ], [ %next_c, %after ]
-  %at = mul i64 %c, {width * kind.bytes}
+  %at = mul i64 %c, {width * backend.bytes}
   %row = getelementptr i8, ptr %out, i64 %at
-  %x = load {kind.float}, ptr %row, align {kind.bytes}
-  %found = fcmp olt {kind.float} %x, {limit}
-  %mask = bitcast {kind.bool} %found to i{lanes}
+  %x = load {backend.float}, ptr %row, align {backend.bytes}
+  %found = fcmp olt {backend.float} %x, {limit}
+  %mask = bitcast {backend.bool} %found to i{lanes}
   %any = icmp ne i{lanes} %mask, 0
   br i1 %any, label %lane, label %after
 lane:
@@ -246,9 +246,9 @@ done:
 }}"""
 
 
-def _blocks(collection: Collection, record: Program, kernels: Sequence[_Kernel], kind: Kind) -> str:
+def _blocks(collection: Collection, record: Program, kernels: Sequence[_Kernel], backend: Backend) -> str:
     """Return the function that goes over a stretch of the batch."""
-    body, align = kind.body(set()), f"align {kind.bytes}"
+    body, align = backend.body(set()), f"align {backend.bytes}"
     rows = rows_of(record)
     transfers = Transfers(body, record, rows)
     counts = {
@@ -259,26 +259,26 @@ def _blocks(collection: Collection, record: Program, kernels: Sequence[_Kernel],
         "waiting": max(k.waiting for k in kernels),
     }
     for name, count in counts.items():
-        body.line(f"%{name} = alloca {kind.float}, i64 {max(count, 1)}, {align}")
+        body.line(f"%{name} = alloca {backend.float}, i64 {max(count, 1)}, {align}")
     body.line("%thing_at = alloca i64")
     body.line("br label %loop")
     body.lines.append("loop:")
     body.line("%at = phi i64 [ %begin, %entry ], [ %next, %last ]")
     body.line("%left = sub i64 %end, %at")
-    body.line(f"%whole = icmp uge i64 %left, {kind.lanes}")
-    body.line(f"%valid = select i1 %whole, i64 {kind.lanes}, i64 %left")
+    body.line(f"%whole = icmp uge i64 %left, {backend.lanes}")
+    body.line(f"%valid = select i1 %whole, i64 {backend.lanes}, i64 %left")
     transfers.gather(range(len(record.inputs)))
     _clear(body, collection, rows.outputs)
     for number, (searched, kernel) in enumerate(zip(collection.searched, kernels, strict=True)):
         _search(body, collection, number, searched, kernel, rows)
     for k, row in enumerate(rows.outputs):
-        transfers.scatter(k, element(body, kind, "%out", row))
+        transfers.scatter(k, element(body, backend, "%out", row))
     body.line("br label %last")
     body.lines.append("last:")
-    body.line(f"%next = add i64 %at, {kind.lanes}")
-    body.line(f"%again = {kind.more_elements('%next', '%end')}")
+    body.line(f"%next = add i64 %at, {backend.lanes}")
+    body.line(f"%again = {backend.more_elements('%next', '%end')}")
     body.line("br i1 %again, label %loop, label %done")
-    header = f"define internal void @blocks(ptr %call, ptr %common, i64 %begin, i64 %end) {kind.inlining} #0 {{"
+    header = f"define internal void @blocks(ptr %call, ptr %common, i64 %begin, i64 %end) {backend.inlining} #0 {{"
     return "\n".join([header, "entry:", *body.lines, "done:", "  ret void", "}"])
 
 
@@ -298,26 +298,26 @@ def _loop(body: Body, name: str, count: int, write: Callable[[str], None]) -> No
 
 def _clear(body: Body, collection: Collection, outputs: Sequence[int]) -> None:
     """Append the emptying of all lists."""
-    kind, align = body.kind, f"align {body.kind.bytes}"
+    backend, align = body.backend, f"align {body.backend.bytes}"
     for k, (row, room) in enumerate(zip(outputs, collection.room, strict=True)):
-        start = element(body, kind, "%out", row)
-        body.line(f"store {kind.float} zeroinitializer, ptr {start}, {align}")
+        start = element(body, backend, "%out", row)
+        body.line(f"store {backend.float} zeroinitializer, ptr {start}, {align}")
 
         def one(index: str, start: str = start) -> None:
             place = body.value(f"mul i64 {index}, {collection.width + 1}")
             for j in range(collection.width + 1):
-                x = kind.constant(collection.absent) if j == 0 else "zeroinitializer"
+                x = backend.constant(collection.absent) if j == 0 else "zeroinitializer"
                 at = body.value(
-                    f"getelementptr {kind.float}, ptr {start}, i64 {body.value(f'add i64 {place}, {j + 1}')}"
+                    f"getelementptr {backend.float}, ptr {start}, i64 {body.value(f'add i64 {place}, {j + 1}')}"
                 )
-                body.line(f"store {kind.float} {x}, ptr {at}, {align}")
+                body.line(f"store {backend.float} {x}, ptr {at}, {align}")
 
         _loop(body, f"clear{k}", room, one)
 
 
 def _search(body: Body, collection: Collection, number: int, searched: Searched, kernel: _Kernel, rows) -> None:
     """Append the loop over the things of one kind."""
-    kind, align = body.kind, f"align {body.kind.bytes}"
+    backend, align = body.backend, f"align {body.backend.bytes}"
     entry = len(searched.sources) + 2
 
     def one(index: str) -> None:
@@ -327,17 +327,16 @@ def _search(body: Body, collection: Collection, number: int, searched: Searched,
             return body.value(f"load i64, ptr {body.value(f'getelementptr i64, ptr {start}, i64 {k}')}")
 
         for k, ((operand, length), target) in enumerate(zip(searched.sources, kernel.offsets, strict=True)):
-            own = body.value(
-                f"getelementptr {kind.float}, ptr {element(body, kind, '%in', rows.inputs[operand])}, i64 {of_entry(k)}"
-            )
+            source = element(body, backend, "%in", rows.inputs[operand])
+            own = body.value(f"getelementptr {backend.float}, ptr {source}, i64 {of_entry(k)}")
             for j in range(length):
-                x = body.value(f"load {kind.float}, ptr {element(body, kind, own, j)}, {align}")
-                body.line(f"store {kind.float} {x}, ptr {element(body, kind, '%given', target + j)}, {align}")
+                x = body.value(f"load {backend.float}, ptr {element(body, backend, own, j)}, {align}")
+                body.line(f"store {backend.float} {x}, ptr {element(body, backend, '%given', target + j)}, {align}")
         body.line(f"call void @search{number}(ptr %given, ptr %found, ptr null, ptr null, ptr %waiting, ptr %given)")
         which, first = of_entry(entry - 2), of_entry(entry - 1)
         place = body.value(f"load i64, ptr {body.value(f'getelementptr i64, ptr @lists, i64 {which}')}")
         room = body.value(f"load i64, ptr {body.value(f'getelementptr i64, ptr @rooms, i64 {which}')}")
-        own = body.value(f"getelementptr {kind.float}, ptr %out, i64 {place}")
+        own = body.value(f"getelementptr {backend.float}, ptr %out, i64 {place}")
         body.line(f"call void @append(ptr %found, i64 {searched.candidates}, ptr {own}, i64 {room}, i64 {first})")
 
     _loop(body, f"things{number}", len(searched.rows), one)

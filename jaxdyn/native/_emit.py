@@ -17,8 +17,9 @@ PI = Fraction(
 )
 
 
-class Kind:
-    """The type of a program's values: vectors of floats, or scalars where there is one lane."""
+class Backend:
+    """What a program is written for. Here it is a processor, with vectors of floats, or single ones where there is one
+    lane."""
 
     inlining = "noinline"
     """Whether LLVM puts a function that is called once into the one that calls it."""
@@ -58,9 +59,9 @@ class Kind:
         """Return the empty body of a function."""
         return Body(self, declared)
 
-    def one(self) -> Kind:
+    def one(self) -> Backend:
         """Return the type of a single value."""
-        return Kind(self.bits, 1)
+        return Backend(self.bits, 1)
 
     def more_elements(self, following: str, end: str) -> str:
         """Return the test of whether a function that goes over a stretch of the batch has not come to its end."""
@@ -107,8 +108,8 @@ class Kind:
 class Body:
     """The text of a function's body: its methods append an instruction and return the name of the result."""
 
-    def __init__(self, kind: Kind, declared: set[str]):
-        self.kind = kind
+    def __init__(self, backend: Backend, declared: set[str]):
+        self.backend = backend
         self.lines: list[str] = []
         self.declared = declared
         self._count = 0
@@ -133,78 +134,80 @@ class Body:
         return f"b{self._block}"
 
     def intrinsic(self, name: str, *args: str) -> str:
-        kind = self.kind
-        self.declared.add(f"declare {kind.float} @llvm.{name}.{kind.suffix}({', '.join([kind.float] * len(args))})")
+        backend = self.backend
+        self.declared.add(
+            f"declare {backend.float} @llvm.{name}.{backend.suffix}({', '.join([backend.float] * len(args))})"
+        )
         return self.value(
-            f"call {kind.float} @llvm.{name}.{kind.suffix}({', '.join(f'{kind.float} {a}' for a in args)})"
+            f"call {backend.float} @llvm.{name}.{backend.suffix}({', '.join(f'{backend.float} {a}' for a in args)})"
         )
 
     def binary(self, op: str, a: str, b: str) -> str:
-        return self.value(f"{op} contract {self.kind.float} {a}, {b}")
+        return self.value(f"{op} contract {self.backend.float} {a}, {b}")
 
     def exact(self, op: str, a: str, b: str) -> str:
         """An operation that is not contracted with others."""
-        return self.value(f"{op} {self.kind.float} {a}, {b}")
+        return self.value(f"{op} {self.backend.float} {a}, {b}")
 
     def fma(self, a: str, b: str, c: str) -> str:
         return self.intrinsic("fma", a, b, c)
 
     def polynomial(self, x: str, coefficients: Sequence[float]) -> str:
         """Horner's scheme, the highest power first."""
-        out = self.kind.constant(coefficients[0])
+        out = self.backend.constant(coefficients[0])
         for c in coefficients[1:]:
-            out = self.fma(x, out, self.kind.constant(c))
+            out = self.fma(x, out, self.backend.constant(c))
         return out
 
     def select(self, condition: str, then: str, otherwise: str) -> str:
-        kind = self.kind
-        return self.value(f"select {kind.bool} {condition}, {kind.float} {then}, {kind.float} {otherwise}")
+        backend = self.backend
+        return self.value(f"select {backend.bool} {condition}, {backend.float} {then}, {backend.float} {otherwise}")
 
     def compare(self, relation: str, a: str, b: str) -> str:
-        return self.value(f"fcmp {relation} {self.kind.float} {a}, {b}")
+        return self.value(f"fcmp {relation} {self.backend.float} {a}, {b}")
 
     def bits(self, x: str) -> str:
-        return self.value(f"bitcast {self.kind.float} {x} to {self.kind.int}")
+        return self.value(f"bitcast {self.backend.float} {x} to {self.backend.int}")
 
     def from_bits(self, x: str) -> str:
-        return self.value(f"bitcast {self.kind.int} {x} to {self.kind.float}")
+        return self.value(f"bitcast {self.backend.int} {x} to {self.backend.float}")
 
     def to_float(self, integer: str) -> str:
-        return self.value(f"sitofp {self.kind.int} {integer} to {self.kind.float}")
+        return self.value(f"sitofp {self.backend.int} {integer} to {self.backend.float}")
 
     def integer(self, op: str, a: str, b: int) -> str:
-        return self.integers(op, a, self.kind.integer(b))
+        return self.integers(op, a, self.backend.integer(b))
 
     def integers(self, op: str, a: str, b: str) -> str:
-        return self.value(f"{op} {self.kind.int} {a}, {b}")
+        return self.value(f"{op} {self.backend.int} {a}, {b}")
 
     def nonzero(self, a: str) -> str:
         """Return whether an integer is not zero."""
-        return self.value(f"icmp ne {self.kind.int} {a}, {self.kind.integer(0)}")
+        return self.value(f"icmp ne {self.backend.int} {a}, {self.backend.integer(0)}")
 
     def negate(self, x: str) -> str:
-        return self.value(f"fneg {self.kind.float} {x}")
+        return self.value(f"fneg {self.backend.float} {x}")
 
     def logical(self, op: str, a: str, b: str) -> str:
-        return self.value(f"{op} {self.kind.bool} {a}, {b}")
+        return self.value(f"{op} {self.backend.bool} {a}, {b}")
 
     def invert(self, condition: str) -> str:
-        return self.logical("xor", condition, self.kind.truth(True))
+        return self.logical("xor", condition, self.backend.truth(True))
 
     def flip_sign(self, x: str, bits: str) -> str:
         """Return `x`, negated where the lowest of the given bits is set."""
-        sign = self.integer("shl", bits, self.kind.bits - 1)
+        sign = self.integer("shl", bits, self.backend.bits - 1)
         return self.from_bits(self.integers("xor", self.bits(x), sign))
 
     def nearest_multiple(self, x: str, unit: Fraction) -> tuple[str, str]:
         """Return `x` less the nearest multiple of `unit`, and the bits of the multiple's number (Cody & Waite)."""
-        kind = self.kind
+        backend = self.backend
         # 1.5 * 2^23 or 1.5 * 2^52: a sum with it has the number in its lowest bits.
-        shift = kind.constant(1.5 * 2 ** (23 if kind.bits == 32 else 52))
-        shifted = self.fma(x, kind.constant(float(1 / unit)), shift)
+        shift = backend.constant(1.5 * 2 ** (23 if backend.bits == 32 else 52))
+        shifted = self.fma(x, backend.constant(float(1 / unit)), shift)
         number = self.exact("fsub", shifted, shift)
-        for part in kind.parts(unit, 3):
-            x = self.fma(number, kind.constant(-part), x)
+        for part in backend.parts(unit, 3):
+            x = self.fma(number, backend.constant(-part), x)
         return x, self.bits(shifted)
 
     def array_of_call(self, offset: str) -> str:
@@ -213,31 +216,31 @@ class Body:
 
     def small_angle(self, x: str) -> str:
         """Return a smaller angle with the same sine and cosine, also of its half, where an angle is very large."""
-        kind = self.kind
-        inner = kind.body(self.declared)
-        half = inner.exact("fmul", "%x", kind.constant(0.5))
+        backend = self.backend
+        inner = backend.body(self.declared)
+        half = inner.exact("fmul", "%x", backend.constant(0.5))
         angle = inner.library("atan2", inner.library("sin", half), inner.library("cos", half))
-        large = inner.compare("ogt", inner.intrinsic("fabs", "%x"), kind.constant(LARGEST_ANGLE[kind.bits]))
+        large = inner.compare("ogt", inner.intrinsic("fabs", "%x"), backend.constant(LARGEST_ANGLE[backend.bits]))
         out = inner.select(large, inner.exact("fadd", angle, angle), "%x")
-        lines = [f"define internal {kind.float} @small_angle({kind.float} %x) noinline cold {{"]
-        self.declared.add("\n".join([*lines, *inner.lines, f"  ret {kind.float} {out}", "}"]))
-        return self.value(f"call {kind.float} @small_angle({kind.float} {x})")
+        lines = [f"define internal {backend.float} @small_angle({backend.float} %x) noinline cold {{"]
+        self.declared.add("\n".join([*lines, *inner.lines, f"  ret {backend.float} {out}", "}"]))
+        return self.value(f"call {backend.float} @small_angle({backend.float} {x})")
 
     def sine(self, x: str) -> str:
         r, bits = self.nearest_multiple(x, PI)
         square = self.exact("fmul", r, r)
         cube = self.exact("fmul", square, r)
-        return self.flip_sign(self.fma(cube, self.polynomial(square, SINE_OF_HALF_TURN[self.kind.bits]), r), bits)
+        return self.flip_sign(self.fma(cube, self.polynomial(square, SINE_OF_HALF_TURN[self.backend.bits]), r), bits)
 
     def sine_and_cosine(self, x: str) -> tuple[str, str]:
-        kind = self.kind
+        backend = self.backend
         r, bits = self.nearest_multiple(x, PI / 2)
         square = self.exact("fmul", r, r)
         cube = self.exact("fmul", square, r)
-        sine = self.fma(cube, self.polynomial(square, SINE_OF_QUARTER_TURN[kind.bits]), r)
+        sine = self.fma(cube, self.polynomial(square, SINE_OF_QUARTER_TURN[backend.bits]), r)
         fourth = self.exact("fmul", square, square)
-        cosine = self.fma(square, kind.constant(-0.5), kind.constant(1.0))
-        cosine = self.fma(fourth, self.polynomial(square, COSINE_OF_QUARTER_TURN[kind.bits]), cosine)
+        cosine = self.fma(square, backend.constant(-0.5), backend.constant(1.0))
+        cosine = self.fma(fourth, self.polynomial(square, COSINE_OF_QUARTER_TURN[backend.bits]), cosine)
         odd = self.nonzero(self.integer("and", bits, 1))
         half, next_half = self.integer("lshr", bits, 1), self.integer("lshr", self.integer("add", bits, 1), 1)
         return (
@@ -246,13 +249,13 @@ class Body:
         )
 
     def exponential(self, x: str) -> str:
-        kind = self.kind
-        low, high, digits = (-104.0, 89.0, 23) if kind.bits == 32 else (-746.0, 710.0, 52)
+        backend = self.backend
+        low, high, digits = (-104.0, 89.0, 23) if backend.bits == 32 else (-746.0, 710.0, 52)
         # These propagate NaN.
-        x = self.intrinsic("maximum", self.intrinsic("minimum", x, kind.constant(high)), kind.constant(low))
+        x = self.intrinsic("maximum", self.intrinsic("minimum", x, backend.constant(high)), backend.constant(low))
         out, bits = self._exponential_and_power(x)
         # Two factors, because 2^k may be out of range where the result is not.
-        integer = self.integers("sub", bits, self.bits(kind.constant(1.5 * 2**digits)))
+        integer = self.integers("sub", bits, self.bits(backend.constant(1.5 * 2**digits)))
         half = self.integer("ashr", integer, 1)
         for power in (half, self.integers("sub", integer, half)):
             out = self.exact("fmul", out, self._power_of_two(power))
@@ -261,106 +264,108 @@ class Body:
     def _exponential_and_power(self, x: str) -> tuple[str, str]:
         """Return the exponential of what is left of `x` without the nearest multiple of log 2, and the bits of the
         multiple's number, of which the lowest count."""
-        kind = self.kind
-        shift = kind.constant(1.5 * 2 ** (23 if kind.bits == 32 else 52))
-        shifted = self.fma(x, kind.constant(1 / math.log(2)), shift)
+        backend = self.backend
+        shift = backend.constant(1.5 * 2 ** (23 if backend.bits == 32 else 52))
+        shifted = self.fma(x, backend.constant(1 / math.log(2)), shift)
         number = self.exact("fsub", shifted, shift)
-        for part in LOG_2[kind.bits]:
-            x = self.fma(number, kind.constant(-part), x)
-        degree = 7 if kind.bits == 32 else 13
+        for part in LOG_2[backend.bits]:
+            x = self.fma(number, backend.constant(-part), x)
+        degree = 7 if backend.bits == 32 else 13
         return self.polynomial(x, [1 / math.factorial(n) for n in range(degree, -1, -1)]), self.bits(shifted)
 
     def _power_of_two(self, integer: str) -> str:
-        bias, digits = (127, 23) if self.kind.bits == 32 else (1023, 52)
+        bias, digits = (127, 23) if self.backend.bits == 32 else (1023, 52)
         return self.from_bits(self.integer("shl", self.integer("add", integer, bias), digits))
 
     def logarithm(self, x: str) -> str:
         """The natural logarithm, as in FDLIBM: of `m 2^k` with `m` between the roots of 1/2 and 2, from
         `log m = 2 artanh(s)` with `s = (m - 1) / (m + 1)`."""
-        kind = self.kind
-        bits, digits = self.bits(x), 23 if kind.bits == 32 else 52
+        backend = self.backend
+        bits, digits = self.bits(x), 23 if backend.bits == 32 else 52
         # The bits of the root of 1/2 are taken off, so that the exponent changes where `m` would be larger.
-        root = self.bits(kind.constant(kind.rounded(math.sqrt(0.5))))
+        root = self.bits(backend.constant(backend.rounded(math.sqrt(0.5))))
         shifted = self.integers("sub", bits, root)
         number = self.integer("ashr", shifted, digits)
         m = self.from_bits(self.integers("sub", bits, self.integer("shl", number, digits)))
         k = self.to_float(number)
-        f = self.exact("fsub", m, kind.constant(1.0))
-        s = self.exact("fdiv", f, self.exact("fadd", f, kind.constant(2.0)))
+        f = self.exact("fsub", m, backend.constant(1.0))
+        s = self.exact("fdiv", f, self.exact("fadd", f, backend.constant(2.0)))
         square = self.exact("fmul", s, s)
-        rest = self.exact("fmul", square, self.polynomial(square, LOG[kind.bits]))
-        half = self.exact("fmul", self.exact("fmul", kind.constant(0.5), f), f)
-        high, low = LOG_2[kind.bits]
-        small = self.fma(s, self.exact("fadd", half, rest), self.exact("fmul", k, kind.constant(low)))
-        out = self.fma(k, kind.constant(high), self.exact("fsub", f, self.exact("fsub", half, small)))
+        rest = self.exact("fmul", square, self.polynomial(square, LOG[backend.bits]))
+        half = self.exact("fmul", self.exact("fmul", backend.constant(0.5), f), f)
+        high, low = LOG_2[backend.bits]
+        small = self.fma(s, self.exact("fadd", half, rest), self.exact("fmul", k, backend.constant(low)))
+        out = self.fma(k, backend.constant(high), self.exact("fsub", f, self.exact("fsub", half, small)))
         # Of zero (as which XLA takes numbers with fewer digits, too), negative numbers, infinity and NaN.
-        out = self.select(self.compare("olt", x, kind.constant(math.inf)), out, x)
-        out = self.select(self.compare("olt", x, kind.constant(0.0)), kind.constant(math.nan), out)
-        return self.select(self.compare("oeq", x, kind.constant(0.0)), kind.constant(-math.inf), out)
+        out = self.select(self.compare("olt", x, backend.constant(math.inf)), out, x)
+        out = self.select(self.compare("olt", x, backend.constant(0.0)), backend.constant(math.nan), out)
+        return self.select(self.compare("oeq", x, backend.constant(0.0)), backend.constant(-math.inf), out)
 
     def hyperbolic_tangent(self, x: str) -> str:
-        kind = self.kind
+        backend = self.backend
         square = self.exact("fmul", x, x)
-        upper, lower = TANH[kind.bits]
+        upper, lower = TANH[backend.bits]
         small = self.polynomial(square, upper)
         if lower:
             small = self.exact("fdiv", small, self.polynomial(square, lower))
         small = self.fma(self.exact("fmul", x, square), small, x)
         size = self.intrinsic("fabs", x)
         # 1 - 2 e / (1 + e) with e = exp(-2 |x|); from 20 on it is 1, and NaN stays what it is.
-        limit = kind.constant(20.0)
+        limit = backend.constant(20.0)
         limited = self.select(self.compare("ogt", size, limit), limit, size)
-        power, bits = self._exponential_and_power(self.exact("fmul", limited, kind.constant(-2.0)))
+        power, bits = self._exponential_and_power(self.exact("fmul", limited, backend.constant(-2.0)))
         power = self.exact("fmul", power, self._power_of_two(bits))
-        quotient = self.exact("fdiv", self.exact("fadd", power, power), self.exact("fadd", power, kind.constant(1.0)))
-        large = self.intrinsic("copysign", self.exact("fsub", kind.constant(1.0), quotient), x)
-        return self.select(self.compare("ogt", size, kind.constant(0.625)), large, small)
+        quotient = self.exact(
+            "fdiv", self.exact("fadd", power, power), self.exact("fadd", power, backend.constant(1.0))
+        )
+        large = self.intrinsic("copysign", self.exact("fsub", backend.constant(1.0), quotient), x)
+        return self.select(self.compare("ogt", size, backend.constant(0.625)), large, small)
 
     def library(self, name: str, *args: str) -> str:
         """Call a function of the C library, which has the operation's name and takes doubles, lane by lane."""
-        kind = self.kind
+        backend = self.backend
         doubles = ", ".join(["double"] * len(args))
         self.declared.add(f"declare double @{name}({doubles})")
-        if kind.lanes > 1:
-            self.declared.add(_lane_by_lane(kind, name, len(args)))
-            return self.value(f"call {kind.float} @each.{name}({', '.join(f'{kind.float} {a}' for a in args)})")
-        if kind.bits == 32:
+        if backend.lanes > 1:
+            self.declared.add(_lane_by_lane(backend, name, len(args)))
+            return self.value(f"call {backend.float} @each.{name}({', '.join(f'{backend.float} {a}' for a in args)})")
+        if backend.bits == 32:
             args = tuple(self.value(f"fpext float {a} to double") for a in args)
         out = self.value(f"call double @{name}({', '.join(f'double {a}' for a in args)})")
-        return self.value(f"fptrunc double {out} to float") if kind.bits == 32 else out
+        return self.value(f"fptrunc double {out} to float") if backend.bits == 32 else out
 
 
-def _lane_by_lane(kind: Kind, name: str, count: int) -> str:
+def _lane_by_lane(backend: Backend, name: str, count: int) -> str:
     """The definition of a function of vectors that calls one of doubles for each lane."""
-    arguments = ", ".join(f"{kind.float} %a{i}" for i in range(count))
-    lines = [f"define internal {kind.float} @each.{name}({arguments}) noinline {{"]
-    lines += _usual_powers(kind) if name == "pow" else []
+    arguments = ", ".join(f"{backend.float} %a{i}" for i in range(count))
+    lines = [f"define internal {backend.float} @each.{name}({arguments}) noinline {{"]
+    lines += _usual_powers(backend) if name == "pow" else []
     lines += ["entry:", "  br label %loop", "loop:"]
     lines.append("  %i = phi i64 [ 0, %entry ], [ %next, %loop ]")
-    lines.append(f"  %out = phi {kind.float} [ zeroinitializer, %entry ], [ %more, %loop ]")
-    one = Body(Kind(kind.bits, 1), set())
-    parts = [one.value(f"extractelement {kind.float} %a{i}, i64 %i") for i in range(count)]
+    lines.append(f"  %out = phi {backend.float} [ zeroinitializer, %entry ], [ %more, %loop ]")
+    one = Body(Backend(backend.bits, 1), set())
+    parts = [one.value(f"extractelement {backend.float} %a{i}, i64 %i") for i in range(count)]
     result = one.library(name, *parts)
     lines += one.lines
-    lines.append(f"  %more = insertelement {kind.float} %out, {kind.scalar} {result}, i64 %i")
-    lines += ["  %next = add i64 %i, 1", f"  %again = icmp ult i64 %next, {kind.lanes}"]
-    lines += ["  br i1 %again, label %loop, label %done", "done:", f"  ret {kind.float} %more", "}"]
+    lines.append(f"  %more = insertelement {backend.float} %out, {backend.scalar} {result}, i64 %i")
+    lines += ["  %next = add i64 %i, 1", f"  %again = icmp ult i64 %next, {backend.lanes}"]
+    lines += ["  br i1 %again, label %loop, label %done", "done:", f"  ret {backend.float} %more", "}"]
     return "\n".join(lines)
 
 
-def _usual_powers(kind: Kind) -> list[str]:
+def _usual_powers(backend: Backend) -> list[str]:
     """The beginning of the function of powers: squares, or the numbers themselves, where all exponents are 2 or 1."""
-    lines, mask = ["usual:"], f"i{kind.lanes}"
+    lines, mask = ["usual:"], f"i{backend.lanes}"
     for exponent, after in ((2.0, "not_squares"), (1.0, "entry")):
         lines += [
-            f"  %{after}_lanes = fcmp une {kind.float} %a1, {kind.constant(exponent)}",
-            f"  %{after}_mask = bitcast {kind.bool} %{after}_lanes to {mask}",
+            f"  %{after}_lanes = fcmp une {backend.float} %a1, {backend.constant(exponent)}",
+            f"  %{after}_mask = bitcast {backend.bool} %{after}_lanes to {mask}",
             f"  %{after}_any = icmp ne {mask} %{after}_mask, 0",
             f"  br i1 %{after}_any, label %{after}, label %instead_of_{after}",
             f"instead_of_{after}:",
         ]
-        lines += [f"  %square = fmul {kind.float} %a0, %a0"] if exponent == 2 else []
-        lines += [f"  ret {kind.float} {'%square' if exponent == 2 else '%a0'}", f"{after}:"]
+        lines += [f"  %square = fmul {backend.float} %a0, %a0"] if exponent == 2 else []
+        lines += [f"  ret {backend.float} {'%square' if exponent == 2 else '%a0'}", f"{after}:"]
     return lines[:-1]
 
 

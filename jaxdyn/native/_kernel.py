@@ -14,11 +14,11 @@ import numpy as np
 
 from jaxdyn.native._arrays import UnsupportedError
 from jaxdyn.native._collection import collection_module
+from jaxdyn.native._gpu import GpuBackend
 from jaxdyn.native._module import module_of
 from jaxdyn.native._ptx import THREADS, KernelEntry, assembled
 from jaxdyn.native._specialize import specialize
 from jaxdyn.native._target import lock, name_slow, wanted, without_garbage_collection
-from jaxdyn.native._thread import ThreadKind
 
 MAX_OPERATIONS = 200_000
 """A longer program is not made a kernel: the assembler of CUDA 13.0 took 32 s of processor time for 137,000 operations
@@ -86,13 +86,13 @@ def made(function: Callable, shapes, uniform, bits: int) -> Kernel | None:
 
 def kernel_module(function: Callable, shapes: Sequence[tuple[int, ...]], bits: int) -> str:
     """Return the LLVM text of the kernel `KERNEL` of a function. **Raises** `UnsupportedError` where there is none."""
-    kind = ThreadKind(bits)
-    entry = KernelEntry(kind)
+    backend = GpuBackend(bits)
+    entry = KernelEntry(backend)
     if (collection := getattr(function, "collection", None)) is not None:
-        return collection_module(collection, shapes, kind, entry).text
+        return collection_module(collection, shapes, backend, entry).text
     inputs = [jax.ShapeDtypeStruct(shape, f"float{bits}") for shape in shapes]
     # Each thread computes what is the same for the whole batch, and XLA sums over the batch.
     program = specialize(function, inputs, (False,) * len(inputs), bits, row_loops=True)
     if len(program.nodes) > MAX_OPERATIONS:
         raise UnsupportedError(f"more than {MAX_OPERATIONS} operations on a GPU")
-    return module_of(program, kind, entry).text
+    return module_of(program, backend, entry).text

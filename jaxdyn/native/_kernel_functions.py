@@ -12,7 +12,7 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from typing import NamedTuple
 
 from jaxdyn.native._blocks import Blocks, element
-from jaxdyn.native._emit import Body, Kind
+from jaxdyn.native._emit import Backend, Body
 from jaxdyn.native._graph import GraphLoop, Node, RowColumn, Scalar, is_condition
 from jaxdyn.native._order import KernelPart, Rounds, each_part
 from jaxdyn.native._packed_values import PackedValues
@@ -81,7 +81,7 @@ def part_functions(
     program: Program,
     steps: Sequence[KernelPart | Rounds],
     places: MemoryPlaces,
-    kind: Kind,
+    backend: Backend,
     declared: set[str],
     prefix: str = "",
 ) -> tuple[list[str], dict[KernelPart, str]]:
@@ -91,12 +91,12 @@ def part_functions(
     alike: dict[KernelPart, list[KernelPart]] = {part: [] for part in parts if part.like is None}
     for part in parts:
         alike[part.like or part].append(part)
-    text = _PartText(program, places, kind, declared)
+    text = _PartText(program, places, backend, declared)
     texts, calls = [], {}
     arguments = ", ".join(f"ptr {name}" for name in ARGUMENTS)
     for place, (first, members) in enumerate(alike.items()):
         number = f"{prefix}{place}"
-        inlining = kind.inlining if len(parts) == 1 else "noinline"
+        inlining = backend.inlining if len(parts) == 1 else "noinline"
         function, tables = text.of(number, members, inlining, first=first is parts[0], last=first is parts[-1])
         texts += [function, *tables]
         for k, member in enumerate(members):
@@ -108,24 +108,24 @@ def part_functions(
 class _PartTable:
     """The numbers and places in which alike parts differ, a column for each."""
 
-    def __init__(self, kind: Kind, members: int):
-        self.kind, self.members = kind, members
+    def __init__(self, backend: Backend, members: int):
+        self.backend, self.members = backend, members
         self.columns: dict[tuple, int] = {}
 
     def slot(self, body: Body, column: Sequence[float | int], loaded: str) -> str:
         """Append the loading of an entry of the table."""
-        bits = [self._bits(x) for x in column] if loaded == self.kind.scalar else column
+        bits = [self._bits(x) for x in column] if loaded == self.backend.scalar else column
         at = self.columns.setdefault(tuple(bits), len(self.columns))
-        place = body.value(f"getelementptr i{self.kind.bits}, ptr %table, i64 {at}")
+        place = body.value(f"getelementptr i{self.backend.bits}, ptr %table, i64 {at}")
         return body.value(f"load {loaded}, ptr {place}, !invariant.load !1")
 
     def _bits(self, x: float) -> int:
-        code = ("<i", "<f") if self.kind.bits == 32 else ("<q", "<d")
-        return struct.unpack(code[0], struct.pack(code[1], self.kind.rounded(x)))[0]
+        code = ("<i", "<f") if self.backend.bits == 32 else ("<q", "<d")
+        return struct.unpack(code[0], struct.pack(code[1], self.backend.rounded(x)))[0]
 
     def texts(self, number: str) -> list[str]:
         """Return the tables of all parts."""
-        entry = f"i{self.kind.bits}"
+        entry = f"i{self.backend.bits}"
         out = []
         for k, row in enumerate(zip(*self.columns, strict=True)):
             entries = ", ".join(f"{entry} {x}" for x in row)
@@ -137,13 +137,13 @@ class _Function:
     """The text of the function of a part, or of alike parts."""
 
     def __init__(
-        self, members: Sequence[KernelPart], places: MemoryPlaces, kind: Kind, declared: set[str], *, packed: bool
+        self, members: Sequence[KernelPart], places: MemoryPlaces, backend: Backend, declared: set[str], *, packed: bool
     ):
-        self.body, self.kind, self.one = kind.body(declared), kind, kind.one()
-        self.align = f"align {kind.bytes}"
+        self.body, self.backend, self.one = backend.body(declared), backend, backend.one()
+        self.align = f"align {backend.bytes}"
         self.places, self.alike = places, len(members) > 1
         self.twins = _Twins(members) if self.alike else _NoTwins()
-        self.table = _PartTable(kind, len(members))
+        self.table = _PartTable(backend, len(members))
         self.starts: dict[int, str] = {}
         """The addresses of users' arrays that are read or written in place."""
         if packed:
@@ -153,7 +153,7 @@ class _Function:
         else:
             self.values = Values(self.body, self._load, self._angle)
 
-    def _at(self, start: str, rows: Sequence[int], size: Kind) -> str:
+    def _at(self, start: str, rows: Sequence[int], size: Backend) -> str:
         """Append the address of a row, or of one of several by the table."""
         body = self.body
         if len(set(rows)) == 1:
@@ -163,29 +163,29 @@ class _Function:
 
     def _offset(self, places: Sequence[int], size: int) -> str:
         """Append the loading of the distance in bytes of one of several places."""
-        body, bits = self.body, self.kind.bits
+        body, bits = self.body, self.backend.bits
         offset = self.table.slot(body, [place * size for place in places], f"i{bits}")
         return offset if bits == 64 else body.value(f"zext i{bits} {offset} to i64")
 
     def _splat(self, x: str) -> str:
-        kind, body = self.kind, self.body
-        if kind.lanes == 1:
+        backend, body = self.backend, self.body
+        if backend.lanes == 1:
             return x
-        lane = body.value(f"insertelement {kind.float} poison, {kind.scalar} {x}, i64 0")
+        lane = body.value(f"insertelement {backend.float} poison, {backend.scalar} {x}, i64 0")
         return body.value(
-            f"shufflevector {kind.float} {lane}, {kind.float} poison, <{kind.lanes} x i32> zeroinitializer"
+            f"shufflevector {backend.float} {lane}, {backend.float} poison, <{backend.lanes} x i32> zeroinitializer"
         )
 
     def _number(self, node: Node, place: int) -> str | None:
         """Append the loading of a number that is not the same in all parts."""
         column = self.twins.numbers(node, place)
-        return None if len(set(column)) == 1 else self._splat(self.table.slot(self.body, column, self.kind.scalar))
+        return None if len(set(column)) == 1 else self._splat(self.table.slot(self.body, column, self.backend.scalar))
 
     def _load(self, node: Node) -> str:
         column, places = self.twins.of(node), self.places
         if node.uniform:
             start = self._at("%common", [places.shared[n.number] for n in column], self.one)
-            x = self._splat(self.body.value(f"load {self.kind.scalar}, ptr {start}, !invariant.load !1"))
+            x = self._splat(self.body.value(f"load {self.backend.scalar}, ptr {start}, !invariant.load !1"))
         elif node.op == "input":
             arrays = {n.args[0] for n in column}
             if any(places.rows.inputs[k] < 0 for k in arrays):
@@ -193,7 +193,7 @@ class _Function:
             return self._loaded("%in", [places.rows.of_input(n) for n in column])
         else:
             x = self._loaded("%waiting", [places.crossing[n.number] for n in column])
-        return self.body.compare("une", x, self.kind.constant(0.0)) if is_condition(node) else x
+        return self.body.compare("une", x, self.backend.constant(0.0)) if is_condition(node) else x
 
     def _read_in_place(self, column: Sequence[Node], arrays: set[int]) -> str:
         """Append the reading of an element of a user's array."""
@@ -205,14 +205,14 @@ class _Function:
             start = self.starts.get(array)
             if start is None:
                 start = self.starts[array] = body.array_of_call(str(8 * array))
-        memory = body.kind.memory_of_arrays
+        memory = body.backend.memory_of_arrays
         places = [n.args[1] for n in column]
         if len(set(places)) == 1:
-            at = body.value(f"getelementptr {self.kind.float}, ptr{memory} {start}, i64 {places[0]}")
+            at = body.value(f"getelementptr {self.backend.float}, ptr{memory} {start}, i64 {places[0]}")
         else:
-            offset = self._offset(places, self.kind.bytes)
+            offset = self._offset(places, self.backend.bytes)
             at = body.value(f"getelementptr i8, ptr{memory} {start}, i64 {offset}")
-        return body.value(f"load {self.kind.float}, ptr{memory} {at}, {self.align}, !invariant.load !1")
+        return body.value(f"load {self.backend.float}, ptr{memory} {at}, {self.align}, !invariant.load !1")
 
     def _write_in_place(self, name: str, row: int) -> None:
         """Append the writing of an element of a user's array."""
@@ -222,31 +222,31 @@ class _Function:
         start = self.starts.get(array)
         if start is None:
             start = self.starts[array] = body.array_of_call(str(8 * array))
-        memory = body.kind.memory_of_arrays
-        at = body.value(f"getelementptr {self.kind.float}, ptr{memory} {start}, i64 {row - outputs[k]}")
-        body.line(f"store {self.kind.float} {name}, ptr{memory} {at}, {self.align}")
+        memory = body.backend.memory_of_arrays
+        at = body.value(f"getelementptr {self.backend.float}, ptr{memory} {start}, i64 {row - outputs[k]}")
+        body.line(f"store {self.backend.float} {name}, ptr{memory} {at}, {self.align}")
 
     def _angle(self, node: Node) -> str:
         return self._loaded("%angles", [self.places.rows.of_input(n) for n in self.twins.of(node)])
 
     def _loaded(self, start: str, rows: Sequence[int]) -> str:
-        return self.body.value(f"load {self.kind.float}, ptr {self._at(start, rows, self.kind)}, {self.align}")
+        return self.body.value(f"load {self.backend.float}, ptr {self._at(start, rows, self.backend)}, {self.align}")
 
     def wait(self, x: Scalar, rows: Sequence[int]) -> Callable[[], None]:
         """Append the reading of a value, and return what appends its storing in a row for later parts."""
-        name, kind = self.values.name(x), self.kind
+        name, backend = self.values.name(x), self.backend
         if is_condition(x):
-            name = self.body.select(name, kind.constant(1.0), kind.constant(0.0))
-        place = self._at("%leaving" if self.alike else "%waiting", rows, kind)
-        return lambda: self.body.line(f"store {kind.float} {name}, ptr {place}, {self.align}")
+            name = self.body.select(name, backend.constant(1.0), backend.constant(0.0))
+        place = self._at("%leaving" if self.alike else "%waiting", rows, backend)
+        return lambda: self.body.line(f"store {backend.float} {name}, ptr {place}, {self.align}")
 
     def keep(self, x: Scalar, rows: Sequence[int], summed: bool) -> None:
         """Append the storing of a result."""
-        body, vector = self.body, self.kind.float
+        body, vector = self.body, self.backend.float
         if self.places.rows.in_place:
             self._write_in_place(self.values.name(x), rows[0])
             return
-        name, place = self.values.name(x), self._at("%sums" if summed else "%out", rows, self.kind)
+        name, place = self.values.name(x), self._at("%sums" if summed else "%out", rows, self.backend)
         if summed:
             name = body.binary("fadd", body.value(f"load {vector}, ptr {place}, {self.align}"), name)
         body.line(f"store {vector} {name}, ptr {place}, {self.align}")
@@ -255,8 +255,8 @@ class _Function:
 class _PartText:
     """Writes the functions of the parts of a program."""
 
-    def __init__(self, program: Program, places: MemoryPlaces, kind: Kind, declared: set[str]):
-        self.program, self.places, self.kind, self.declared = program, places, kind, declared
+    def __init__(self, program: Program, places: MemoryPlaces, backend: Backend, declared: set[str]):
+        self.program, self.places, self.backend, self.declared = program, places, backend, declared
         self.results = results(program, places.rows)
         self.paired = paired_angles(program)
         self.stores: dict[int, list[tuple[int, bool]]] = {}
@@ -269,7 +269,7 @@ class _PartText:
         self, number: str, members: Sequence[KernelPart], inlining: str, *, first: bool, last: bool
     ) -> tuple[str, list[str]]:
         """Return the text of the function of alike parts, or of one part, and their tables."""
-        function = _Function(members, self.places, self.kind, self.declared, packed=self.program.one)
+        function = _Function(members, self.places, self.backend, self.declared, packed=self.program.one)
         crossing = self.places.crossing
         for x, row, summed in self.results if first or last else ():
             # These need no operation of a part.
@@ -281,7 +281,7 @@ class _PartText:
         nodes = members[0].nodes
         # The assembler for GPUs reorders anyway, and moves half as many values of forward dynamics to memory from the
         # order in which the function computes as from the order by results.
-        nodes = nodes if self.kind.ordered else sorted(nodes, key=lambda n: n.number)
+        nodes = nodes if self.backend.ordered else sorted(nodes, key=lambda n: n.number)
         for item in function.values.items(nodes):
             blocks.count()
             for node in function.values.emit(item, self.paired):

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 
 from jaxdyn.native._alike import Keys, with_alike_parts
 from jaxdyn.native._blocks import element
-from jaxdyn.native._emit import LARGEST_ANGLE, Body, Kind
+from jaxdyn.native._emit import LARGEST_ANGLE, Backend, Body
 from jaxdyn.native._graph import GraphLoop, Node
 from jaxdyn.native._kernel_functions import KernelRows, MemoryPlaces, paired_angles, part_functions, results, rows_of
 from jaxdyn.native._order import KernelPart, Rounds, cut_common, divided, each_part, joined, operands, rows_of_crossing
@@ -46,21 +46,21 @@ class Module(NamedTuple):
     """The numbers that each piece needs for its sums over the batch."""
 
 
-def module_of(program: Program, kind: Kind, interface: Handlers) -> Module:
+def module_of(program: Program, backend: Backend, interface: Handlers) -> Module:
     """Return the module of a program."""
-    one = kind.one()
+    one = backend.one()
     common = [n for n in program.nodes if n.uniform]
     declared: set[str] = set()
     # A value that is the same for the whole batch and that the kernel uses is computed once a call.
     wanted = {a.number for n in program.nodes if not n.uniform for a in operands(n) if a.uniform}
     wanted |= {x.number for output in program.outputs for x in output if type(x) is Node and x.uniform}
     shared = {n.number: k for k, n in enumerate(n for n in common if n.number in wanted)}
-    steps = divided([x for output in program.outputs for x in output], kind.longest_part(len(program.nodes)))
+    steps = divided([x for output in program.outputs for x in output], backend.longest_part(len(program.nodes)))
     whole = len(list(each_part(steps))) == 1 and program.repetition is None
-    rows = rows_of(program, kind.read_in_place(program), written_in_place=whole and kind.memory_of_arrays != "")
+    rows = rows_of(program, backend.read_in_place(program), written_in_place=whole and backend.memory_of_arrays != "")
     if program.one:
         # Vectors hold several operations, but only those of one part.
-        steps = joined(steps, kind.lanes * kind.longest)
+        steps = joined(steps, backend.lanes * backend.longest)
     else:
         kept_as: dict[int, tuple] = {}
         for x, _, summed in results(program, rows):
@@ -70,28 +70,28 @@ def module_of(program: Program, kind: Kind, interface: Handlers) -> Module:
     crossing, waiting = rows_of_crossing(steps)
     prepared, kept = cut_common(common, shared)
     texts = prepare_functions(prepared, kept, one, declared) if shared else []
-    functions, calls = part_functions(program, steps, MemoryPlaces(rows, shared, crossing, waiting), kind, declared)
+    functions, calls = part_functions(program, steps, MemoryPlaces(rows, shared, crossing, waiting), backend, declared)
     texts += functions
     waiting += 1
-    texts.append(_angles(angle_rows(program, rows), kind, declared))
-    texts += transposes(program, kind, declared)
-    piece = piece_length(program.length * sum(not n.uniform for n in program.nodes), kind.lanes)
-    texts.append(_blocks(program, rows, steps, calls, crossing, waiting, kind, piece, declared))
-    row = piece_row(rows.sum_count, kind.lanes) if program.summed else 0
+    texts.append(_angles(angle_rows(program, rows), backend, declared))
+    texts += transposes(program, backend, declared)
+    piece = piece_length(program.length * sum(not n.uniform for n in program.nodes), backend.lanes)
+    texts.append(_blocks(program, rows, steps, calls, crossing, waiting, backend, piece, declared))
+    row = piece_row(rows.sum_count, backend.lanes) if program.summed else 0
     if row:
-        texts.append(sum_functions(kind, row))
-        suffix = f"{kind.suffix}.p0({kind.float}, ptr, i32, <{kind.lanes} x i1>)"
+        texts.append(sum_functions(backend, row))
+        suffix = f"{backend.suffix}.p0({backend.float}, ptr, i32, <{backend.lanes} x i1>)"
         declared.add(f"declare void @llvm.masked.store.{suffix}")
-    texts.append(interface.handlers(program, len(kept), piece, _totals(program, rows, kind, piece) if row else ""))
+    texts.append(interface.handlers(program, len(kept), piece, _totals(program, rows, backend, piece) if row else ""))
     declarations = sorted(declared, key=lambda text: (text.startswith("define"), text))
     metadata = '!0 = !{!"branch_weights", i32 1, i32 100000}\n!1 = !{}'
-    text = "\n\n".join([*declarations, *texts, function_attributes(kind), metadata]) + "\n"
+    text = "\n\n".join([*declarations, *texts, function_attributes(backend), metadata]) + "\n"
     return Module(text, len(kept), piece, row)
 
 
-def function_attributes(kind: Kind) -> str:
-    """Return the attributes of all functions, `#0`: vectors may be as long as those of `kind`."""
-    width = f'"min-legal-vector-width"="{8 * kind.bytes}" "prefer-vector-width"="{8 * kind.bytes}"'
+def function_attributes(backend: Backend) -> str:
+    """Return the attributes of all functions, `#0`: vectors may be as long as those of `backend`."""
+    width = f'"min-legal-vector-width"="{8 * backend.bytes}" "prefer-vector-width"="{8 * backend.bytes}"'
     return f"attributes #0 = {{ nounwind {width} }}"
 
 
@@ -101,32 +101,32 @@ def angle_rows(program: Program, rows: KernelRows) -> list[int]:
     return sorted({rows.of_input(r) for r in roots if r is not None and not r.uniform})
 
 
-def _angles(angle_rows: Sequence[int], kind: Kind, declared: set[str]) -> str:
+def _angles(angle_rows: Sequence[int], backend: Backend, declared: set[str]) -> str:
     """The function that returns the rows in which the kernel reads angles: those of the operands, or where an angle is
     very large, rows with smaller angles of the same sine and cosine."""
-    body = kind.body(declared)
-    align = f"align {kind.bytes}"
+    body = backend.body(declared)
+    align = f"align {backend.bytes}"
     largest = None
     for row in angle_rows:
-        x = body.value(f"load {kind.float}, ptr {element(body, kind, '%in', row)}, {align}")
+        x = body.value(f"load {backend.float}, ptr {element(body, backend, '%in', row)}, {align}")
         size = body.intrinsic("fabs", x)
         largest = size if largest is None else body.select(body.compare("ogt", size, largest), size, largest)
     if largest is not None:
-        large = any_lane(body, body.compare("ogt", largest, kind.constant(LARGEST_ANGLE[kind.bits])))
+        large = any_lane(body, body.compare("ogt", largest, backend.constant(LARGEST_ANGLE[backend.bits])))
         body.line(f"br i1 {large}, label %reduce, label %as_they_are, !prof !0")
         body.lines.append("reduce:")
         for row in angle_rows:
-            x = body.value(f"load {kind.float}, ptr {element(body, kind, '%in', row)}, {align}")
-            row = element(body, kind, "%small", row)
-            body.line(f"store {kind.float} {body.small_angle(x)}, ptr {row}, {align}")
+            x = body.value(f"load {backend.float}, ptr {element(body, backend, '%in', row)}, {align}")
+            row = element(body, backend, "%small", row)
+            body.line(f"store {backend.float} {body.small_angle(x)}, ptr {row}, {align}")
         body.line("ret ptr %small")
         body.lines.append("as_they_are:")
-        if kind.inlining == "alwaysinline":
+        if backend.inlining == "alwaysinline":
             # Memory of which the address is not chosen can be kept in registers.
             for row in angle_rows:
-                _move_row(body, element(body, kind, "%in", row), element(body, kind, "%small", row))
+                _move_row(body, element(body, backend, "%in", row), element(body, backend, "%small", row))
             body.line("ret ptr %small")
-    header = f"define internal ptr @angles(ptr noalias %in, ptr noalias %small) {kind.inlining} #0 {{"
+    header = f"define internal ptr @angles(ptr noalias %in, ptr noalias %small) {backend.inlining} #0 {{"
     return "\n".join([header, *body.lines, "  ret ptr %in", "}"])
 
 
@@ -138,13 +138,15 @@ def calls_of_steps(
         if isinstance(step, KernelPart):
             body.line(calls[step])
             continue
-        kind, (top, more, after) = body.kind, [body.block() for _ in range(3)]
+        backend, (top, more, after) = body.backend, [body.block() for _ in range(3)]
         _begin_rows(body, step.loop, crossing)
         body.line(f"br label %{top}")
         body.lines.append(f"{top}:")
         calls_of_steps(body, step.condition, calls, crossing, rows)
-        row = element(body, kind, "%waiting", crossing[step.loop])
-        again = body.compare("une", body.value(f"load {kind.float}, ptr {row}, align {kind.bytes}"), kind.constant(0.0))
+        row = element(body, backend, "%waiting", crossing[step.loop])
+        again = body.compare(
+            "une", body.value(f"load {backend.float}, ptr {row}, align {backend.bytes}"), backend.constant(0.0)
+        )
         body.line(f"br i1 {any_lane(body, again)}, label %{more}, label %{after}")
         body.lines.append(f"{more}:")
         _read_rows(body, step.loop, crossing, rows)
@@ -158,45 +160,47 @@ def _begin_rows(body: Body, loop: GraphLoop, crossing: Mapping) -> None:
     """Append what comes before a loop over rows: its rounds are counted, and rows that no round writes are zero."""
     if loop.counter is None:
         return
-    kind = body.kind
-    body.line(f"store {kind.index} 0, ptr {element(body, kind, '%waiting', crossing[loop.counter.number])}")
+    backend = body.backend
+    body.line(f"store {backend.index} 0, ptr {element(body, backend, '%waiting', crossing[loop.counter.number])}")
     for column in loop.written:
         if column.whole:
             body.declared.add("declare void @llvm.memset.p0.i64(ptr, i8, i64, i1 immarg)")
-            start = element(body, kind, "%waiting", crossing[column])
-            body.line(f"call void @llvm.memset.p0.i64(ptr {start}, i8 0, i64 {column.length * kind.bytes}, i1 false)")
+            start = element(body, backend, "%waiting", crossing[column])
+            body.line(
+                f"call void @llvm.memset.p0.i64(ptr {start}, i8 0, i64 {column.length * backend.bytes}, i1 false)"
+            )
 
 
 def _move_row(body: Body, source: str, target: str, memory: str = "") -> None:
-    align = f"align {body.kind.bytes}"
-    x = body.value(f"load {body.kind.float}, ptr{memory} {source}, {align}")
-    body.line(f"store {body.kind.float} {x}, ptr {target}, {align}")
+    align = f"align {body.backend.bytes}"
+    x = body.value(f"load {body.backend.float}, ptr{memory} {source}, {align}")
+    body.line(f"store {body.backend.float} {x}, ptr {target}, {align}")
 
 
 def _place_of_row(body: Body, start: str, index: str, stride: int, memory: str = "") -> str:
     """Append the address of the number of a row behind that of the first row."""
     at = index if stride == 1 else body.value(f"mul i64 {index}, {stride}")
-    return body.value(f"getelementptr {body.kind.float}, ptr{memory} {start}, i64 {at}")
+    return body.value(f"getelementptr {body.backend.float}, ptr{memory} {start}, i64 {at}")
 
 
 def _read_rows(body: Body, loop: GraphLoop, crossing: Mapping, rows: KernelRows) -> None:
     """Append the reading of the row that belongs to a round."""
     if loop.counter is None:
         return
-    kind = body.kind
-    index = _index(body, element(body, kind, "%waiting", crossing[loop.counter.number]))
+    backend = body.backend
+    index = _index(body, element(body, backend, "%waiting", crossing[loop.counter.number]))
     for read in loop.reads:
         memory = ""
         if read.column is None:
             stride, first = read.stride, rows.inputs[read.operand]
             if first < 0:
-                start, memory = body.array_of_call(str(8 * read.operand)), kind.memory_of_arrays
-                start = body.value(f"getelementptr {kind.float}, ptr{memory} {start}, i64 {read.place}")
+                start, memory = body.array_of_call(str(8 * read.operand)), backend.memory_of_arrays
+                start = body.value(f"getelementptr {backend.float}, ptr{memory} {start}, i64 {read.place}")
             else:
-                start = element(body, kind, "%in", first + read.place)
+                start = element(body, backend, "%in", first + read.place)
         else:
-            start, stride = element(body, kind, "%waiting", crossing[read.column]), 1
-        target = element(body, kind, "%waiting", crossing[read.node.number])
+            start, stride = element(body, backend, "%waiting", crossing[read.column]), 1
+        target = element(body, backend, "%waiting", crossing[read.node.number])
         _move_row(body, _place_of_row(body, start, index, stride, memory), target, memory)
 
 
@@ -204,23 +208,23 @@ def _write_rows(body: Body, loop: GraphLoop, crossing: Mapping) -> None:
     """Append the writing of the row that belongs to a round, and the counting of the round."""
     if loop.counter is None:
         return
-    kind = body.kind
-    counter = element(body, kind, "%waiting", crossing[loop.counter.number])
+    backend = body.backend
+    counter = element(body, backend, "%waiting", crossing[loop.counter.number])
     index = _index(body, counter)
     for column in loop.written:
-        start = element(body, kind, "%waiting", crossing[column])
-        source = element(body, kind, "%waiting", crossing[column.slot.number])
+        start = element(body, backend, "%waiting", crossing[column])
+        source = element(body, backend, "%waiting", crossing[column.slot.number])
         _move_row(body, source, _place_of_row(body, start, index, 1))
     following = body.value(f"add i64 {index}, 1")
-    if kind.index != "i64":
-        following = body.value(f"trunc i64 {following} to {kind.index}")
-    body.line(f"store {kind.index} {following}, ptr {counter}")
+    if backend.index != "i64":
+        following = body.value(f"trunc i64 {following} to {backend.index}")
+    body.line(f"store {backend.index} {following}, ptr {counter}")
 
 
 def _index(body: Body, counter: str) -> str:
     """Append the reading of the number of a round."""
-    index = body.value(f"load {body.kind.index}, ptr {counter}")
-    return index if body.kind.index == "i64" else body.value(f"zext {body.kind.index} {index} to i64")
+    index = body.value(f"load {body.backend.index}, ptr {counter}")
+    return index if body.backend.index == "i64" else body.value(f"zext {body.backend.index} {index} to i64")
 
 
 class Transfers:
@@ -237,7 +241,7 @@ class Transfers:
                 width = math.prod(self.program.inputs[k])
                 stride = self.entry(len(self.program.inputs) + len(self.program.outputs) + k, "i64")
                 source = self._place(k, stride, width, number)
-                target = element(self.body, self.body.kind, "%in", self.rows.inputs[k])
+                target = element(self.body, self.body.backend, "%in", self.rows.inputs[k])
                 self.body.line(f"call void @gather{width}(ptr {source}, i64 {stride}, i64 %valid, ptr {target})")
                 if self.program.summed and k in self.program.linear:
                     # Lanes beyond the end of the batch add nothing to sums over it.
@@ -246,9 +250,14 @@ class Transfers:
     def scatter(self, k: int, source: str, number: str = "0") -> None:
         """Append the move of a result out of the kernel, to its row of that number; sums over the batch stay."""
         if (width := len(self.program.outputs[k])) and not self.program.is_sum(k):
-            stride = str(width * self.program.samples)
+            stride = str(width * self.program.result_rows(k))
             target = self._place(len(self.program.inputs) + k, stride, width, number)
             self.body.line(f"call void @scatter{width}(ptr {source}, ptr {target}, i64 {stride}, i64 %valid)")
+
+    def scatter_all(self, results: Iterable[int], number: str = "0") -> None:
+        """Append the moves of results from where the kernel computes them."""
+        for k in results:
+            self.scatter(k, element(self.body, self.body.backend, "%out", self.rows.outputs[k]), number)
 
     def entry(self, place: int, loaded: str) -> str:
         """Append the loading of an entry of the call's list, an address or a number, and return its name."""
@@ -260,7 +269,7 @@ class Transfers:
         if number != "0":
             row = self.body.value(f"mul i64 {number}, {width}")
             offset = self.body.value(f"add i64 {offset}, {row}")
-        one = self.body.kind.one()
+        one = self.body.backend.one()
         return self.body.value(f"getelementptr {one.float}, ptr {self.entry(array, 'ptr')}, i64 {offset}")
 
 
@@ -271,18 +280,18 @@ def _blocks(
     calls: dict[KernelPart, str],
     crossing: dict,
     waiting: int,
-    kind: Kind,
+    backend: Backend,
     piece: int,
     declared: set[str],
 ) -> str:
     """The function that goes over a stretch of the batch, as many elements at a time as a vector has lanes, and for
     each of them over the calls of a repetition."""
-    body = kind.body(declared)
-    width = 1 if program.one else kind.lanes
+    body = backend.body(declared)
+    width = 1 if program.one else backend.lanes
     transfers = Transfers(body, program, rows)
     counts = {"in": rows.input_count, "small": rows.input_count, "out": rows.output_count}
     for name, count in (counts | {"sums": rows.sum_count, "waiting": waiting}).items():
-        body.line(f"%{name} = alloca {kind.float}, i64 {max(count, 1)}, align {kind.bytes}")
+        body.line(f"%{name} = alloca {backend.float}, i64 {max(count, 1)}, align {backend.bytes}")
     if program.summed:
         body.line(f"call void @keep_lanes(ptr %sums, i64 {rows.sum_count}, i64 0)")
     body.line("br label %loop")
@@ -297,24 +306,20 @@ def _blocks(
         body.line("%angles = call ptr @angles(ptr %in, ptr %small)")
         calls_of_steps(body, steps, calls, crossing, rows)
 
-    def save(number: str) -> None:
-        for k, row in enumerate(rows.outputs):
-            if not rows.in_place:
-                transfers.scatter(k, element(body, kind, "%out", row), number)
-
     if program.repetition is None:
         run()
-        save("0")
+        if not rows.in_place:
+            transfers.scatter_all(range(len(rows.outputs)))
         body.line("br label %last")
     else:
-        _repeat(transfers, program.repetition, run, save)
+        _repeat(transfers, program.repetition, run)
     body.lines.append("last:")
     body.line(f"%next = add i64 %at, {width}")
-    body.line(f"%again = {kind.more_elements('%next', '%end')}")
+    body.line(f"%again = {backend.more_elements('%next', '%end')}")
     if program.summed:
         _add_up(transfers, piece)
     body.line("br i1 %again, label %loop, label %done")
-    header = f"define internal void @blocks(ptr %call, ptr %common, i64 %begin, i64 %end) {kind.inlining} #0 {{"
+    header = f"define internal void @blocks(ptr %call, ptr %common, i64 %begin, i64 %end) {backend.inlining} #0 {{"
     return "\n".join([header, "entry:", *body.lines, "done:", "  ret void", "}"])
 
 
@@ -326,9 +331,9 @@ def _add_up(transfers: Transfers, piece: int) -> None:
     body.line(f"br i1 {inside}, label %further, label %add_up")
     body.lines.append("add_up:")
     number = body.value(f"udiv i64 %at, {piece}")
-    place = body.value(f"mul i64 {number}, {piece_row(rows.sum_count, body.kind.lanes)}")
+    place = body.value(f"mul i64 {number}, {piece_row(rows.sum_count, body.backend.lanes)}")
     place = body.value(
-        f"getelementptr {body.kind.scalar}, ptr {transfers.entry(_sums_entry(program), 'ptr')}, i64 {place}"
+        f"getelementptr {body.backend.scalar}, ptr {transfers.entry(_sums_entry(program), 'ptr')}, i64 {place}"
     )
     body.line(f"call void @add_up(ptr %sums, i64 {rows.sum_count}, ptr {place})")
     body.line("br label %further")
@@ -340,52 +345,69 @@ def _sums_entry(program: Program) -> int:
     return 2 * len(program.inputs) + len(program.outputs)
 
 
-def _totals(program: Program, rows: KernelRows, kind: Kind, piece: int) -> str:
+def _totals(program: Program, rows: KernelRows, backend: Backend, piece: int) -> str:
     """The end of a handler of a program with sums over the batch, when the rows of all pieces are there."""
-    body = kind.one().body(set())
+    body = backend.one().body(set())
     transfers = Transfers(body, program, rows)
     pieces = body.value(f"udiv i64 {body.value(f'add i64 %batch, {piece - 1}')}, {piece}")
     start = transfers.entry(_sums_entry(program), "ptr")
     for k, (output, row) in enumerate(zip(program.outputs, rows.outputs, strict=True)):
         if output and program.is_sum(k):
             array = transfers.entry(len(program.inputs) + k, "ptr")
-            columns = element(body, body.kind, start, row)
+            columns = element(body, body.backend, start, row)
             body.line(f"call void @total(ptr {columns}, i64 {pieces}, i64 {len(output)}, ptr {array})")
     return "\n".join(body.lines)
 
 
-def _repeat(transfers: Transfers, repetition: Repetition, run: Callable[[], None], save: Callable[[str], None]) -> None:
+def _repeat(transfers: Transfers, repetition: Repetition, run: Callable[[], None]) -> None:
     """Append the loop over the calls of a repetition. Its results become operands, and some of them are kept."""
     body, program, rows = transfers.body, transfers.program, transfers.rows
-    kind, align = body.kind, f"align {body.kind.bytes}"
+    backend, align, every = body.backend, f"align {body.backend.bytes}", repetition.every
+    carried, results = program.carried, range(len(program.outputs))
 
-    for k, operand in enumerate(program.carried):
-        transfers.scatter(k, element(body, kind, "%in", rows.inputs[operand]))
+    def scatter_carried() -> None:
+        for k, operand in enumerate(carried):
+            transfers.scatter(k, element(body, backend, "%in", rows.inputs[operand]))
+
+    if every is not None:
+        scatter_carried()
     body.line("br label %steps")
     body.lines.append("steps:")
-    body.line("%step = phi i64 [ 0, %loop ], [ %next_step, %go_on ]")
-    row = body.value(f"udiv i64 %step, {repetition.held}")
+    body.line(f"%step = phi i64 [ 0, %loop ], [ %next_step, %{'carry' if every is None else 'go_on'} ]")
+    at = body.value(f"sub i64 {repetition.length - 1}, %step") if repetition.reverse else "%step"
+    row = body.value(f"udiv i64 {at}, {repetition.held}")
     transfers.gather((k for k in range(len(program.inputs)) if program.is_row(k)), row)
     run()
     body.line("%next_step = add i64 %step, 1")
-    body.line(f"%since = urem i64 %next_step, {repetition.every}")
-    body.line("%kept = icmp eq i64 %since, 0")
-    body.line("br i1 %kept, label %keep, label %go_on")
-    body.lines.append("keep:")
-    save(body.value(f"udiv i64 %next_step, {repetition.every}"))
-    body.line("br label %go_on")
-    body.lines.append("go_on:")
-    for k, row in zip(program.carried, rows.outputs, strict=True):
+    if every is None:
+        transfers.scatter_all(results[len(carried) :], at)
+        body.line("br label %carry")
+        body.lines.append("carry:")
+    else:
+        body.line(f"%since = urem i64 %next_step, {every}")
+        body.line("%kept = icmp eq i64 %since, 0")
+        body.line("br i1 %kept, label %keep, label %go_on")
+        body.lines.append("keep:")
+        transfers.scatter_all(results, body.value(f"udiv i64 %next_step, {every}"))
+        body.line("br label %go_on")
+        body.lines.append("go_on:")
+    for k, row in zip(carried, rows.outputs, strict=False):
         for i in range(math.prod(program.inputs[k])):
-            x = body.value(f"load {kind.float}, ptr {element(body, kind, '%out', row + i)}, {align}")
-            body.line(f"store {kind.float} {x}, ptr {element(body, kind, '%in', rows.inputs[k] + i)}, {align}")
+            x = body.value(f"load {backend.float}, ptr {element(body, backend, '%out', row + i)}, {align}")
+            body.line(f"store {backend.float} {x}, ptr {element(body, backend, '%in', rows.inputs[k] + i)}, {align}")
     body.line(f"%more = icmp ult i64 %next_step, {repetition.length}")
-    body.line("br i1 %more, label %steps, label %last")
+    if every is not None:
+        body.line("br i1 %more, label %steps, label %last")
+        return
+    body.line("br i1 %more, label %steps, label %end_of_steps")
+    body.lines.append("end_of_steps:")
+    scatter_carried()
+    body.line("br label %last")
 
 
-def transposes(program: Program, kind: Kind, declared: set[str]) -> list[str]:
+def transposes(program: Program, backend: Backend, declared: set[str]) -> list[str]:
     """The functions between users' arrays, batch first, and rows: one for each number of columns."""
     widths = {math.prod(s) for s, same in zip(program.inputs, program.uniform, strict=True) if not same} - {0}
-    out = [transpose_text(kind, n, declared, gather=True) for n in sorted(widths)]
+    out = [transpose_text(backend, n, declared, gather=True) for n in sorted(widths)]
     widths = {len(output) for k, output in enumerate(program.outputs) if not program.is_sum(k)} - {0}
-    return out + [transpose_text(kind, n, declared, gather=False) for n in sorted(widths)]
+    return out + [transpose_text(backend, n, declared, gather=False) for n in sorted(widths)]

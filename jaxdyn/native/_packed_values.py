@@ -30,7 +30,7 @@ class PackedValues(Values):
         self._blends: dict[tuple[str, ...], str] = {}
 
     def items(self, nodes: Sequence[Node]) -> Sequence[Any]:
-        for pack in find_packs(nodes, self.body.kind.lanes):
+        for pack in find_packs(nodes, self.body.backend.lanes):
             self.place |= {n.number: (pack, lane) for lane, n in pack.lanes.items()}
         own = {n.number for n in nodes}
 
@@ -68,7 +68,7 @@ class PackedValues(Values):
 
     def _pack(self, pack: Pack, paired: Container[int]) -> tuple[str, Signs]:
         body, op = self.body, pack.first.op
-        plus = (1,) * body.kind.lanes
+        plus = (1,) * body.backend.lanes
         if op == "input":
             return self._blend({lane: self.name(n) for lane, n in pack.lanes.items()}), plus
         if op in ("sin", "cos"):
@@ -88,11 +88,11 @@ class PackedValues(Values):
     def _operand(self, pack: Pack, place: int) -> tuple[str, Signs]:
         """Return the vector of an operand of a pack, and the signs that its lanes still have to get."""
         sources: dict[int, str] = {}
-        signs = [1] * self.body.kind.lanes
+        signs = [1] * self.body.backend.lanes
         for lane in pack.lanes:
             x, sign = pack.operand(lane, place)
             if type(x) is not Node:
-                sources[lane] = self.body.kind.number(x * sign)
+                sources[lane] = self.body.backend.number(x * sign)
                 continue
             other, at = self.place.get(x.number, (None, lane))
             if other is None or at != lane:
@@ -104,7 +104,7 @@ class PackedValues(Values):
 
     def _blend(self, lanes: dict[int, str]) -> str:
         """Return the vector whose lanes are those of some vectors, or numbers; vacant ones are of the first of them."""
-        sources = tuple(lanes.get(k, lanes[min(lanes)]) for k in range(self.body.kind.lanes))
+        sources = tuple(lanes.get(k, lanes[min(lanes)]) for k in range(self.body.backend.lanes))
         if sources not in self._blends:
             numbers = [x for x in sources if not _is_vector(x)]
             out = self._vector([numbers[0] if _is_vector(x) else x for x in sources]) if numbers else ""
@@ -115,19 +115,21 @@ class PackedValues(Values):
         return self._blends[sources]
 
     def _shuffled(self, a: str, b: str, lanes: Sequence[int]) -> str:
-        kind = self.body.kind
+        backend = self.body.backend
         order = ", ".join(f"i32 {k}" for k in lanes)
-        return self.body.value(f"shufflevector {kind.float} {a}, {kind.float} {b}, <{kind.lanes} x i32> <{order}>")
+        return self.body.value(
+            f"shufflevector {backend.float} {a}, {backend.float} {b}, <{backend.lanes} x i32> <{order}>"
+        )
 
     def _vector(self, numbers: Sequence[str]) -> str:
         """Return the text of a vector of numbers."""
-        kind = self.body.kind
+        backend = self.body.backend
         if len(set(numbers)) == 1:
-            return f"splat ({kind.scalar} {numbers[0]})"
-        return f"<{', '.join(f'{kind.scalar} {x}' for x in numbers)}>"
+            return f"splat ({backend.scalar} {numbers[0]})"
+        return f"<{', '.join(f'{backend.scalar} {x}' for x in numbers)}>"
 
     def _numbers(self, numbers: Sequence[float]) -> str:
-        return self._vector([self.body.kind.number(x) for x in numbers])
+        return self._vector([self.body.backend.number(x) for x in numbers])
 
     def _with_signs(self, pack: Pack, place: int) -> str:
         """Return the vector of an operand of a pack, with its signs."""
@@ -142,11 +144,11 @@ class PackedValues(Values):
             small = {lane: self.angle(root) for lane, (_, root) in roots.items() if root is not None and self.angle}
             if len(small) < len(roots):
                 return self.limited_angle(self._with_signs(pack, 0))
-            factors = self._blend({lane: self.body.kind.number(factor) for lane, (factor, _) in roots.items()})
+            factors = self._blend({lane: self.body.backend.number(factor) for lane, (factor, _) in roots.items()})
             return self.body.exact("fmul", self._blend(small), factors)
 
         both = any(x.number in paired for x in arguments.values())
-        of = tuple(arguments[k].number if k in arguments else -1 for k in range(self.body.kind.lanes))
+        of = tuple(arguments[k].number if k in arguments else -1 for k in range(self.body.backend.lanes))
         return self.trigonometry(pack.first.op, of, angle, both)
 
 

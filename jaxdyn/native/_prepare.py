@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from jaxdyn.native._blocks import Blocks, element
-from jaxdyn.native._emit import Body, Kind
+from jaxdyn.native._emit import Backend, Body
 from jaxdyn.native._graph import Node, is_condition
 from jaxdyn.native._values import Values
 
 
 def prepare_functions(
-    prepared: Sequence[Sequence[Node]], kept: dict[int, int], one: Kind, declared: set[str]
+    prepared: Sequence[Sequence[Node]], kept: dict[int, int], one: Backend, declared: set[str]
 ) -> list[str]:
     """The functions that compute what is the same for the whole batch, and `prepare`, which calls them where they are
     several."""
@@ -24,7 +24,7 @@ def prepare_functions(
     return [*texts, "\n".join([header, *calls, "  ret void", "}"])]
 
 
-def _prepare_part(name: str, nodes: Sequence[Node], kept: dict[int, int], one: Kind, declared: set[str]) -> str:
+def _prepare_part(name: str, nodes: Sequence[Node], kept: dict[int, int], one: Backend, declared: set[str]) -> str:
     body = one.body(declared)
 
     def load(node: Node) -> str:
@@ -51,6 +51,6 @@ def _prepare_part(name: str, nodes: Sequence[Node], kept: dict[int, int], one: K
 
 def _loaded_common(body: Body, node: Node, place: int) -> str:
     """Load a value that is the same for the whole batch."""
-    one = body.kind
+    one = body.backend
     x = body.value(f"load {one.float}, ptr {element(body, one, '%common', place)}")
     return body.compare("une", x, one.constant(0.0)) if is_condition(node) else x

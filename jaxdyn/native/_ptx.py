@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 
-from jaxdyn.native._emit import Kind
+from jaxdyn.native._emit import Backend
 from jaxdyn.native._specialize import Program
 
 THREADS = 64
@@ -30,14 +30,14 @@ KERNEL = "kernel"
 
 
 class KernelEntry:
-    """The function of a module that XLA launches, for values of a kind.
+    """The function of a module that XLA launches.
 
     Its parameters are the addresses of an array of integers, of the operands and of the results. The integers are the
     length of the batch and, for each operand, the numbers from one of its elements to the next.
     """
 
-    def __init__(self, kind: Kind):
-        self.kind = kind
+    def __init__(self, backend: Backend):
+        self.backend = backend
 
     def handlers(self, program: Program, common: int, piece: int, totals: str) -> str:
         """Return the text of the function."""
@@ -67,13 +67,13 @@ class KernelEntry:
                 f"  %s{k} = load i32, ptr addrspace(1) %size{k}",
                 f"  %stride{k} = zext i32 %s{k} to i64",
             ]
-        for k, output in enumerate(program.outputs, n):
-            lines.append(f"  %stride{k} = add i64 0, {len(output) * program.samples}")
+        for k, output in enumerate(program.outputs):
+            lines.append(f"  %stride{n + k} = add i64 0, {len(output) * program.result_rows(k)}")
         # The addresses of the thread's element of each array: seen from there it is the first of a batch of one.
         for k in range(n + m):
             lines += [
                 f"  %before{k} = mul i64 %index, %stride{k}",
-                f"  %start{k} = getelementptr {self.kind.float}, ptr addrspace(1) %a{k}, i64 %before{k}",
+                f"  %start{k} = getelementptr {self.backend.float}, ptr addrspace(1) %a{k}, i64 %before{k}",
                 f"  %any{k} = addrspacecast ptr addrspace(1) %start{k} to ptr",
                 f"  %slot{k} = getelementptr i64, ptr %call, i64 {k}",
                 f"  store ptr %any{k}, ptr %slot{k}",

@@ -29,7 +29,7 @@ class Repetition(NamedTuple):
 
     function: Callable
     """Called with operands that stay, then those that it carries, then a row of each of the others. Returns what is
-    carried to the next call."""
+    carried to the next call, and perhaps more."""
     length: int
     """The number of calls."""
     carried: int
@@ -37,10 +37,13 @@ class Repetition(NamedTuple):
     behind the batch."""
     rows: int
     """The number of operands, the last ones, that have such an axis too."""
-    every: int = 1
-    """The number of calls from one row of the results to the next. It divides `length`."""
+    every: int | None = 1
+    """The number of calls from one row of the results to the next. It divides `length`. With None, the results are what
+    is carried at the end, and what else the calls return, stacked along such an axis."""
     held: int = 1
     """The number of calls that get the same row. It divides `length`."""
+    reverse: bool = False
+    """Whether the first call has the last rows."""
 
     def one_call(self, shapes: Sequence[tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
         """Return the shapes of the operands of one call."""
@@ -73,10 +76,14 @@ class Program(NamedTuple):
         """The number of times that the program runs in a call of its function."""
         return 1 if self.repetition is None else self.repetition.length
 
-    @property
-    def samples(self) -> int:
-        """The number of rows of each result."""
-        return 1 if self.repetition is None else 1 + self.repetition.length // self.repetition.every
+    def result_rows(self, result: int) -> int:
+        """Return the number of rows of a result."""
+        if self.repetition is None:
+            return 1
+        length, every = self.repetition.length, self.repetition.every
+        if every is None:
+            return 1 if result < self.repetition.carried else length
+        return 1 + length // every
 
     @property
     def carried(self) -> range:

@@ -8,7 +8,7 @@ rows are added up in order.
 
 from __future__ import annotations
 
-from jaxdyn.native._emit import Kind
+from jaxdyn.native._emit import Backend
 
 
 def piece_row(count: int, lanes: int) -> int:
@@ -17,11 +17,11 @@ def piece_row(count: int, lanes: int) -> int:
     return count + lanes
 
 
-def sum_functions(kind: Kind, row: int) -> str:
+def sum_functions(backend: Backend, row: int) -> str:
     """Return three functions: `@keep_lanes` sets the lanes of rows from a number on to zero; `@add_up` writes the sums
     of the lanes of rows and sets the rows to zero; `@total` writes the sums of some columns over the rows of all
     pieces, which are `row` numbers apart."""
-    vector, scalar, lanes, size = kind.float, kind.scalar, kind.lanes, kind.bits // 8
+    vector, scalar, lanes, size = backend.float, backend.scalar, backend.lanes, backend.bits // 8
     order = ", ".join(f"i64 {k}" for k in range(lanes))
     loop = """entry:
   br label %loop
@@ -33,7 +33,7 @@ loop:
 done:
   ret void
 }"""
-    return f"""declare {scalar} @llvm.vector.reduce.fadd.{kind.suffix}({scalar}, {vector})
+    return f"""declare {scalar} @llvm.vector.reduce.fadd.{backend.suffix}({scalar}, {vector})
 
 define internal void @keep_lanes(ptr %rows, i64 %count, i64 %valid) noinline #0 {{
 {loop}
@@ -41,19 +41,19 @@ define internal void @keep_lanes(ptr %rows, i64 %count, i64 %valid) noinline #0 
   %all = shufflevector <{lanes} x i64> %first, <{lanes} x i64> poison, <{lanes} x i32> zeroinitializer
   %kept = icmp ult <{lanes} x i64> <{order}>, %all
   %at = getelementptr {vector}, ptr %rows, i64 %i
-  %x = load {vector}, ptr %at, align {kind.bytes}
+  %x = load {vector}, ptr %at, align {backend.bytes}
   %y = select <{lanes} x i1> %kept, {vector} %x, {vector} zeroinitializer
-  store {vector} %y, ptr %at, align {kind.bytes}
+  store {vector} %y, ptr %at, align {backend.bytes}
 {end}
 
 define internal void @add_up(ptr %rows, i64 %count, ptr %array) noinline #0 {{
 {loop}
   %at = getelementptr {vector}, ptr %rows, i64 %i
-  %x = load {vector}, ptr %at, align {kind.bytes}
-  %sum = call reassoc {scalar} @llvm.vector.reduce.fadd.{kind.suffix}({scalar} 0.0, {vector} %x)
+  %x = load {vector}, ptr %at, align {backend.bytes}
+  %sum = call reassoc {scalar} @llvm.vector.reduce.fadd.{backend.suffix}({scalar} 0.0, {vector} %x)
   %to = getelementptr {scalar}, ptr %array, i64 %i
   store {scalar} %sum, ptr %to
-  store {vector} zeroinitializer, ptr %at, align {kind.bytes}
+  store {vector} zeroinitializer, ptr %at, align {backend.bytes}
 {end}
 
 define internal void @total(ptr %rows, i64 %pieces, i64 %count, ptr %array) noinline #0 {{
@@ -81,7 +81,7 @@ save:
   %all = shufflevector <{lanes} x i64> %first, <{lanes} x i64> poison, <{lanes} x i32> zeroinitializer
   %kept = icmp ult <{lanes} x i64> <{order}>, %all
   %to = getelementptr {scalar}, ptr %array, i64 %column
-  call void @llvm.masked.store.{kind.suffix}.p0({vector} %sum, ptr %to, i32 {size}, <{lanes} x i1> %kept)
+  call void @llvm.masked.store.{backend.suffix}.p0({vector} %sum, ptr %to, i32 {size}, <{lanes} x i1> %kept)
   %next = add i64 %column, {lanes}
   %again = icmp ult i64 %next, %count
   br i1 %again, label %columns, label %done

@@ -18,7 +18,7 @@ import jax
 import numpy as np
 
 from jaxdyn.native._arrays import UnsupportedError
-from jaxdyn.native._emit import Kind
+from jaxdyn.native._emit import Backend
 from jaxdyn.native._interface import interface
 from jaxdyn.native._specialize import specialize
 
@@ -181,14 +181,14 @@ def cached_target(function: Callable, shapes, uniform, bits: int, short: bool, o
     try:
         with without_garbage_collection():
             if (collection := getattr(function, "collection", None)) is not None:
-                module = collection_module(collection, shapes, Kind(bits, here.vector_bits // bits), interface())
+                module = collection_module(collection, shapes, Backend(bits, here.vector_bits // bits), interface())
                 return _registered_target(module, uniform, summed)
             program = specialize(function, inputs, uniform, bits, row_loops=True)
             lanes = (SHORT if short else here.vector_bits) // bits
             if one and not program.summed:
                 # Sums over the batch add up the lanes.
                 program, lanes = program._replace(one=True), min(LANES, here.vector_bits // bits)
-            module, summed = module_of(program, Kind(bits, lanes), interface()), program.summed
+            module, summed = module_of(program, Backend(bits, lanes), interface()), program.summed
     except UnsupportedError as error:
         name_slow(function, error)
         return None

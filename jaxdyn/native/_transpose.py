@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from jaxdyn.native._emit import Body, Kind
+from jaxdyn.native._emit import Backend, Body
 
 
-def transpose_text(kind: Kind, columns: int, declared: set[str], *, gather: bool) -> str:
+def transpose_text(backend: Backend, columns: int, declared: set[str], *, gather: bool) -> str:
     """Return the function `@gather<columns>` or `@scatter<columns>`.
 
     It moves as many elements of the batch as a vector has lanes, of which the first `valid` exist. A tile of them has
     as many columns as fit a vector, or for the last ones the next power of two.
     """
-    if kind.lanes == 1:
-        return _copied_text(kind, columns, gather=gather)
-    body = kind.body(declared)
-    lanes, scalar = kind.lanes, kind.scalar
+    if backend.lanes == 1:
+        return _copied_text(backend, columns, gather=gather)
+    body = backend.body(declared)
+    lanes, scalar = backend.lanes, backend.scalar
     whole, rest = divmod(columns, lanes)
     body.line("%last = sub i64 %valid, 1")
     rows = []
@@ -51,7 +51,7 @@ def transpose_text(kind: Kind, columns: int, declared: set[str], *, gather: bool
     return "\n".join([f"{header} noinline #0 {{", "entry:", *body.lines, "  ret void", "}"])
 
 
-def _copied_text(kind: Kind, columns: int, *, gather: bool) -> str:
+def _copied_text(backend: Backend, columns: int, *, gather: bool) -> str:
     """Return the function that copies the columns of one element of the batch."""
     ends = ("%array", "%rows") if gather else ("%rows", "%array")
     # A loop is shorter than so many instructions, and memory that it goes over cannot be kept in registers.
@@ -60,10 +60,10 @@ def _copied_text(kind: Kind, columns: int, *, gather: bool) -> str:
     for c in unrolled:
         source, target, x = (f"%{name}{c}".replace("%c", "c") for name in ("source", "target", "x"))
         lines += [
-            f"  {source} = getelementptr {kind.float}, ptr {ends[0]}, i64 {c}",
-            f"  {target} = getelementptr {kind.float}, ptr {ends[1]}, i64 {c}",
-            f"  {x} = load {kind.float}, ptr {source}, align {kind.bytes}",
-            f"  store {kind.float} {x}, ptr {target}, align {kind.bytes}",
+            f"  {source} = getelementptr {backend.float}, ptr {ends[0]}, i64 {c}",
+            f"  {target} = getelementptr {backend.float}, ptr {ends[1]}, i64 {c}",
+            f"  {x} = load {backend.float}, ptr {source}, align {backend.bytes}",
+            f"  store {backend.float} {x}, ptr {target}, align {backend.bytes}",
         ]
     if columns > UNROLLED:
         begin = ["  br label %copy", "copy:", "  %c = phi i64 [ 0, %entry ], [ %next, %copy ]"]
@@ -73,7 +73,7 @@ def _copied_text(kind: Kind, columns: int, *, gather: bool) -> str:
         header = f"define internal void @gather{columns}(ptr %array, i64 %stride, i64 %valid, ptr %rows)"
     else:
         header = f"define internal void @scatter{columns}(ptr %rows, ptr %array, i64 %stride, i64 %valid)"
-    return "\n".join([f"{header} {kind.inlining} #0 {{", "entry:", *lines, "  ret void", "}"])
+    return "\n".join([f"{header} {backend.inlining} #0 {{", "entry:", *lines, "  ret void", "}"])
 
 
 UNROLLED = 512
@@ -82,20 +82,20 @@ UNROLLED = 512
 
 def _tile(body: Body, rows: list[str], width: int, columns: int, gather: bool, column: str = "%column") -> None:
     """Move `columns` columns, in vectors that hold `width` columns of `lanes / width` elements of the batch each."""
-    kind = body.kind
-    lanes, scalar = kind.lanes, kind.scalar
+    backend = body.backend
+    lanes, scalar = backend.lanes, backend.scalar
     part = f"<{width} x {scalar}>"
-    size, align = kind.bits // 8, f"align {kind.bytes}"
+    size, align = backend.bits // 8, f"align {backend.bytes}"
     mask = f"<{', '.join('i1 true' if c < columns else 'i1 false' for c in range(width))}>"
 
     def row(c: int) -> str:
         at = body.value(f"add i64 {column}, {c}")
-        return body.value(f"getelementptr {kind.float}, ptr %rows, i64 {at}")
+        return body.value(f"getelementptr {backend.float}, ptr %rows, i64 {at}")
 
     def place(r: int) -> str:
         return body.value(f"getelementptr {scalar}, ptr {rows[r]}, i64 {column}")
 
-    suffix = f"v{width}f{kind.bits}"
+    suffix = f"v{width}f{backend.bits}"
     if gather:
         vectors = []
         for k in range(width):
@@ -113,9 +113,9 @@ def _tile(body: Body, rows: list[str], width: int, columns: int, gather: bool, c
                 )
             vectors.append(_joined(body, pieces, width))
         for c, vector in enumerate(_transposed(body, vectors, width)[:columns]):
-            body.line(f"store {kind.float} {vector}, ptr {row(c)}, {align}")
+            body.line(f"store {backend.float} {vector}, ptr {row(c)}, {align}")
         return
-    vectors = [body.value(f"load {kind.float}, ptr {row(c)}, {align}") for c in range(columns)]
+    vectors = [body.value(f"load {backend.float}, ptr {row(c)}, {align}") for c in range(columns)]
     vectors = _transposed(body, vectors + ["zeroinitializer"] * (width - columns), width)
     body.declared.add(f"declare void @llvm.masked.store.{suffix}.p0({part}, ptr, i32, <{width} x i1>)")
     for k, vector in enumerate(vectors):
@@ -125,7 +125,7 @@ def _tile(body: Body, rows: list[str], width: int, columns: int, gather: bool, c
             piece = vector
             if width < lanes:
                 piece = body.value(
-                    f"shufflevector {kind.float} {vector}, {kind.float} poison, <{width} x i32> <{lane}>"
+                    f"shufflevector {backend.float} {vector}, {backend.float} poison, <{width} x i32> <{lane}>"
                 )
             exists = body.value(f"icmp ult i64 {r}, %valid")
             chosen = body.value(f"select i1 {exists}, <{width} x i1> {mask}, <{width} x i1> zeroinitializer")
@@ -137,7 +137,7 @@ def _tile(body: Body, rows: list[str], width: int, columns: int, gather: bool, c
 
 def _joined(body: Body, pieces: list[str], width: int) -> str:
     """Return the vectors one after the other in one."""
-    scalar = body.kind.scalar
+    scalar = body.backend.scalar
     while len(pieces) > 1:
         part, both = f"<{width} x {scalar}>", ", ".join(f"i32 {i}" for i in range(2 * width))
         pieces = [
@@ -150,7 +150,7 @@ def _joined(body: Body, pieces: list[str], width: int) -> str:
 
 def _transposed(body: Body, vectors: list[str], width: int) -> list[str]:
     """Transpose squares of `width` numbers that lie side by side in `width` vectors."""
-    kind = body.kind
+    backend = body.backend
     out = list(vectors)
     step = 1
     while step < width:
@@ -159,14 +159,14 @@ def _transposed(body: Body, vectors: list[str], width: int) -> list[str]:
                 continue
             a, b = out[k], out[k | step]
             low, high = [], []
-            for lane in range(kind.lanes):
+            for lane in range(backend.lanes):
                 inside = bool(lane % width & step)
-                low.append(lane - step + kind.lanes if inside else lane)
-                high.append(lane + kind.lanes if inside else lane + step)
+                low.append(lane - step + backend.lanes if inside else lane)
+                high.append(lane + backend.lanes if inside else lane + step)
             for place, lanes in ((k, low), (k | step, high)):
                 order = ", ".join(f"i32 {i}" for i in lanes)
                 out[place] = body.value(
-                    f"shufflevector {kind.float} {a}, {kind.float} {b}, <{kind.lanes} x i32> <{order}>"
+                    f"shufflevector {backend.float} {a}, {backend.float} {b}, <{backend.lanes} x i32> <{order}>"
                 )
         step *= 2
     return out

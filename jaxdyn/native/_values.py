@@ -30,9 +30,9 @@ class Values:
         self._trigonometry: dict[tuple[int, ...], dict[str, str]] = {}
 
     def name(self, x: Scalar) -> str:
-        kind = self.body.kind
+        backend = self.body.backend
         if type(x) is not Node:
-            return kind.truth(x) if type(x) is bool else kind.constant(x)
+            return backend.truth(x) if type(x) is bool else backend.constant(x)
         name = self.names.get(x.number)
         if name is None:
             name = self.names[x.number] = self.load(x)
@@ -45,7 +45,7 @@ class Values:
     def emit(self, node: Node, paired: Container[int] = ()) -> Sequence[Node]:
         """Append the instructions of an item, and return the nodes whose values are there now. `paired` has the numbers
         of the nodes of which both sine and cosine are needed."""
-        trigonometric = node.op in ("sin", "cos") and not self.body.kind.by_library
+        trigonometric = node.op in ("sin", "cos") and not self.body.backend.by_library
         self.names[node.number] = (
             self._sine_or_cosine(node, paired)
             if trigonometric
@@ -60,12 +60,12 @@ class Values:
     def operation(self, op: str, args: Sequence[str]) -> str:
         """Append the instructions of an operation, other than sine and cosine of vectors, and return the result."""
         body = self.body
-        kind = body.kind
+        backend = body.backend
         if op in ARITHMETIC:
             return body.binary(ARITHMETIC[op], *args)
         if op in COMPARISONS:
             return body.compare(COMPARISONS[op], *args)
-        method = _METHODS.get(op) or (None if kind.by_library else _METHODS_OF_VECTORS.get(op))
+        method = _METHODS.get(op) or (None if backend.by_library else _METHODS_OF_VECTORS.get(op))
         if method is not None:
             return getattr(body, method)(*args)
         if op == "select":
@@ -74,7 +74,7 @@ class Values:
         if op in ("and", "or"):
             return body.logical(op, *args)
         if op == "is_finite":
-            return body.compare("olt", body.intrinsic("fabs", args[0]), kind.constant(math.inf))
+            return body.compare("olt", body.intrinsic("fabs", args[0]), backend.constant(math.inf))
         if op in INTRINSICS:
             return body.intrinsic(INTRINSICS[op], *args)
         return body.library(op, *args)
@@ -99,7 +99,7 @@ class Values:
         if root is None or self.angle is None:
             return self.limited_angle(self.name(x))
         small = self.angle(root)
-        return small if factor == 1 else self.body.exact("fmul", small, self.body.kind.constant(factor))
+        return small if factor == 1 else self.body.exact("fmul", small, self.body.backend.constant(factor))
 
     def root_of_angle(self, x: Node) -> tuple[float, Node | None]:
         """Return the input that is, times 1 or 1/2, an angle, and whose own reduction is loaded, or None."""
@@ -110,9 +110,9 @@ class Values:
         """Return an angle, or where it is very large, a smaller one with the same sine and cosine."""
         # The reduction by multiples of pi loses its digits at very large angles: the C library then reduces them.
         body = self.body
-        kind = body.kind
+        backend = body.backend
         size = body.intrinsic("fabs", name)
-        large = any_lane(body, body.compare("ogt", size, kind.constant(LARGEST_ANGLE[kind.bits])))
+        large = any_lane(body, body.compare("ogt", size, backend.constant(LARGEST_ANGLE[backend.bits])))
         here, slow, after = body.block(), body.block(), body.block()
         body.line(f"br label %{here}")
         body.lines.append(f"{here}:")
@@ -121,7 +121,7 @@ class Values:
         reduced = body.small_angle(name)
         body.line(f"br label %{after}")
         body.lines.append(f"{after}:")
-        return body.value(f"phi {kind.float} [ {name}, %{here} ], [ {reduced}, %{slow} ]")
+        return body.value(f"phi {backend.float} [ {name}, %{here} ], [ {reduced}, %{slow} ]")
 
 
 INTRINSICS = {"sqrt": "sqrt", "abs": "fabs", "max": "maximum", "min": "minimum", "floor": "floor", "ceil": "ceil"}
@@ -130,10 +130,10 @@ INTRINSICS |= {name: name for name in ("round", "roundeven")}
 
 def any_lane(body: Body, condition: str) -> str:
     """Return whether a condition holds in any lane."""
-    lanes = body.kind.lanes
+    lanes = body.backend.lanes
     if lanes == 1:
         return condition
-    mask = body.value(f"bitcast {body.kind.bool} {condition} to i{lanes}")
+    mask = body.value(f"bitcast {body.backend.bool} {condition} to i{lanes}")
     return body.value(f"icmp ne i{lanes} {mask}, 0")
 
 

@@ -22,7 +22,7 @@ from jaxdyn.simulate._divergence import Report
 from jaxdyn.simulate._native_steps import INTEGRATORS_AT_ONCE, steps_at_once
 from jaxdyn.simulate._sharding import Split
 from jaxdyn.simulate._state import State, Trajectory
-from jaxdyn.simulate._systems import AbstractWorld, Advance
+from jaxdyn.simulate._systems import AbstractWorld
 from jaxdyn.simulate.integrators import advance, differentiated_as
 from jaxdyn.solve import SolverReport
 
@@ -235,24 +235,12 @@ class _Simulation:
             scheme = plan.integrator, plan.substeps
             state = advance(self.model, loop.state, given.control, inputs.dt, given.f_ext, *scheme)
         else:
-            state, readings, contact = self.world_step(self.world, loop.state, given)
+            acting = given.control, given.torque, given.f_ext
+            sensed = self.reads_in_steps
+            state, readings, contact = self.world.advance(loop.state, *acting, sensed=sensed, substeps=plan.substeps)
         # Zero controls are finite: a world may have none.
         report = None if loop.report is None else loop.report.after(state, given.control, given.f_ext, k, contact)
         return _Loop(state, memory, report), given, readings, contact
-
-    def world_step(self, world: AbstractWorld, state: State, given: _Inputs) -> Advance:
-        """The time steps of a world for which a control is held, with the readings at their start."""
-        first = world.advance(state, given.control, given.torque, given.f_ext, sensed=self.reads_in_steps)
-        if self.plan.substeps == 1:
-            return first
-
-        def further(carry, _):
-            state, before = carry
-            after = world.advance(state, given.control, given.torque, given.f_ext)
-            return (after.state, _worst(before, after.report)), None
-
-        (state, report), _ = lax.scan(further, (first.state, first.report), length=self.plan.substeps - 1)
-        return Advance(state, first.readings, report)
 
     @property
     def reads_in_steps(self) -> bool:

@@ -7,11 +7,12 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from jaxdyn._batched_functions import Plain, repeated
+from jaxdyn._batched_functions import Plain
 from jaxdyn._batching import call
+from jaxdyn._repeated_functions import repeated
 from jaxdyn.model import Model
 from jaxdyn.simulate._state import State
-from jaxdyn.simulate.integrators import ModelOperands, advance
+from jaxdyn.simulate.integrators import RobotOperands, advance
 
 INTEGRATORS_AT_ONCE = ("euler", "semi_implicit_euler", "implicit_velocity")
 """Those with one evaluation of the dynamics in a step: the program is not longer than that of the dynamics."""
@@ -22,7 +23,7 @@ class _Step:
     """A step as a function of arrays with leading batch axes: of the model, of the time step, of what else is the same
     for all steps, of the configuration and the velocity, and of what is another one for each step."""
 
-    model: ModelOperands
+    model: RobotOperands
     integrator: str
     fixed: tuple[str, ...]
     """The names of the arguments that are the same for all steps."""
@@ -31,7 +32,7 @@ class _Step:
 
     def __call__(self, *operands):
         given = iter(operands)
-        model, dt = self.model.model(given), next(given)
+        model, dt = self.model.robot(given), next(given)
         named = {name: next(given) for name in self.fixed}
         state = State(next(given), next(given))
         named |= {name: next(given) for name in self.rows}
@@ -53,7 +54,7 @@ def steps_at_once(
     """
     dtype = start.q.dtype
     inputs = start, dt, fixed, rows
-    static, leaves = ModelOperands.of(model, dtype, inputs)
+    static, leaves = RobotOperands.of_model(model, dtype, inputs)
     step = _Step(static, integrator, tuple(fixed), tuple(rows))
     cores = *static.cores, 0, *(_CORES[n] for n in fixed), 1, 1, *(_CORES[n] for n in rows)
     operands = *leaves, dt, *fixed.values(), start.q, start.v, *rows.values()

@@ -11,14 +11,14 @@ from jaxdyn.solve import SolverReport
 
 
 class Advance(NamedTuple):
-    """A time step of a world."""
+    """Time steps of a world in which all else is held."""
 
     state: State
     """The state at its end."""
     readings: Any
     """The values of the world's sensors at its start by their names, or None."""
     report: SolverReport
-    """How well its constraints were solved."""
+    """How well the constraints were solved: the largest error, and the sum of all iterations."""
 
 
 class AbstractWorld(eqx.Module):
@@ -70,9 +70,11 @@ class AbstractWorld(eqx.Module):
         These come with the number of their axes that are not batch axes. **Raises** `ShapeError`."""
 
     @abc.abstractmethod
-    def advance(self, state: State, control: Any, torque: Any, wrenches: Any, *, sensed: bool = False) -> Advance:
-        """A step from a state with nothing missing; with `sensed` also the readings of the sensors, from the same
-        solution of the constraints."""
+    def advance(
+        self, state: State, control: Any, torque: Any, wrenches: Any, *, sensed: bool = False, substeps: int = 1
+    ) -> Advance:
+        """Some time steps from a state with nothing missing; with `sensed` also the readings of the sensors at their
+        start, from the same solution of the constraints."""
 
     @abc.abstractmethod
     def no_report(self, state: State) -> SolverReport:

@@ -3,6 +3,7 @@
 from jaxdyn.worlds._appearance import Appearance, VisualFile
 from jaxdyn.worlds._bodies import BodyMotion
 from jaxdyn.worlds._causes import cause_names, changes_by_cause
+from jaxdyn.worlds._control_steps import no_readings
 from jaxdyn.worlds._description import describe
 from jaxdyn.worlds._load_world import load_world
 from jaxdyn.worlds._model_sensors import Sensor

@@ -13,10 +13,11 @@ from jaxdyn.algorithms.recursions import Robot, RobotAndParts
 from jaxdyn.simulate import State
 from jaxdyn.solve import ListedTerm, mass_matrix
 from jaxdyn.worlds._contact_search import found_contacts
+from jaxdyn.worlds._control_steps import control_step, step_from
 from jaxdyn.worlds._equations import balance, bias_of, bodies_of
 from jaxdyn.worlds._parts import PartRows
 from jaxdyn.worlds._states import as_in, given_of
-from jaxdyn.worlds._steps import solved, step_from, step_quantities
+from jaxdyn.worlds._steps import solved, takes_stages
 from jaxdyn.worlds._world import World
 
 
@@ -62,10 +63,12 @@ def world_stages(world: World, state: State, control: Any) -> Stages:
 @compiled()
 def accelerations_step_and_sensors(world: World, state: State, control: Any) -> tuple[Any, State, Any]:
     """Return what `World.accelerations` and `World.step` do, and the values of all sensors `[*batch, n]` one after the
-    other, with one program that solves the constraints once."""
+    other, with one program that solves the constraints once, or with RK4 in the steps once more."""
     given = given_of(world, state, control, None, None)
-    found = solved(given, "acceleration", "sensors", *step_quantities(given.world))
-    return found.results["acceleration"], step_from(given, found), found.results["sensors"]
+    step = () if takes_stages(world) else ("step",)
+    found = solved(given, "acceleration", "sensors", *step)
+    after = step_from(given, found) if step else control_step(world, state, control).state
+    return found.results["acceleration"], after, found.results["sensors"]
 
 
 def _stages(robot: Robot, world: PartRows, q, v, control, activation, contacts=None) -> Stages:

@@ -1,4 +1,4 @@
-"""The steps of a world: Euler, implicitfast, implicit and RK4 as MuJoCo has them."""
+"""Solutions of a world at a state, and what is made of them."""
 
 from __future__ import annotations
 
@@ -10,29 +10,27 @@ import numpy as np
 
 from jaxdyn import joints
 from jaxdyn._compile import compiled
-from jaxdyn._errors import ModelError, look_up
-from jaxdyn.contact import ContactForces, straight_motion
+from jaxdyn._errors import ModelError
+from jaxdyn.contact import ContactForces
 from jaxdyn.geometry import FAR
-from jaxdyn.model import Topology, independent_forces, mimic_coordinates
-from jaxdyn.simulate import Advance, State
+from jaxdyn.model import independent_forces, mimic_coordinates
+from jaxdyn.simulate import State
 from jaxdyn.simulate.integrators import closed
 from jaxdyn.solve import SolverReport, solve
-from jaxdyn.tree import rows_of, to_leading
 from jaxdyn.worlds._contact_search import among_candidates, found_contacts, left_out
 from jaxdyn.worlds._equations import AT_STATE, EQUATIONS, activation_rates, activations
 from jaxdyn.worlds._model_sensors import require_no_loads_of_loops
 from jaxdyn.worlds._model_steps import accelerations_as_model, contacts_at, solved_as_model
 from jaxdyn.worlds._no_slip import without_slip
 from jaxdyn.worlds._sensed import Quantities
-from jaxdyn.worlds._states import Given, Solved, given_of, with_batch
-from jaxdyn.worlds._world_velocities import body_velocity, rates_of_rotation_vectors, world_velocity
+from jaxdyn.worlds._states import Given, Solved, given_of
 
 if TYPE_CHECKING:
     from jaxdyn.worlds._world import World
 
 # RK4: the parts of the step at which its later stages stand, and the weights of all stages.
-_SHARES = 0.5, 0.5, 1.0
-_WEIGHTS = 1 / 6, 1 / 3, 1 / 3, 1 / 6
+SHARES = 0.5, 0.5, 1.0
+WEIGHTS = 1 / 6, 1 / 3, 1 / 3, 1 / 6
 
 
 def solved(given: Given, *names: str, of_step: bool = True) -> Solved:
@@ -92,43 +90,6 @@ def by_name(sensors: Any, values: Any) -> dict[str, Any]:
     return {name: values[..., end - n : end] for name, n, end in zip(sensors.names, sensors.sizes, ends, strict=True)}
 
 
-def advanced(world: World, state: State, control: Any, torque: Any, wrenches: Any, sensed_too: bool) -> Advance:
-    """Return the state after a time step, the readings of the sensors at its start if asked for, and how the
-    constraints were solved."""
-    given = given_of(world, state, control, torque, wrenches)
-    sensors = ("sensors",) if sensed_too else ()
-    found = solved(given, *step_quantities(world), *sensors)
-    readings = by_name(world.parts.sensors, found.results["sensors"]) if sensed_too else None
-    return Advance(step_from(given, found), readings, report_of(given, found))
-
-
-READABLE = "q", "v", "sensors", "actuator_torque", "body_wrenches"
-"""The quantities that `World.step_and_read` can read."""
-
-
-def step_and_read(world: World, state: State, control: Any, names: tuple[str, ...]) -> tuple[State, dict[str, Any]]:
-    """Return the state after a time step, and quantities of the last solution of the constraints in it."""
-    for name in names:
-        look_up(name, READABLE, "quantity of a step")
-    beyond = sorted(set(names) - {"q", "v", "sensors"})
-    if beyond and not world.parts.as_mujoco:
-        raise ModelError(f"steps without MuJoCo's law have no {', '.join(beyond)} to read")
-    given = given_of(world, state, control, None, None)
-    asked = tuple(name for name in names if name not in ("q", "v"))
-    found = solved(given, *step_quantities(world), *asked)
-    after, last, found = _ended(given, found, asked)
-    return after, {name: _reading(name, last, found) for name in names}
-
-
-def _reading(name: str, given: Given, found: Solved) -> Any:
-    if name in ("q", "v"):
-        return getattr(given.arguments, name)
-    if name == "sensors":
-        return by_name(given.world.parts.sensors, found.results["sensors"])
-    x = found.results[name]
-    return x.reshape(*x.shape[:-1], -1, 6) if name == "body_wrenches" else x
-
-
 def rate_of(given: Given) -> State:
     """Return the rate of a state: see `World.rate`."""
     state, arguments, as_mujoco = given.state, given.arguments, given.world.parts.as_mujoco
@@ -185,17 +146,7 @@ def empty_report(world: World, state: State) -> SolverReport:
     return SolverReport(zero, zero.astype(jnp.int32), world.options.tolerance_of(zero.dtype), crowded=crowded)
 
 
-def stepped(world: World, state: State, control: Any, torque: Any, wrenches: Any) -> State:
-    given = given_of(world, state, control, torque, wrenches)
-    return step_from(given, solved(given, *step_quantities(world)))
-
-
-def step_quantities(world: World) -> tuple[str, ...]:
-    """Return what steps of a world are made of."""
-    return ("rates",) if _takes_stages(world) else ("step",)
-
-
-def _takes_stages(world: World) -> bool:
+def takes_stages(world: World) -> bool:
     return world.parts.as_mujoco and world.parts.integrator == "rk4"
 
 
@@ -212,92 +163,13 @@ def next_activation(world: World, activation: Any, control: Any) -> Any:
         return bound.call(activation_rates, operands, **given._replace(arguments=now).on_tree())
 
     now, slope = given.arguments.activation, rate(given.arguments.activation)
-    if _takes_stages(world):
+    if takes_stages(world):
         slopes = [slope]
-        for share in _SHARES:
-            slopes.append(rate(now + share * _times(world.timestep, slopes[-1])))
-        slope = sum(w * x for w, x in zip(_WEIGHTS, slopes, strict=True))
+        for share in SHARES:
+            slopes.append(rate(now + share * times(world.timestep, slopes[-1])))
+        slope = sum(w * x for w, x in zip(WEIGHTS, slopes, strict=True))
     return bound.call(activations, operands, now, slope)
 
 
-def step_from(given: Given, found: Solved) -> State:
-    """Return the state after a time step from one with its solution, which has the `step_quantities`."""
-    return _ended(given, found, ())[0]
-
-
-def _ended(given: Given, found: Solved, names: tuple[str, ...]) -> tuple[State, Given, Solved]:
-    """Return the same, and the last state at which the constraints were solved, with its solution and the quantities
-    with these names, which `found` has, too."""
-    world, state = given.world, given.state
-    if _takes_stages(world):
-        (q, v, activation), given, found = _runge_kutta(given, found, names)
-    else:
-        q, v, activation = found.results["step"]
-    time = state.time + world.timestep.astype(state.time.dtype)
-    after = State(q, v, activation, time, state.mocap, state.active)
-    return with_batch(after, q.shape[:-1]), given, found
-
-
-def _times(dt, x):
+def times(dt, x):
     return dt.astype(x.dtype)[..., None] * x
-
-
-def _runge_kutta(given: Given, first: Solved, names: tuple[str, ...]) -> tuple[tuple[Any, Any, Any], Given, Solved]:
-    """Return the configuration, velocity and activations after a step of RK4 from a state with the solution `first`,
-    and the last stage with its solution, and quantities of it with these names.
-    It is of Munthe-Kaas's kind: the stages add up displacements from the start, of positions along the world's
-    axes and of rotations as rotation vectors (Munthe-Kaas, Runge-Kutta methods on Lie groups, BIT 1998)."""
-    world, start = given.world, given.arguments
-    topology, dt = world.model.topology, world.timestep.astype(start.q.dtype)[..., None]
-    bound, operands = given.bound()
-
-    def reached(velocity, acceleration, rate) -> Given:
-        # One primitive, as the slopes are: otherwise derivatives of a step keep hundreds of numbers of the rotations
-        # of free joints, each an array, and a loop over steps takes most of its compilation for storing these.
-        end = joints.apply_to_rows(_stage, topology, start.q, start.v, velocity, acceleration, dt)
-        nq = start.q.shape[-1]
-        return given.at(end[..., :nq], end[..., nq:], start.activation + _times(world.timestep, rate))
-
-    # What blocks remember is held over the stages, and changes as at the first of them.
-    dynamic = np.arange(world.na) < world.parts.actuators.dynamic
-
-    def slopes(now: Given, velocity, found: Solved):
-        at = now.arguments
-        out = joints.apply_to_rows(_slopes, topology, at.q, at.v, velocity, found.a, dt)
-        return *jnp.split(out, 2, axis=-1), found.results["rates"]
-
-    stages, now, found = [slopes(given, jnp.zeros_like(start.v), first)], given, first
-    for share in _SHARES:
-        velocity, acceleration, rate = (share * x for x in stages[-1])
-        now = reached(velocity, acceleration, jnp.where(dynamic, rate, 0.0))
-        # All stages are one program.
-        found = solved(now, "rates", *names)
-        stages.append(slopes(now, velocity, found))
-    velocity, acceleration, rate = (
-        sum(w * x for w, x in zip(_WEIGHTS, parts, strict=True)) for parts in zip(*stages, strict=True)
-    )
-    end = reached(velocity, acceleration, rate).arguments
-    rate = jnp.where(dynamic, rate, stages[0][2])
-    ended = closed(world.model, State(end.q, end.v))
-    after = bound.call(activations, operands, start.activation, rate)
-    return (ended.q, ended.v, after), now, found
-
-
-def _stage(topology: Topology, q: Any, v: Any, velocity: Any, acceleration: Any, dt: Any) -> Any:
-    """Return the configuration and the velocity in a stage of RK4, rows `[nq + nv, *batch]`, which the time `dt` at a
-    velocity and an acceleration along the axes of the world leads to from a start."""
-    q0, v0, velocity, acceleration = map(to_leading, (q, v, velocity, acceleration))
-    rank, dt = dt.ndim - 1, dt[0]
-    straight = _times(dt, straight_motion(topology, body_velocity(topology, q0, velocity), dt))
-    end = joints.integrate(topology, q, rows_of(straight, rank))
-    v = world_velocity(topology, q0, v0) + _times(dt, acceleration)
-    return jnp.concatenate([end, rows_of(body_velocity(topology, to_leading(end), v), rank)])
-
-
-def _slopes(topology: Topology, q: Any, v: Any, velocity: Any, acceleration: Any, dt: Any) -> Any:
-    """Return the velocity, as the rate of displacements from the start, and the acceleration of a stage, rows
-    `[2 nv, *batch]` along the axes of the world; the stage was reached at `velocity`."""
-    q, v, velocity, acceleration = map(to_leading, (q, v, velocity, acceleration))
-    rank, dt = dt.ndim - 1, dt[0]
-    own = rates_of_rotation_vectors(topology, _times(dt, velocity), world_velocity(topology, q, v))
-    return jnp.concatenate([rows_of(x, rank) for x in (own, world_velocity(topology, q, acceleration))])

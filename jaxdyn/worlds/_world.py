@@ -24,6 +24,7 @@ from jaxdyn.worlds import _steps
 from jaxdyn.worlds._actuator_blocks import Paths
 from jaxdyn.worlds._appearance import Appearance, VisualFile
 from jaxdyn.worlds._bodies import BodyMotion
+from jaxdyn.worlds._control_steps import control_step
 from jaxdyn.worlds._description import facts_of
 from jaxdyn.worlds._from_model import Attached, parts_of_model
 from jaxdyn.worlds._inertia_constants import with_inertias_of
@@ -243,27 +244,31 @@ class World(AbstractWorld):
         """
         return _steps.rate_of(given_of(self, state, control, None, None))
 
-    @compiled()
+    @compiled("substeps")
     def step(
         self,
         state: State,
         control: Controls | None = None,
         torque: Torque | None = None,
         wrenches: BodyWrenches | None = None,
+        *,
+        substeps: int = 1,
     ) -> State:
         """The state after one time step, with MuJoCo's law as `mj_step`, else as `jaxdyn.step`; what is given is held,
-        without MuJoCo's law `wrenches` as the torques that they have at the start.
+        without MuJoCo's law `wrenches` as the torques that they have at the start of the step. `substeps` are as many
+        time steps, with native code in one program.
 
-        Arguments and errors as for `accelerations`.
+        Arguments and errors as for `accelerations`, and `ModelError` for another number of `substeps`.
         """
-        return _steps.stepped(self, state, control, torque, wrenches)
+        return control_step(self, state, control, torque, wrenches, substeps=substeps).state
 
-    @compiled("names")
+    @compiled("names", "substeps")
     def step_and_read(
-        self, state: State, control: Controls | None = None, *, names: tuple[str, ...]
+        self, state: State, control: Controls | None = None, *, names: tuple[str, ...], substeps: int = 1
     ) -> tuple[State, dict[str, Any]]:
-        """The state after one time step, and quantities of the last solution of the constraints in it, by their names:
-        at its start, or with RK4 at its last stage. There MuJoCo's `mjData` has all but the state after `mj_step`.
+        """The state after one time step, or some `substeps`, and quantities of the last solution of the constraints in
+        it, by their names: at the start of the last step, or with RK4 at its last stage. There MuJoCo's `mjData` has
+        all but the state after `mj_step`.
 
         `names` are some of
 
@@ -274,9 +279,10 @@ class World(AbstractWorld):
           body, N, and of their moments about its center of mass, N m: MuJoCo's `cfrc_ext` about other points.
 
         Wrenches are along axes of the world. Arguments and errors as for `accelerations`; `UnknownNameError` for other
-        names, and `ModelError` for the last two without MuJoCo's law.
+        names, and `ModelError` for the last two without MuJoCo's law and for another number of `substeps`.
         """
-        return _steps.step_and_read(self, state, control, names)
+        after = control_step(self, state, control, substeps=substeps, reads=names)
+        return after.state, after.readings
 
     @compiled()
     def body_motion(self, state: State) -> BodyMotion:
@@ -343,9 +349,13 @@ class World(AbstractWorld):
         """See `AbstractWorld`."""
         return start_of(self, state, arrays)
 
-    def advance(self, state: State, control: Any, torque: Any, wrenches: Any, *, sensed: bool = False) -> Advance:
+    def advance(
+        self, state: State, control: Any, torque: Any, wrenches: Any, *, sensed: bool = False, substeps: int = 1
+    ) -> Advance:
         """See `AbstractWorld`."""
-        return _steps.advanced(self, state, control, torque, wrenches, sensed)
+        reads = ("sensors",) if sensed else ()
+        after = control_step(self, state, control, torque, wrenches, substeps=substeps, reads=reads, at_start=True)
+        return after._replace(readings=after.readings["sensors"] if sensed else None)
 
     def no_report(self, state: State) -> SolverReport:
         """See `AbstractWorld`."""

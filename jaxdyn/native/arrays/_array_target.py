@@ -8,7 +8,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from jaxdyn.native._emit import Kind
+from jaxdyn.native._emit import Backend
 from jaxdyn.native._interface import interface
 from jaxdyn.native._module import function_attributes
 from jaxdyn.native._target import enabled, lock, registered_name, without_garbage_collection
@@ -61,5 +61,5 @@ def _module(program: ArrayProgram, vector_bits: int) -> tuple[str, int]:
     function = "\n".join([header, "entry:", *text.lines, "  ret void", "}"])
     data = [*(f"%operand{k}_data" for k in range(n)), *(f"%result{k}_data" for k in range(m + 1))]
     handler = interface().plain_handler("program", n, m + 1, data)
-    parts = [*sorted(declared), function, handler, function_attributes(Kind(64, vector_bits // 64))]
+    parts = [*sorted(declared), function, handler, function_attributes(Backend(64, vector_bits // 64))]
     return "\n\n".join(parts) + "\n", emission.memory.size

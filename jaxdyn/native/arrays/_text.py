@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxdyn.native._emit import Body, Kind
+from jaxdyn.native._emit import Backend, Body
 from jaxdyn.native._values import COMPARISONS, Values
 
 INTEGERS = {"add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or", "xor": "xor"}
@@ -46,7 +46,7 @@ class ArrayText(Body):
     """The text of a function's body with loops over arrays. Numbers have a dtype and a number of lanes."""
 
     def __init__(self, lanes: int, declared: set[str]):
-        super().__init__(Kind(64, lanes), declared)
+        super().__init__(Backend(64, lanes), declared)
         self.lanes = lanes
         self._current = "entry"
         self._operations = Values(self, lambda node: "")
@@ -54,11 +54,11 @@ class ArrayText(Body):
     @contextlib.contextmanager
     def floats(self, dtype, lanes: int) -> Iterator[None]:
         """Let the methods for floats append operations on vectors of this type."""
-        before, self.kind = self.kind, Kind(8 * np.dtype(dtype).itemsize, lanes)
+        before, self.backend = self.backend, Backend(8 * np.dtype(dtype).itemsize, lanes)
         try:
             yield
         finally:
-            self.kind = before
+            self.backend = before
 
     def lanes_within(self, length: int) -> int:
         """Return the most lanes, at most those of a whole vector, that so many numbers fill."""
@@ -83,7 +83,7 @@ class ArrayText(Body):
         """Return the text of a number in all lanes."""
         dtype = np.dtype(dtype)
         if dtype.kind == "f":
-            return Kind(8 * dtype.itemsize, lanes).constant(float(value))
+            return Backend(8 * dtype.itemsize, lanes).constant(float(value))
         text = ("true" if value else "false") if is_truth(dtype) else str(int(value))
         return text if lanes == 1 else f"splat ({type_of(dtype)} {text})"
 
@@ -146,15 +146,15 @@ class ArrayText(Body):
         return self._of_integers(name, args, dtype, lanes)
 
     def _of_floats(self, name: str, args: Sequence[str]) -> str:
-        kind = self.kind
+        backend = self.backend
         if name == "sign":
             (x,) = args
-            up = self.select(self.compare("ogt", x, kind.constant(0.0)), kind.constant(1.0), x)
-            return self.select(self.compare("olt", x, kind.constant(0.0)), kind.constant(-1.0), up)
+            up = self.select(self.compare("ogt", x, backend.constant(0.0)), backend.constant(1.0), x)
+            return self.select(self.compare("olt", x, backend.constant(0.0)), backend.constant(-1.0), up)
         if name == "square":
             return self.binary("fmul", args[0], args[0])
         if name == "rsqrt":
-            return self.binary("fdiv", kind.constant(1.0), self.intrinsic("sqrt", args[0]))
+            return self.binary("fdiv", backend.constant(1.0), self.intrinsic("sqrt", args[0]))
         if name == "rem":
             return self.exact("frem", *args)
         if name == "clamp":

@@ -10,13 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdyn import native
-from jaxdyn._batched_functions import Plain, repeated
+from jaxdyn._batched_functions import Plain
 from jaxdyn._batching import call
 from jaxdyn._errors import naming_arguments, require_time_step
+from jaxdyn._repeated_functions import repeated
 from jaxdyn.algorithms import aba
 from jaxdyn.model import Model
 from jaxdyn.simulate._state import State, with_velocity
-from jaxdyn.simulate.integrators._model_operands import ModelOperands, differentiated_as
+from jaxdyn.simulate.integrators._robot_operands import RobotOperands, differentiated_as
 
 _NODES, _WEIGHTS = (0.0, 0.5, 0.5, 1.0), (1 / 6, 1 / 3, 1 / 3, 1 / 6)
 """The nodes and weights of the classical method (Hairer, Norsett & Wanner, Solving Ordinary Differential Equations I,
@@ -104,11 +105,11 @@ class _Evaluation:
     Each one hands on the coordinates and velocities of the next point, and the weighted sums of the rates so far. Its
     own row holds its weight and the next node."""
 
-    model: ModelOperands
+    model: RobotOperands
 
     def __call__(self, *operands):
         given = iter(operands)
-        model, h = self.model.model(given), next(given)[..., None]
+        model, h = self.model.robot(given), next(given)[..., None]
         q0, v0, tau, *f_ext, x, v, x_sum, v_sum, row = given
         x_rate, v_rate = _rate(model, q0, x, v, tau, *(f_ext or [None]))
         weight, node = row[..., :1], row[..., 1:]
@@ -121,7 +122,7 @@ def _points_in_one_loop(arguments) -> State:
     q0, v0, wrenches = state.q, state.v, () if f_ext is None else (f_ext,)
     fixed = q0, v0, tau, *wrenches
     dtype = jnp.result_type(model.dtype, *fixed)
-    static, leaves = ModelOperands.of(model, dtype, arguments)
+    static, leaves = RobotOperands.of_model(model, dtype, arguments)
     cores = *static.cores, 0, 1, 1, 1, *(2 for _ in wrenches), 1, 1, 1, 1, 1
     one = Plain(_Evaluation(static), cores, ((model.nv,),) * 4, shared=len(static.cores) + 1)
     zero = jnp.zeros_like(v0)

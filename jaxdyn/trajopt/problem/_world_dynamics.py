@@ -1,7 +1,5 @@
 """Discrete-time dynamics of worlds."""
 
-from typing import Any
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -61,11 +59,7 @@ class WorldDynamics(AbstractRobotDynamics):
         state = eqx.tree_at(lambda s: s.time, state, self.time(k).astype(x.dtype), is_leaf=lambda x: x is None)
         if self.world.na == 0:
             state = State(state.q, state.v, x[x.shape[0] :], state.time)
-
-        def one(state: State, _: Any) -> tuple[State, None]:
-            return world.advance(state, u, None, None).state, None
-
-        after = one(state, None)[0] if self.substeps == 1 else jax.lax.scan(one, state, length=self.substeps)[0]
+        after = world.advance(state, u, None, None, substeps=self.substeps).state
         return jnp.concatenate([after.q, after.v, after.activation])
 
     def rate(self, x, u, t):

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from jaxdyn.native._arrays import UnsupportedError
-from jaxdyn.native._emit import Body, Kind
+from jaxdyn.native._emit import Backend, Body
 from jaxdyn.native._specialize import Program
 from jaxdyn.native._values import angle_of_input
 
@@ -15,8 +15,8 @@ _MEMORY = {"%sums": "", "%table": " addrspace(1)"}
 """The memory that arguments point into where it is not the thread's own. `%common` is the record of the call."""
 
 
-class ThreadKind(Kind):
-    """The type of a thread's values."""
+class GpuBackend(Backend):
+    """A GPU, on which a thread has one lane."""
 
     inlining = "alwaysinline"
     ordered = False
@@ -33,20 +33,18 @@ class ThreadKind(Kind):
         self.by_library = False
 
     def body(self, declared: set[str]) -> Body:
-        return ThreadBody(self, declared)
+        return GpuBody(self, declared)
 
     def longest_part(self, operations: int) -> int:
         return self.whole if operations <= self.whole else self.longest
 
     def read_in_place(self, program: Program) -> set[int]:
-        # What a repetition carries changes, and large angles are reduced first.
-        if program.repetition is not None:
-            return set()
+        # What a repetition carries, and its rows, change, and large angles are reduced first.
         angles = (angle_of_input(n.args[0])[1] for n in program.nodes if n.op in ("sin", "cos"))
         copied = {root.args[0] for root in angles if root is not None}
-        return set(range(len(program.inputs))) - copied
+        return {k for k in range(len(program.inputs)) if not program.is_row(k)} - copied - set(program.carried)
 
-    def one(self) -> Kind:
+    def one(self) -> Backend:
         return self
 
     def more_elements(self, following: str, end: str) -> str:
@@ -68,7 +66,7 @@ class ThreadKind(Kind):
         return ", ".join(parameters), lines
 
 
-class ThreadBody(Body):
+class GpuBody(Body):
     """The text of a function for a thread."""
 
     def array_of_call(self, offset: str) -> str:
@@ -99,25 +97,25 @@ class ThreadBody(Body):
 
     def doubled(self, x: str) -> str:
         """Return a number in double precision."""
-        return x if self.kind.bits == 64 else self.value(f"fpext float {x} to double")
+        return x if self.backend.bits == 64 else self.value(f"fpext float {x} to double")
 
     def small_angle(self, x: str) -> str:
         return self.narrowed(self.value(f"call double @{_small_angle(self.declared)}(double {self.doubled(x)})"))
 
     def narrowed(self, x: str) -> str:
         """Return a number of double precision in that of the program."""
-        return x if self.kind.bits == 64 else self.value(f"fptrunc double {x} to float")
+        return x if self.backend.bits == 64 else self.value(f"fptrunc double {x} to float")
 
     def tangent(self, x: str) -> str:
         return self.exact("fdiv", *self.sine_and_cosine(x))
 
     def is_negative(self, x: str) -> str:
         """Return whether the sign of a number is set."""
-        return self.value(f"icmp slt {self.kind.int} {self.bits(x)}, 0")
+        return self.value(f"icmp slt {self.backend.int} {self.bits(x)}, 0")
 
     def arc_tangent(self, y: str, x: str) -> str:
         """Return the angle of the direction `(x, y)`."""
-        constant, zero = self.kind.constant, self.kind.constant(0.0)
+        constant, zero = self.backend.constant, self.backend.constant(0.0)
         width, height = self.intrinsic("fabs", x), self.intrinsic("fabs", y)
         larger, smaller = self.intrinsic("maximum", width, height), self.intrinsic("minimum", width, height)
         slope = self.exact("fdiv", smaller, larger)
@@ -128,7 +126,7 @@ class ThreadBody(Body):
         more = self.exact("fadd", slope, constant(1.0))
         slope = self.select(steep, self.exact("fdiv", less, more), slope)
         square = self.exact("fmul", slope, slope)
-        upper, lower = ARC_TANGENT[self.kind.bits]
+        upper, lower = ARC_TANGENT[self.backend.bits]
         series = self.polynomial(square, upper)
         if lower:
             series = self.exact("fdiv", series, self.polynomial(square, lower))
@@ -141,70 +139,70 @@ class ThreadBody(Body):
 
     def cofactor(self, x: str) -> str:
         """Return `sqrt(1 - x^2)`, the cosine of an angle with the sine `x`."""
-        one = self.kind.constant(1.0)
+        one = self.backend.constant(1.0)
         return self.intrinsic("sqrt", self.exact("fmul", self.exact("fsub", one, x), self.exact("fadd", one, x)))
 
     def logarithm(self, x: str) -> str:
         """Return the natural logarithm, also of numbers that have fewer digits because they are so small."""
-        constant, digits = self.kind.constant, 23 if self.kind.bits == 32 else 52
-        tiny = self.compare("olt", x, constant(2.0**-126 if self.kind.bits == 32 else 2.0**-1022))
+        constant, digits = self.backend.constant, 23 if self.backend.bits == 32 else 52
+        tiny = self.compare("olt", x, constant(2.0**-126 if self.backend.bits == 32 else 2.0**-1022))
         out = super().logarithm(self.select(tiny, self.exact("fmul", x, constant(2.0**digits)), x))
         return self.select(tiny, self.exact("fsub", out, constant(digits * math.log(2))), out)
 
     def logarithm_of_sum(self, x: str) -> str:
         """Return the natural logarithm of `1 + x`."""
-        one = self.kind.constant(1.0)
+        one = self.backend.constant(1.0)
         total = self.exact("fadd", x, one)
         lost = self.exact("fdiv", self.exact("fsub", x, self.exact("fsub", total, one)), total)
         # There is no rounding error to correct at infinity and at the pole.
         finite = self.compare("olt", self.intrinsic("fabs", lost), one)
-        lost = self.select(finite, lost, self.kind.constant(0.0))
+        lost = self.select(finite, lost, self.backend.constant(0.0))
         return self.exact("fadd", self.logarithm(total), lost)
 
     def exponential_less_one(self, x: str) -> str:
         """Return `exp(x) - 1`."""
         # The next term of the series is below the rounding error up to 1/2.
-        degree = 9 if self.kind.bits == 32 else 17
+        degree = 9 if self.backend.bits == 32 else 17
         series = self.polynomial(x, [1 / math.factorial(n) for n in range(degree, 1, -1)])
         small = self.fma(self.exact("fmul", x, x), series, x)
-        large = self.exact("fsub", self.exponential(x), self.kind.constant(1.0))
-        near = self.compare("olt", self.intrinsic("fabs", x), self.kind.constant(0.5))
+        large = self.exact("fsub", self.exponential(x), self.backend.constant(1.0))
+        near = self.compare("olt", self.intrinsic("fabs", x), self.backend.constant(0.5))
         return self.select(near, small, large)
 
     def hyperbolic_sine(self, x: str) -> str:
         """Return `sinh(x)`."""
         # With m = exp(|x|) - 1, whose digits are there also where it is small.
         m = self.exponential_less_one(self.intrinsic("fabs", x))
-        more = self.exact("fdiv", m, self.exact("fadd", m, self.kind.constant(1.0)))
+        more = self.exact("fdiv", m, self.exact("fadd", m, self.backend.constant(1.0)))
         # Half of each term: their sum may be out of range where the result is not.
-        half = self.kind.constant(0.5)
+        half = self.backend.constant(0.5)
         # An infinite m has no quotient.
-        more = self.select(self.compare("oeq", m, self.kind.constant(math.inf)), self.kind.constant(1.0), more)
+        more = self.select(self.compare("oeq", m, self.backend.constant(math.inf)), self.backend.constant(1.0), more)
         return self.intrinsic("copysign", self.fma(more, half, self.exact("fmul", m, half)), x)
 
     def hyperbolic_cosine(self, x: str) -> str:
         """Return `cosh(x)`."""
-        power, half = self.exponential(self.intrinsic("fabs", x)), self.kind.constant(0.5)
+        power, half = self.exponential(self.intrinsic("fabs", x)), self.backend.constant(0.5)
         return self.fma(power, half, self.exact("fdiv", half, power))
 
     def power(self, x: str, y: str) -> str:
         """Return `x^y`. Squares are products, and other powers `exp(y log |x|)` in double precision: an error of a
         double's rounding times `1 + |y log |x||`."""
-        kind = self.kind
-        other = self.compare("une", y, kind.constant(2.0))
+        backend = self.backend
+        other = self.compare("une", y, backend.constant(2.0))
 
         def of_other() -> Sequence[str]:
             out = self.value(f"call double @power(double {self.doubled(x)}, double {self.doubled(y)})")
             return (self.narrowed(out),)
 
         self.declared.add(_power(self.declared))
-        return self.branch(other, of_other, [self.exact("fmul", x, x)], (kind.float,))[0]
+        return self.branch(other, of_other, [self.exact("fmul", x, x)], (backend.float,))[0]
 
 
 def _power(declared: set[str]) -> str:
     """The function of powers in double precision."""
-    body = ThreadBody(ThreadKind(64), declared)
-    constant = body.kind.constant
+    body = GpuBody(GpuBackend(64), declared)
+    constant = body.backend.constant
     size = body.intrinsic("fabs", "%x")
     exponent = body.exact("fmul", "%y", body.logarithm(size))
     # An infinite power of one or minus one is one.
@@ -259,7 +257,7 @@ def _small_angle(declared: set[str]) -> str:
     entries = ", ".join(f"i64 {x}" for x in table)
     declared.add(f"@turns = internal constant [{len(table)} x i64] [{entries}]")
     declared.add("declare i64 @llvm.fshl.i64(i64, i64, i64)")
-    body = ThreadBody(ThreadKind(64), declared)
+    body = GpuBody(GpuBackend(64), declared)
     bits = body.bits("%x")
     exponent = body.integer("and", body.integer("lshr", bits, 52), 2047)
     m = body.integer("or", body.integer("and", bits, (1 << 52) - 1), 1 << 52)
@@ -276,12 +274,12 @@ def _small_angle(declared: set[str]) -> str:
     turn = body.value(f"add i128 {turn}, {body.value(f'lshr i128 {low}, 64')}")
     upper = body.value(f"trunc i128 {body.value(f'lshr i128 {turn}, 64')} to i64")
     lower = body.value(f"uitofp i64 {body.value(f'trunc i128 {turn} to i64')} to double")
-    angle = body.fma(lower, body.kind.constant(2.0**-64), body.to_float(upper))
-    angle = body.exact("fmul", angle, body.kind.constant(4 * math.pi / 2**64))
+    angle = body.fma(lower, body.backend.constant(2.0**-64), body.to_float(upper))
+    angle = body.exact("fmul", angle, body.backend.constant(4 * math.pi / 2**64))
     # NaN where `x` is infinite.
-    angle = body.fma("%x", body.kind.constant(0.0), angle)
+    angle = body.fma("%x", body.backend.constant(0.0), angle)
     angle = body.select(body.is_negative("%x"), body.negate(angle), angle)
-    angle = body.select(body.compare("olt", body.intrinsic("fabs", "%x"), body.kind.constant(1.0)), "%x", angle)
+    angle = body.select(body.compare("olt", body.intrinsic("fabs", "%x"), body.backend.constant(1.0)), "%x", angle)
     header = "define internal double @small_angle(double %x) noinline cold #0 {"
     declared.add("\n".join([header, "entry:", *body.lines, f"  ret double {angle}", "}"]))
     return "small_angle"
@@ -310,15 +308,15 @@ ARC_TANGENT = {
 }
 
 FUNCTIONS: dict[str, Callable[..., str]] = {
-    "tan": ThreadBody.tangent,
+    "tan": GpuBody.tangent,
     "asin": lambda body, x: body.arc_tangent(x, body.cofactor(x)),
     "acos": lambda body, x: body.arc_tangent(body.cofactor(x), x),
-    "atan": lambda body, x: body.arc_tangent(x, body.kind.constant(1.0)),
-    "atan2": ThreadBody.arc_tangent,
-    "sinh": ThreadBody.hyperbolic_sine,
-    "cosh": ThreadBody.hyperbolic_cosine,
-    "log1p": ThreadBody.logarithm_of_sum,
-    "expm1": ThreadBody.exponential_less_one,
-    "pow": ThreadBody.power,
+    "atan": lambda body, x: body.arc_tangent(x, body.backend.constant(1.0)),
+    "atan2": GpuBody.arc_tangent,
+    "sinh": GpuBody.hyperbolic_sine,
+    "cosh": GpuBody.hyperbolic_cosine,
+    "log1p": GpuBody.logarithm_of_sum,
+    "expm1": GpuBody.exponential_less_one,
+    "pow": GpuBody.power,
 }
 """The functions that a thread computes besides those that it shares with the vectors of CPUs."""
