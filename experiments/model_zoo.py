@@ -17,6 +17,7 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import functools
+import gc
 import importlib.metadata
 import json
 import os
@@ -245,6 +246,9 @@ def results_of(cases: list[Case], config: Config) -> Iterator[Outcome]:
 
 def prepare() -> None:
     """Set up a process that compares."""
+    # While programs are traced, a third of the time would go to the search for cycles among their many nodes.
+    gc.collect()
+    gc.disable()
     # Equal means equal in double precision.
     jax.config.update("jax_enable_x64", True)
     jax.config.update("jax_platforms", "cpu")
@@ -263,6 +267,7 @@ def outcome_of(case: Case, config: Config) -> Outcome:
         outcome = Outcome(case, "FAILED", [without_folder(text, case)])
     # Programs of XLA take places in the table of memory maps, too.
     jax.clear_caches()
+    gc.collect()
     return dataclasses.replace(outcome, seconds=time.process_time() - began)
 
 
@@ -304,23 +309,24 @@ def why_refused(error: Exception) -> list[str]:
     return lines or [" ".join(str(error).split())]
 
 
-def why_no_world(path: str) -> str | None:
-    """Return why an MJCF file is no world, in MuJoCo's words, or because nothing in it moves; None if it is one."""
+def compiled_or_why_not(path: str) -> Any:
+    """Return the `mjModel` of an MJCF file, or why it is no world, in MuJoCo's words or because nothing in it moves."""
     mujoco = importlib.import_module("mujoco")
     try:
         m = mujoco.MjModel.from_xml_path(path)
     except ValueError as error:
         return " ".join(str(error).split())
-    return None if m.nv else "nothing moves"
+    return m if m.nv else "nothing moves"
 
 
 def compare_world(case: Case, config: Config) -> Outcome:
     """Compare an MJCF file with MuJoCo; where pairs of geoms alone are refused, the scene without contacts as well."""
-    reason = why_no_world(case.path)
-    if reason:
-        return Outcome(case, "no scene", [without_folder(reason, case)])
+    # Compiled once: the hulls of large meshes take seconds.
+    m = compiled_or_why_not(case.path)
+    if isinstance(m, str):
+        return Outcome(case, "no scene", [without_folder(m, case)])
     try:
-        scene = load_world(case.path)
+        scene = load_world(m)
     except JaxdynError as error:
         refused = Outcome(case, "refused", [without_folder(x, case) for x in why_refused(error)])
         if not all("that can touch" in x for x in refused.reasons):
@@ -328,7 +334,7 @@ def compare_world(case: Case, config: Config) -> Outcome:
         apart = compared_scene(case, without_contacts(case.path), None, config)
         found = {"nv": apart.nv, "errors": apart.errors, "rollout": apart.rollout}
         return dataclasses.replace(refused, apart_from_contacts=apart.verdict, **found)
-    return compared_scene(case, case.path, scene, config)
+    return compared_scene(case, m, scene, config)
 
 
 def without_contacts(path: str) -> Any:
@@ -375,7 +381,7 @@ def compared_scene(case: Case, source: Any, scene: Any, config: Config) -> Outco
 def without_folder(text: str, case: Case) -> str:
     """Return a text without the folder in which the package is installed, and without the name of the file."""
     text = text.replace(case.path.removesuffix(case.name), "").replace(f"{case.name}, ", "")
-    return re.sub(r"^line \d+: ", "", " ".join(text.replace(f"{case.name}: ", "").split()))
+    return re.sub(r"^(mujoco\.MjModel|line \d+): ", "", " ".join(text.replace(f"{case.name}: ", "").split()))
 
 
 # The processes that compare set their precision themselves.

@@ -117,6 +117,15 @@ def test_mistakes_are_messages(folder, arguments, message, capsys):
     assert printed.out == ""
 
 
+def test_options_that_are_wrong_are_told_before_a_robot_is_looked_up_by_its_name(capsys, monkeypatch):
+    def looked_up(*_):
+        raise AssertionError("the name of the robot was looked up")
+
+    monkeypatch.setattr("jaxdyn.cli._robot_file.named_robot", looked_up)
+    assert main(["view", "go1", "--compare", "run.npz"]) == 2
+    assert "--compare is shown beside --motion" in capsys.readouterr().err
+
+
 def test_where_an_error_comes_from_is_said(folder, capsys):
     (folder / "arm.urdf").write_text(robot(link("l0"), link("l1", ""), joint("massless", "l0", "l1", "", "continuous")))
     assert main(["check", "arm.urdf"]) == 2

@@ -84,18 +84,18 @@ def main(arguments: Sequence[str]) -> int:
 def _world(options: CheckOptions) -> int:
     """Compare the whole scene, and return the exit code."""
     if options.kind != "MJCF":
-        raise DataError(f"{options.file}: --against mujoco compares scenes of MJCF files; leave it out for URDF files")
+        raise DataError(f"{options.path}: --against mujoco compares scenes of MJCF files; leave it out for URDF files")
     options.require_matching_options()
     require_positive(options.steps, "steps", zero=True, error=DataError)
     announce("comparing states and a roll-out with MuJoCo")
     tolerance = 1e-8 if options.tolerance is None else options.tolerance
     found = compare_world(
-        options.file, states=options.states, steps=options.steps, tolerance=tolerance, seed=options.seed
+        options.path, states=options.states, steps=options.steps, tolerance=tolerance, seed=options.seed
     )
     for text in found.left_out:
         print(text, file=sys.stderr)
     if options.json:
-        facts = {"file": options.file, "against": f"MuJoCo {version('mujoco')}", "equal": found.equal}
+        facts = {"file": options.path, "against": f"MuJoCo {version('mujoco')}", "equal": found.equal}
         print_json(lambda: facts | dataclasses.asdict(found))
     else:
         _print_world(options, found)
@@ -104,7 +104,7 @@ def _world(options: CheckOptions) -> int:
 
 def _print_world(options: CheckOptions, found: WorldComparison) -> None:
     print(
-        f"{options.file}: {found.nv} degrees of freedom, {found.nu} controls, float64 on {jax.devices()[0]}, against "
+        f"{options.path}: {found.nv} degrees of freedom, {found.nu} controls, float64 on {jax.devices()[0]}, against "
         f"MuJoCo {version('mujoco')}\n\n"
         f"{'':12}{'states':>8}{'acceleration':>15}{'MuJoCo, shifted by 1e-12':>27}{'step':>10}{'sensors':>10}"
     )
@@ -171,7 +171,7 @@ def compare(options: CheckOptions) -> dict[str, Any]:
     tolerance = 1e-9 if options.tolerance is None else options.tolerance
     allowed = allowed_errors(errors, expected["mass matrix"], tolerance)
     return {
-        "file": options.file,
+        "file": options.path,
         "against": library,
         "nv": model.nv,
         "states": options.states,
@@ -186,7 +186,7 @@ def compare(options: CheckOptions) -> dict[str, Any]:
 def expected_answers(model: Model, options: CheckOptions, states: States) -> tuple[str, dict[str, np.ndarray]]:
     """Return the other library's name and answers. **Raises** `ImportError` where it is not installed, and `DataError`
     where it cannot read the file."""
-    path = Path(options.file)
+    path = Path(options.path)
     if options.kind == "MJCF":
         # The loader has imported MuJoCo before.
         return f"MuJoCo {version('mujoco')}", mujoco_answers(model, mujoco_model(path), states)

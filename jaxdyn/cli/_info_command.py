@@ -49,7 +49,7 @@ def main(arguments: Sequence[str]) -> None:
         loading = dataclasses.replace(options, lenient=True) if isinstance(world, World) else options
         model = loading.load(kinematics_only=True)
         saved = options.kind == "saved world"
-        parts = () if saved else left_out(options.file, package_dirs=options.package_dirs)
+        parts = () if saved else left_out(options.path, package_dirs=options.package_dirs)
     summary = model.summary(whole=True)
     # The summary has some of the warnings of the loader.
     summarized = [line.removeprefix(_WARNING) for line in summary.splitlines() if line.startswith(_WARNING)]
@@ -57,7 +57,7 @@ def main(arguments: Sequence[str]) -> None:
     if options.json:
         print_json(lambda: _described(model, options, parts, more + summarized) | _world(world))
         return
-    print(f"{options.file} ({options.kind})\n")
+    print(f"{options.path} ({options.kind})\n")
     print(summary)
     if world is not None:
         print("\n" + _world_text(world))
@@ -150,7 +150,7 @@ def description(model: Model, options: ModelOptions) -> dict[str, Any]:
         for i, name in enumerate(topology.body_names)
     ]
     return {
-        "file": options.file,
+        "file": options.path,
         "format": options.kind,
         "nb": model.nb,
         "nq": model.nq,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Annotated
 
 import tyro
@@ -30,29 +31,32 @@ class RobotFile:
     """URDF: folders with the packages of names like package://name/path; `view` also looks in those that hold the
     file."""
 
-    def __post_init__(self):
-        object.__setattr__(self, "file", named_robot(self.file, ("MJCF", "URDF")))
+    @functools.cached_property
+    def path(self) -> str:
+        """The path of the file, also of a robot that is given by its name. It is looked up where it is first used, so
+        that wrong options are told before."""
+        return named_robot(self.file, ("MJCF", "URDF"))
 
     @property
     def kind(self) -> str:
         """`MJCF`, `URDF` or `saved world`; the loader of URDF refuses files that cannot be read."""
-        if is_archive(self.file):
+        if is_archive(self.path):
             return "saved world"
-        return "MJCF" if is_mjcf(self.file) else "URDF"
+        return "MJCF" if is_mjcf(self.path) else "URDF"
 
     def require_matching_options(self) -> None:
         """Raise `DataError` if options for URDF are given with another file."""
         if (self.free_base or self.package_dirs) and self.kind != "URDF":
             option = "--free-base" if self.free_base else "--package-dirs"
             kind = "an MJCF file" if self.kind == "MJCF" else "a saved world"
-            raise DataError(f"{self.file}: {option} is for URDF files, and this is {kind}; leave it out")
+            raise DataError(f"{self.path}: {option} is for URDF files, and this is {kind}; leave it out")
 
     def load_world(self) -> World | RobotFileError | None:
         """Return the world of the file, or why the file makes none; None for a URDF file."""
         if self.kind == "URDF":
             return None
         try:
-            return load_world(self.file)
+            return load_world(self.path)
         except RobotFileError as error:
             if self.kind != "MJCF":
                 raise
@@ -74,13 +78,13 @@ class ModelOptions(RobotFile):
         self.require_matching_options()
         try:
             if self.kind == "saved world":
-                return load_world(self.file).model
+                return load_world(self.path).model
             if self.kind == "MJCF":
                 return load_mjcf(
-                    self.file, unsupported="warn" if self.lenient else "error", kinematics_only=kinematics_only
+                    self.path, unsupported="warn" if self.lenient else "error", kinematics_only=kinematics_only
                 )
             urdf = {"free_base": self.free_base, "package_dirs": self.package_dirs, "kinematics_only": kinematics_only}
-            return load_urdf(self.file, strict=not self.lenient, **urdf)
+            return load_urdf(self.path, strict=not self.lenient, **urdf)
         except RobotFileError as error:
             for argument in ("strict=False", "unsupported='warn'"):
                 if argument in str(error):

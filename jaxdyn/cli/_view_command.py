@@ -159,7 +159,7 @@ def _require_matching(options: ViewOptions) -> None:
 def _shown(options: ViewOptions) -> Any:
     """Return the world of the file, or the file itself where it makes none."""
     if options.contacts and not options.simulates_world:
-        return options.file
+        return options.path
     with warnings.catch_warnings():
         # Sensors do not matter for a picture.
         warnings.simplefilter("ignore", LeftOutWarning)
@@ -168,13 +168,13 @@ def _shown(options: ViewOptions) -> Any:
         if options.simulates_world:
             raise world
         print(f"shown without tendons and motions of mocap bodies: {world}", file=sys.stderr)
-        return options.file
-    return options.file if world is None else world
+        return options.path
+    return options.path if world is None else world
 
 
 def _world(options: ViewOptions, shown: Any) -> World:
     if not isinstance(shown, World):
-        raise DataError(f"{options.file}: keyframes are those of MJCF files; leave --keyframe out for URDF files")
+        raise DataError(f"{options.path}: keyframes are those of MJCF files; leave --keyframe out for URDF files")
     return shown
 
 

@@ -5,8 +5,7 @@
 
 from __future__ import annotations
 
-import copy
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -28,15 +27,17 @@ def _searched(m) -> np.ndarray:
     return np.array([enum_name("mjtGeom", x) in _SEARCHED for x in m.geom_type], bool)
 
 
-def perturbed(m, draws: int) -> list[Any]:
-    """Return the models whose states are changed: some times the `mjModel` itself, and copies in which the search for
-    contacts ends at other tolerances."""
-    models = [m] * draws
-    for tolerance in _OTHER_SEARCHES if _searched(m).any() else ():
-        other = copy.copy(m)
-        other.opt.ccd_tolerance = tolerance
-        models.append(other)
-    return models
+def perturbed(m, draws: int) -> Iterator[None]:
+    """Yield once for each time that a state is to be changed: `draws` times, and with each of the other tolerances of
+    the search for contacts, which an `mjModel` has until the next one."""
+    # Not in copies of the model: each takes a second where meshes and textures are large.
+    own = float(m.opt.ccd_tolerance)
+    try:
+        for tolerance in [own] * draws + list(_OTHER_SEARCHES if _searched(m).any() else ()):
+            m.opt.ccd_tolerance = tolerance
+            yield
+    finally:
+        m.opt.ccd_tolerance = own
 
 
 def forward_with_turned_contacts(m, d, rng) -> None:

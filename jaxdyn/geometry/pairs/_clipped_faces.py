@@ -66,14 +66,20 @@ class Sided(NamedTuple):
         return normals_of(corners, jnp.asarray(tables.offsets)[self.row, faces]) @ self.solid.rotation.T
 
     def around(self, numbers) -> tuple[Any, Any]:
-        """The faces `[degree]` that have all of three vertices, and which of these there are."""
+        """The faces `[degree]` that have all of three vertices, and which of these there are: at most two around an
+        edge, and one that three different vertices have."""
         tables = self.tables
         assert tables is not None
         around = jnp.asarray(tables.around)
         faces = around[self.row, numbers[0]]
+        _, size = _dimension(numbers)
+        others = jnp.where(numbers[1] != numbers[0], numbers[1:], numbers[:0:-1])
         exists = faces >= 0
-        for k in (1, 2):
-            exists = exists & jnp.any(faces[:, None] == around[self.row, numbers[k]][None], axis=1)
+        # Faces that the compiler has merged out of triangles may overlap, so that more than two have an edge. MuJoCo
+        # takes the first ones (meshNormals of engine_collision_gjk.c).
+        for other, most in zip(others, (2, 1), strict=True):
+            has = exists & jnp.any(faces[:, None] == around[self.row, other][None], axis=1)
+            exists = has & ((size == 1) | (jnp.cumsum(has) <= jnp.where(size == 2, 2, most)))
         return jnp.where(exists, faces, 0), exists
 
     def edges(self, numbers) -> tuple[Any, Any]:

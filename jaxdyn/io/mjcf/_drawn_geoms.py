@@ -34,8 +34,10 @@ class DrawnGeom(NamedTuple):
 def drawn_geoms(m) -> list[DrawnGeom]:
     """Return the geoms of an `mjModel` that are shown or can touch others."""
     out = []
+    # Many geoms share one material, and textures are large.
+    colors = {k: _material_color(m, k) for k in np.unique(m.geom_matid).tolist() if k >= 0}
     for g in range(m.ngeom):
-        color = np.array(m.geom_rgba[g] if m.geom_matid[g] < 0 else _material_color(m, m.geom_matid[g]), np.float64)
+        color = colors.get(int(m.geom_matid[g]), np.array(m.geom_rgba[g], np.float64))
         shown = bool(m.geom_group[g] < _SHOWN_GROUPS and color[3] > 0)
         touches = bool(m.geom_contype[g] or m.geom_conaffinity[g])
         if not (shown or touches):

@@ -50,10 +50,24 @@ def _hull_of(m: Any, mesh: int) -> tuple[Hull, np.ndarray]:
     start = int(m.mesh_polyadr[mesh])
     polygons = range(start, start + int(m.mesh_polynum[mesh]))
     of_face = [m.mesh_polyvert[m.mesh_polyvertadr[i] :][: m.mesh_polyvertnum[i]] for i in polygons]
-    used, numbers = np.unique(np.concatenate(of_face), return_inverse=True)
+    corners = np.concatenate(of_face)
+    # Also vertices that are corners of no face: the compiler merges triangles that are almost in one plane, and a
+    # vertex in the middle of such a face stands out from it by some micrometers.
+    used = np.union1d(corners, _vertices_of_hull(m, mesh))
     # All faces at once: hulls have thousands of them.
-    faces = np.split(numbers.ravel(), np.cumsum([len(face) for face in of_face])[:-1])
+    faces = np.split(np.searchsorted(used, corners), np.cumsum([len(face) for face in of_face])[:-1])
     return Hull.of(vertices[used], faces, m.mesh_polynormal[list(polygons)]), vertices[used]
+
+
+def _vertices_of_hull(m: Any, mesh: int) -> np.ndarray:
+    """Return the numbers of the vertices among which MuJoCo looks for the farthest one: those of the convex hull, or
+    all of a mesh whose hull is not stored."""
+    start = int(m.mesh_graphadr[mesh])
+    if start < 0:
+        return np.arange(int(m.mesh_vertnum[mesh]))
+    # The graph begins with the numbers of vertices and faces, and where the edges of each vertex begin.
+    count = int(m.mesh_graph[start])
+    return m.mesh_graph[start + 2 + count : start + 2 + 2 * count]
 
 
 def _grid_of(m: Any, geom: int, reach: float) -> tuple[Grid, np.ndarray]:
