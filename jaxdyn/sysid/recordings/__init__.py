@@ -1,5 +1,6 @@
 """Recorded motions: files, data sets, preparation, and checks."""
 
+from jaxdyn.sysid.recordings import _array_checks as array_checks
 from jaxdyn.sysid.recordings import _signals as signals
 from jaxdyn.sysid.recordings._datasets import Dataset, dataset, dataset_names, fetch_dataset
 from jaxdyn.sysid.recordings._explained_torques import unchecked_torques
