@@ -165,6 +165,7 @@ def test_files_of_other_units_with_currents_and_without_names(data, monkeypatch)
         (("--scale.t", "-1"), "scale.t is -1.0"),
         (("--scale.q", "0"), "the size of scale.q is 0.0"),
         (("--scale.tau", "2"), "scale.tau does not go with torque_gain"),
+        (("--transmission", "1", "0", "0"), "3 numbers; 2 x 2 are needed"),
         (("--trim", "4"), "0 samples after trimming 4 and 4 s"),
     ],
 )

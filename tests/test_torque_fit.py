@@ -295,3 +295,70 @@ def test_the_regressor_with_joint_columns_is_inverse_dynamics():
     expected = jaxdyn.rnea(truth, jnp.asarray(data.q), v, jnp.asarray(data.a)) + offset
     np.testing.assert_allclose(Y @ p, expected, atol=1e-10)
     assert jaxdyn.torque_regressor(truth, data.q, v, data.a, coulomb=True).shape == (20, 3, 33)
+
+
+COUPLED = np.array([[1.0, 0.0, 0.0], [0.0, 2.0, 0.0], [0.0, -1.0, 0.5]])
+"""The second motor turns two joints; both last motors count in other units than their joints."""
+
+
+def recording_of_motors(links, motors: dict[str, np.ndarray], noise: float, seed: int) -> Recording:
+    """Torques of motors, with friction and inertia that act on the motions of motors."""
+    motion = smooth_motion(links, JointEffectValues.none(links), 3, n=400)
+    q, v, a = motion.require("q", "v", "a")
+    tau = np.asarray(jaxdyn.rnea(links, q @ COUPLED.T, v @ COUPLED.T, a @ COUPLED.T)) @ COUPLED
+    tau = tau + motors["armature"] * a + motors["viscous"] * v + motors["coulomb"] * np.tanh(v / V_SCALE)
+    tau = tau + noise * tau.std(axis=0) * np.random.default_rng(seed).normal(size=tau.shape)
+    return Recording(motion.t, q, v, a, tau, transmission=COUPLED)
+
+
+def test_friction_of_motors_that_drive_joints_together():
+    truth, *_ = truth_and_prior()
+    links = truth.with_joint_friction(0.0, 0.0, V_SCALE).with_armature(0.0)
+    motors = {name: np.array(x) for name, x in (("armature", [0.1, 0.3, 0.05]), ("viscous", [0.5, 0.8, 0.3]))}
+    motors["coulomb"] = np.array([1.0, 2.0, 0.7])
+    inside = []
+    for seed in range(15):
+        recording = recording_of_motors(links, motors, 0.02, seed)
+        fit = ordinary_least_squares(links, recording)
+        base = fit.base_parameters()
+        true = [motors[kind][j] if kind in motors else 0.0 for kind, j in fit.layout.joints]
+        value = base.matrix @ np.concatenate([np.asarray(links.inertial_parameters).ravel(), true])
+        found = fit.intervals(base)
+        inside.append((found.lower < value) & (value < found.upper))
+    assert 0.9 < np.mean(inside) < 0.99
+    assert "coulomb(motor joint2)" in fit.names
+    assert "coulomb(joint0)" in fit.names
+    scatter = 0.02 * recording_of_motors(links, motors, 0.0, 0).tau.std(axis=0)
+    np.testing.assert_allclose(fit.sigma, scatter, rtol=0.1)
+    np.testing.assert_allclose(fit.values.motors.friction, motors["coulomb"], rtol=0.1)
+    # The model has what belongs to one joint alone.
+    assert fit.model.friction[0] == fit.values.motors.friction[0]
+    np.testing.assert_array_equal(fit.model.friction[1:], 0)
+    exact = recording_of_motors(links, motors, 0.0, 0)
+    assert np.all(rms(fit.predict(exact) - exact.tau) < 0.3 * scatter)
+    # In the torques of joints the friction of a motor is spread over several.
+    without = ordinary_least_squares(links, recording.of_joints())
+    noise = np.sqrt(np.linalg.inv(COUPLED).T ** 2 @ scatter**2)
+    assert (without.sigma / noise)[1:].max() > 3
+
+
+def test_a_physical_fit_of_motors_and_what_does_not_go_with_them():
+    truth, prior, _ = truth_and_prior()
+    links = truth.with_joint_friction(0.0, 0.0, V_SCALE).with_armature(0.0)
+    motors = {name: np.array([0.2, 0.4, 0.1]) for name in ("armature", "viscous", "coulomb")}
+    recording = recording_of_motors(links, motors, 0.0, 0)
+    fit = fit_inverse_dynamics(prior, recording, prior_weight=1e-3, joint_effects=JointEffects(load=True))
+    assert fit.evaluate(recording).relative < 0.02
+    with pytest.raises(DataError, match="not that of the fit"):
+        fit.evaluate(recording.of_joints())
+    with pytest.raises(ModelError, match="drive joints together"):
+        fit.values.actuators(fit.model)
+    with pytest.raises(DataError, match="spring does not go"):
+        ordinary_least_squares(links, recording, joint_effects=JointEffects(spring=True))
+    with pytest.raises(DataError, match="different transmissions"):
+        ordinary_least_squares(links, [recording, recording.of_joints()])
+    with pytest.raises(DataError, match="no inverse"):
+        dataclasses.replace(recording, transmission=np.ones((3, 3)))
+    back = recording.of_joints()
+    np.testing.assert_allclose(back.q, recording.q @ COUPLED.T)
+    np.testing.assert_allclose(np.sum(back.tau * back.v, 1), np.sum(recording.tau * recording.v, 1), atol=1e-9)

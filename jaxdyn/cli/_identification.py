@@ -104,7 +104,8 @@ def _run_fits(config: IdentifyConfig, model: Model, data: IdentificationData) ->
         f"physical fit: {physical.status.text}; {physical.iterations} steps, {physical.rounds} rounds; least squares: "
         f"{linear.status.text}\nwall time, compilation included: {times}"
     )
-    return {BEFORE: sysid.InverseDynamicsFit.unfitted(model), LINEAR: linear, PHYSICAL: physical}, seconds
+    before = sysid.InverseDynamicsFit.unfitted(model, plan.recordings[0].transmission)
+    return {BEFORE: before, LINEAR: linear, PHYSICAL: physical}, seconds
 
 
 def _verdict(data: IdentificationData, fits: Fits, held_out: sysid.Evaluation) -> list[str]:
@@ -162,7 +163,10 @@ def _summary(config: IdentifyConfig, model: Model, fits: Fits, errors: Errors, s
         values |= {
             name: getattr(fit, name) for name in ("offset", "sigma", "physical", "message", "cost", "iterations")
         }
-        return {name: np.asarray(x).tolist() for name, x in values.items()} | {"status": fit.status.name.lower()}
+        out = {name: np.asarray(x).tolist() for name, x in values.items()} | {"status": fit.status.name.lower()}
+        if (motors := fit.values.motors) is not None:
+            out["motors"] = {name: x.tolist() for name, x in vars(motors).items()}
+        return out
 
     return {
         "config": dataclasses.asdict(config),

@@ -99,6 +99,9 @@ class IdentifyConfig(ProgramConfig):
     torque_gain: tuple[float, ...] = ()
     """Torque for each ampere of motor current, with the gear, N m/A: one for each joint, or one for all. The recordings
     then have currents in the place of torques: `csv.current`, or an array `current`."""
+    transmission: tuple[float, ...] = ()
+    """The matrix from motors to joints, row by row, where the columns are those of motors that drive joints together
+    (`jaxdyn.sysid.Recording.transmission`); empty where they are those of joints."""
     scale: UnitFactors = dataclasses.field(default_factory=UnitFactors)
     trim: float = 0.0
     """Time that is cut off at both ends of each recording, s. All other times count from the first sample left."""
@@ -293,6 +296,14 @@ def _load(name: str, config: IdentifyConfig) -> Recording:
     recording = dataclasses.replace(recording, t=recording.t * config.scale.t, **scaled)
     if gains := list(config.torque_gain):
         recording = recording.torque_from_current(gains if len(gains) > 1 else gains[0])
+    if config.transmission:
+        n = recording.q.shape[1]
+        if len(config.transmission) != n * n:
+            raise DataError(
+                f"transmission has {len(config.transmission)} numbers; {n} x {n} are needed for {n} motors and joints, "
+                "row by row"
+            )
+        recording = dataclasses.replace(recording, transmission=np.reshape(config.transmission, (n, n)))
     if config.trim:
         recording = recording.trimmed(config.trim, config.trim)
     return dataclasses.replace(recording, t=recording.t - recording.t[0])
@@ -323,8 +334,8 @@ def _load_recordings(config: IdentifyConfig, start: Model) -> tuple[list[Recordi
         with _noting("The keys csv and scale choose columns, units and signs; --force, or force = true, goes on"):
             require_plausible(recordings, start, force=config.force)
         return recordings, None
-    if config.more_recordings or config.test_recording:
-        raise DataError("more_recordings and test_recording do not go with a simulated recording")
+    if config.more_recordings or config.test_recording or config.transmission:
+        raise DataError("more_recordings, test_recording and transmission do not go with a simulated recording")
     _require_end("simulation.duration", config.simulation.duration, config)
     simulated = simulate_recording(start, config.simulation, config.friction_velocity)
     print(

@@ -3,6 +3,7 @@
 import inspect as _inspect
 import typing as _typing
 
+from jaxdyn.sysid.calibration import *
 from jaxdyn.sysid.excitation import *
 from jaxdyn.sysid.parameters import *
 from jaxdyn.sysid.recordings import *

@@ -15,7 +15,8 @@ from jaxdyn.algorithms import crba, torque_regressor
 from jaxdyn.friction import JointFriction
 from jaxdyn.model import Model
 from jaxdyn.sysid.recordings._findings import Finding, of_joints
-from jaxdyn.sysid.recordings._recording import Recording, Recordings, as_recordings
+from jaxdyn.sysid.recordings._recording import Recording
+from jaxdyn.sysid.recordings._several_recordings import Recordings, as_recordings
 
 # What moves a robot lies far below this rate; more samples than this say little more about a mistake.
 _RATE, _SAMPLES = 200.0, 4000
@@ -352,6 +353,7 @@ def unchecked_torques(recordings: Recordings, model: Model) -> list[str]:
 
 def _unchecked(recording: Recording, model: Model) -> dict[str, str]:
     """Return sentences, each with the text that stands for `{}` in it."""
+    recording = recording.of_joints()
     part = None if recording.joints is not None else prepared(recording, model)
     if part is None:
         return {_NOT_COMPARED: f"{recording.duration:.3g} s"}

@@ -10,9 +10,11 @@ from scipy.integrate import cumulative_trapezoid
 from jaxdyn._errors import DataError, naming_arguments, warn
 from jaxdyn.model import Model
 from jaxdyn.sysid.recordings import _signals as signals
+from jaxdyn.sysid.recordings import _transmissions as transmissions
 from jaxdyn.sysid.recordings._explained_torques import basis_of, inertial_columns, is_gap, joint_columns, prepared
 from jaxdyn.sysid.recordings._findings import Finding, RecordingWarning, in_places, of_joints
-from jaxdyn.sysid.recordings._recording import Recording, Recordings, as_recordings
+from jaxdyn.sysid.recordings._recording import Recording
+from jaxdyn.sysid.recordings._several_recordings import Recordings, as_recordings
 from jaxdyn.sysid.recordings._torque_checks import torque_findings
 
 # Rates that agree to this part are the same; between them lie noise, filters and delays.
@@ -65,11 +67,18 @@ def check_recording(
     needs friction that opposes it, or a torque that is not small beside others; a factor far below 1 at single joints
     may be a joint without a drive.
 
-    Without a model, joints are named by their columns. Torques of robots with closed loops are not compared with the
-    model's.
+    The checks with a model are those of the joints (`Recording.of_joints`), without `"misfit"` at joints that motors
+    drive together, whose friction the check does not know. Without a model, joints are named by their columns. Torques
+    of robots with closed loops are not compared with the model's.
 
     **Raises** `DataError` if the recording's columns do not fit the model.
     """
+    coupled: set[str] = set()
+    if model is not None and recording.transmission is not None:
+        recording.require_columns(model)
+        names = np.array(model.topology.dof_names)
+        coupled = set(names[~transmissions.alone(recording.transmission)].tolist())
+        recording = recording.of_joints()
     if model is not None and recording.joints is not None:
         # The columns are those of some joints, and the torques also move what hangs on the passive ones.
         recording.require_columns(model)
@@ -86,6 +95,8 @@ def check_recording(
     findings += _still(recording, model, names)
     if model is not None and not model.topology.has_loops:
         findings = _with_torques(findings, recording, model, max_gap, max_delay)
+        # Friction of motors is no friction of the joints that they drive together.
+        findings = [x for x in findings if x.kind != "misfit" or not coupled.issuperset(x.joints)]
     if warn:
         _warn_of(recording, findings)
     return tuple(findings)

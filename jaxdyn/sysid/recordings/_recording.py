@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import numpy as np
@@ -17,8 +17,7 @@ from jaxdyn.sysid.recordings import _signals as signals
 from jaxdyn.sysid.recordings._array_checks import real_numbers, require_rows, require_samples, times
 from jaxdyn.sysid.recordings._closing import JointColumns, completed, joint_names
 from jaxdyn.sysid.recordings._signals import MIXED, clipped_samples
-
-type Recordings = Recording | Sequence[Recording]
+from jaxdyn.sysid.recordings._transmissions import alone, joint_columns, transmission_matrix
 
 _OPTIONAL = ("v", "a", "tau", "current", "clipped", "control", "activation")
 
@@ -41,6 +40,8 @@ class Recording:
     - `joints`: for robots with closed loops, the names of the joints that the columns belong to, each with one
       coordinate: those that are driven and measured. All others are passive, and follow from the loops (see
       `completed`). None where the columns are those of all joints;
+    - `transmission` `[nv, nv]`: the matrix `T` with `q = T q_motor` and `tau_motor = T^T tau` where the columns are
+      those of motors, which drive joints together as in a coupled wrist (see `of_joints`); None for columns of joints;
     - `assembly` `[nq]`: with `joints`, a configuration of all joints from which the loops are followed to the first
       sample; the model's neutral one by default.
 
@@ -69,6 +70,7 @@ class Recording:
     clipped: np.ndarray | None = None
     control: np.ndarray | None = None
     activation: np.ndarray | None = None
+    transmission: np.ndarray | None = None
 
     def __post_init__(self):
         for name in ("t", "q", *_OPTIONAL):
@@ -86,6 +88,9 @@ class Recording:
         if self.joints is not None:
             object.__setattr__(self, "joints", joint_names(self.joints, self._arrays(), self.name))
         require_samples(self.t, self._arrays(), self.name)
+        if self.transmission is not None:
+            T = transmission_matrix(self.transmission, self._arrays(), self.joints, self.name)
+            object.__setattr__(self, "transmission", T)
 
     def __len__(self) -> int:
         return len(self.t)
@@ -148,10 +153,18 @@ class Recording:
         if model is not None:
             used = slice(None) if self.joints is None else JointColumns.of(model, self.joints).v
             limit = np.asarray(model.effort_limit, np.float64)[used]
+            limit = limit if self.transmission is None else np.where(alone(self.transmission), limit, np.inf)
         return clipped_samples(self.t, self.q, tau, limit)
 
+    def of_joints(self) -> Recording:
+        """The recording with the columns of joints, where it has those of motors (`transmission`). Torques are
+        `T^-T tau_motor`, with the friction and inertia of the motors in them; fits take the recording of the motors."""
+        T = self.transmission
+        return self if T is None else dataclasses.replace(self, transmission=None, **joint_columns(T, self._arrays()))
+
     def completed(self, model: Model) -> Recording:
-        """The motion of all joints of `model` where only some were recorded (`joints`); the recording itself otherwise.
+        """The motion of all joints of `model` where only some were recorded (`joints`) or motors were (`of_joints`);
+        the recording itself otherwise.
 
         The loops are closed at each sample, with the recorded positions kept, from the configuration at the sample
         before; velocities and accelerations of the other joints follow from the Jacobian of the loops and its rate.
@@ -162,7 +175,7 @@ class Recording:
         `ModelError` where the recorded joints do not determine the motion of the others; `UnknownNameError`.
         """
         if self.joints is None:
-            return self
+            return self.of_joints()
         full = completed(model, self.joints, self.assembly, self._arrays(), self.t)
         return dataclasses.replace(self, joints=None, assembly=None, **full)
 
@@ -435,16 +448,3 @@ class Recording:
         return first, facts | ({} if self.cutoff is None else {"cutoff": f"{self.cutoff:g} Hz"})
 
     __repr__, __str__, _repr_html_ = printing.one_line, printing.text, printing.table
-
-
-def as_recordings(recordings: Recording | Iterable[Recording]) -> tuple[Recording, ...]:
-    """Return one or several recordings as a tuple. **Raises** `DataError` for none, and for other objects."""
-    if not isinstance(recordings, Iterable | Recording):
-        raise DataError(f"recordings is {type(recordings).__name__}; a Recording, or a list of them, is needed")
-    out = (recordings,) if isinstance(recordings, Recording) else tuple(recordings)
-    if not out:
-        raise DataError("no recordings are given")
-    for k, x in enumerate(out):
-        if not isinstance(x, Recording):
-            raise DataError(f"recordings[{k}] is {type(x).__name__}; a Recording is needed")
-    return out

@@ -166,6 +166,11 @@ def recorded_activations(robot: Any, recording: Recording, dt: float) -> np.ndar
 
 def uniform_rate(robot: Any, recording: Recording) -> float:
     """Return the samples per second of a recording that fits the robot. **Raises** `DataError`."""
+    if recording.transmission is not None:
+        raise DataError(
+            f"{recording.name}: its columns are those of motors with a transmission, and roll-outs have joints: give "
+            "recording.of_joints(), whose torques contain the friction and inertia of the motors"
+        )
     recording.require_columns(leaves.model_of(robot))
     require_inputs(robot, recording)
     if recording.rate is None:

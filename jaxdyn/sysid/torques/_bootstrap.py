@@ -76,7 +76,7 @@ def bootstrap(fit: InverseDynamicsFit, recordings, *, draws: int = 200, blocks: 
     if blocks < 2 or draws < 2:
         raise DataError(f"bootstrap with {blocks} blocks and {draws} draws; at least two of each are needed")
     samples = Samples(fit.before, recordings, fit.effects, fit.shape, fit.refined)
-    samples.linearize(fit.model, fit.values)
+    samples.linearize(fit.drive_model, fit.values)
     if fit.weights is not None and len(fit.weights) != len(samples):
         raise DataError(
             f"the recordings have {len(samples)} samples below their cutoff, but the fit has weights of "

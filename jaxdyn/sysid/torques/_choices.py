@@ -143,7 +143,7 @@ def choose_effects(trials: Trials) -> tuple[JointEffects, list[Choice], list[str
     groups = [{"load": True}]
     if samples.joints is None or not has_redundant_drives(model, samples.q[:1], samples.joints):
         groups += [{"stribeck": True, "friction_velocity": True}, {"friction_delay": True}]
-    if (JointEffects(spring=True).spring_coordinates(model) >= 0).any():
+    if samples.transmission is None and (JointEffects(spring=True).spring_coordinates(model) >= 0).any():
         groups.append({"spring": True})
 
     chosen, refused = [], []

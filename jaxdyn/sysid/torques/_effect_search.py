@@ -15,7 +15,7 @@ from jaxdyn.friction import Coulomb, JointFriction, LoadProportional, Stribeck
 from jaxdyn.model import Model
 from jaxdyn.sysid.parameters import nearest_physical_model
 from jaxdyn.sysid.recordings import Recording, Recordings, check_recording
-from jaxdyn.sysid.torques._effects import SEARCHED, JointEffects, delay_signal, frictionless_torque
+from jaxdyn.sysid.torques._effects import SEARCHED, JointEffects, delay_signal
 from jaxdyn.sysid.torques._physical_fit import Physical, minimize, start_at
 from jaxdyn.sysid.torques._recorded_motions import driven_joints
 from jaxdyn.sysid.torques._torque_model import EffectShape, Samples, recordings_of, with_parameters
@@ -81,7 +81,7 @@ def effect_shape(
         linearization = _Linearization(recordings, linearization, near)
         shape = np.array(out, np.float64)
         for j in np.flatnonzero(searched.any(axis=0)).tolist():
-            top = float(np.abs(linearization.samples.v[:, j]).max())
+            top = float(np.abs(linearization.samples.drive_motion[1][:, j]).max())
             if top > 0:
                 misfits = _JointTorque(linearization, j).misfits
                 shape[:, j] = _grid_search(misfits, searched[:, j], shape[:, j].tolist(), top)
@@ -128,7 +128,7 @@ class _Linearization:
             self.sigma = np.maximum(rms, 1e-6 * samples.torque_scale)
         self.problem, self.point, self.gain = problem, point, gain
         self.model, _ = with_parameters(samples, point.parameters(), gain)
-        self.transmitted = frictionless_torque(self.model, samples.q, samples.v, samples.a, samples.joints)
+        self.transmitted = samples.frictionless_torque(self.model)
         self.passive = self._passive_friction()
         self.rows = slice(None, None, max(1, len(samples) // _ROWS))
         bodies = 10 * layout.nb
@@ -142,7 +142,7 @@ class _Linearization:
         model = self.model
         leaves = (np.asarray(x, np.float64) for x in (model.damping, model.friction, model.friction_velocity))
         friction = np.asarray(JointFriction(*leaves).torque(samples.u)) * ~samples.driven
-        return samples.on_drives(slice(None), friction[..., None])[..., 0]
+        return samples.friction_on_drives(slice(None), friction[..., None])[..., 0]
 
     def compared(self, j: int) -> np.ndarray:
         """Whether each of the `[rows]` has a torque of joint `j` that was recorded, whatever delay is tried."""
@@ -178,8 +178,10 @@ class _JointTorque:
     """The torque of degree of freedom `j`, with the columns and the prediction that explain it."""
 
     def __init__(self, fit: _Linearization, j: int):
-        self.samples, self.dof, self.rows, model = fit.samples, j, fit.rows, fit.model
+        self.samples, self.rows, model = fit.samples, fit.rows, fit.model
         samples, spring = fit.samples, fit.samples.layout.springs[j]
+        _, v, a = samples.drive_motion
+        self.velocity, self.acceleration = v[:, j], a[:, j]
         names = ("armature", *_FRICTIONS, "offset")
         chosen = {x for x in names if samples.effects.dofs(x, model)[j]}
         self.frictions = [x for x in _FRICTIONS if x in chosen]
@@ -192,8 +194,8 @@ class _JointTorque:
         # The columns that do not depend on what is searched for; `fixed` is the torque without their effects.
         columns = [np.ones_like(self.torque)] if "offset" in chosen else []
         if "armature" in chosen:
-            columns.append(samples.a[:, j])
-            self.fixed = self.fixed - float(model.armature[j]) * samples.a[:, j]
+            columns.append(self.acceleration)
+            self.fixed = self.fixed - float(model.armature[j]) * self.acceleration
         if spring >= 0 and model.stiffness is not None and model.spring_reference is not None:
             columns.append(samples.q[:, spring])
             displacement = samples.q[:, spring] - float(model.spring_reference[spring])
@@ -244,8 +246,7 @@ class _JointTorque:
         for delay, same in itertools.groupby(missing, key=lambda x: x[0]):
             keys = list(same)
             if delay not in self._velocities:
-                j = self.dof
-                self._velocities[delay] = self._delayed(self.samples.v[:, j], self.samples.a[:, j], delay)
+                self._velocities[delay] = self._delayed(self.velocity, self.acceleration, delay)
             for some in (keys[k : k + count] for k in range(0, len(keys), count)):
                 w, v_s = (np.array([x[k] for x in some]) for k in (2, 3))
                 values = self._whiten(self._low_passed(self._law(name, self._velocities[delay][:, None], w, v_s)))

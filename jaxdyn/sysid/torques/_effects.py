@@ -15,6 +15,7 @@ from jaxdyn.algorithms import motion_map, rnea, spring_torque
 from jaxdyn.friction import FrictionSum, LoadProportional, Stribeck, Viscous
 from jaxdyn.model import Actuator, Model
 from jaxdyn.simulate import AbstractDriveBlock, AbstractMemorylessBlock, ActuatorState, StribeckFriction
+from jaxdyn.sysid.recordings import transmissions
 
 SEARCHED = {
     "friction_velocity": "friction velocity",
@@ -40,6 +41,10 @@ class JointEffects:
 
     Effects that are not chosen are not fitted: armature, damping, friction and friction velocity keep the model's
     values, and the others are absent (`g = 1`, no delay, `F_s = F_c`).
+
+    Of a recording with a `transmission`, the torques and velocities are those of the motors, which all effects but
+    springs and lengths belong to: `L` is `T^T rnea` with the armature at the motors' accelerations, and a motor has the
+    name of the joint in its place.
 
     Sources: Swevers, Verdonck & De Schutter, Dynamic model identification for industrial robots, IEEE Control Systems
     2007 (viscous, Coulomb, offset); Armstrong-Helouvry, Dupont & Canudas de Wit, Automatica 1994, section 3.1
@@ -135,6 +140,26 @@ class JointEffects:
         return out
 
 
+class MotorEffects(eqx.Module):
+    """Inertia and friction of motors that drive joints together, which no leaf of a model holds; all `[nv]`."""
+
+    transmission: np.ndarray
+    """`[nv, nv]`: `Recording.transmission`."""
+    armature: np.ndarray
+    """Rotor inertias, in the units of the motors' positions and torques."""
+    damping: np.ndarray
+    friction: np.ndarray
+    friction_velocity: np.ndarray
+
+    @property
+    def coupled(self) -> np.ndarray:
+        """`[nv]` of bool: the motors that do not simply drive the joint in their place."""
+        return ~transmissions.alone(self.transmission)
+
+
+_OF_MOTORS = ("armature", "damping", "friction", "friction_velocity")
+
+
 class JointEffectValues(eqx.Module):
     """Identified friction and drive values that the model's leaves (armature, damping, friction) do not hold."""
 
@@ -152,6 +177,26 @@ class JointEffectValues(eqx.Module):
     """`[nv]`: the delay of friction behind the velocity, s."""
     torque_delay: np.ndarray
     """`[nv]`: the delay of the recorded torque behind the motion, s."""
+    motors: MotorEffects | None = None
+    """Of recordings of motors with a transmission: the inertia and friction of all motors. At motors that drive joints
+    together the model has none; at the others it has the same."""
+
+    def split(self, model: Model, transmission: np.ndarray | None) -> tuple[Model, JointEffectValues]:
+        """Move inertia and friction of motors that drive joints together from the rows of a model to `motors`."""
+        if transmission is None:
+            return model, self
+        leaves = {name: np.asarray(getattr(model, name), np.float64) for name in _OF_MOTORS}
+        motors = MotorEffects(transmission, **leaves)
+        none = {name: jnp.where(motors.coupled, 0.0, getattr(model, name)) for name in _OF_MOTORS[:-1]}
+        return dataclasses.replace(model, **none), dataclasses.replace(self, motors=motors)
+
+    def with_motors(self, model: Model) -> Model:
+        """The model with the inertia and friction of motors in the rows of the joints in their places, as fits have
+        them: the inverse of `split`."""
+        if self.motors is None:
+            return model
+        leaves = {name: jnp.asarray(getattr(self.motors, name), model.dtype) for name in _OF_MOTORS}
+        return dataclasses.replace(model, **leaves)
 
     @classmethod
     def none(cls, model: Model) -> JointEffectValues:
@@ -161,9 +206,11 @@ class JointEffectValues(eqx.Module):
 
     def torque(self, model: Model, t, q, v, a, joints: tuple[str, ...] | None = None) -> np.ndarray:
         """The torques `[n, nv]` that would be recorded at the times `t` `[n]` (s) for a motion `q, v, a` `[n, ...]`;
-        with closed loops those of `joints`, which drive the robot."""
-        u = delay_signal(t, v, a, self.friction_delay)
-        L = frictionless_torque(model, q, v, a, joints)
+        with closed loops those of `joints`, which drive the robot, and with a transmission those of the motors."""
+        T, model = None if self.motors is None else self.motors.transmission, self.with_motors(model)
+        rates = (transmissions.motor_motion(T, np.asarray(x, np.float64)) for x in (v, a))
+        u = delay_signal(t, *rates, self.friction_delay)
+        L = frictionless_torque(model, q, v, a, joints, T)
         d, f, w = (np.asarray(x, np.float64) for x in (model.damping, model.friction, model.friction_velocity))
         friction = FrictionSum(
             Viscous(d), Stribeck(f, self.static, self.stribeck_velocity, w), LoadProportional(self.load, L, w)
@@ -181,8 +228,14 @@ class JointEffectValues(eqx.Module):
         holds the other effects.
 
         **Raises** `ModelError` where a delay was identified, which these actuators do not have, unless `without_delays`
-        leaves it out (`jaxdyn.simulate.Delay` delays a control by a whole number of time steps).
+        leaves it out (`jaxdyn.simulate.Delay` delays a control by a whole number of time steps); and for motors that
+        drive joints together, which these actuators do not.
         """
+        if self.motors is not None and self.motors.coupled.any():
+            raise ModelError(
+                "the motors drive joints together by a transmission, but these actuators drive one joint each: write "
+                "the robot as MJCF with a fixed tendon for each such motor, which may have armature and friction"
+            )
         if not without_delays and (self.friction_delay.any() or self.torque_delay.any()):
             raise ModelError(
                 f"the identified effects have delays (friction {self.friction_delay.tolist()}, torque "
@@ -243,14 +296,22 @@ def delay_signal(t, x, rate, delay: np.ndarray) -> np.ndarray:
     return out
 
 
-def frictionless_torque(model: Model, q, v, a, joints: tuple[str, ...] | None = None) -> np.ndarray:
+def frictionless_torque(
+    model: Model, q, v, a, joints: tuple[str, ...] | None = None, transmission: np.ndarray | None = None
+) -> np.ndarray:
     """The torque that the joints transmit, `[n, nv]`: armature and springs count, friction does not. With closed loops
-    it is what `joints`, which drive the robot, transmit, and zero elsewhere."""
+    it is what `joints`, which drive the robot, transmit, and zero elsewhere; with a transmission what the motors do,
+    whose armature the model has."""
     # A model with springs has other leaves, for which `rnea` would be compiled again.
     plain = model if model.stiffness is None else dataclasses.replace(model, stiffness=None, spring_reference=None)
+    if transmission is not None:
+        plain = dataclasses.replace(plain, armature=jnp.zeros_like(plain.armature))
     torque = np.asarray(rnea(plain, *(jnp.asarray(x) for x in (q, v, a)), joint_friction=False), np.float64)
     if model.stiffness is not None:
         torque = torque + np.asarray(spring_torque(model, jnp.asarray(q)), np.float64)
+    if transmission is not None:
+        rotors = np.asarray(model.armature, np.float64) * transmissions.motor_motion(transmission, np.asarray(a))
+        return torque @ transmission + rotors
     return torque if joints is None else on_driven_joints(model, q, torque[..., None], joints)[..., 0]
 
 

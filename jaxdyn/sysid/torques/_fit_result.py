@@ -9,7 +9,7 @@ import equinox as eqx
 import numpy as np
 
 from jaxdyn import _printing as printing
-from jaxdyn._errors import ModelError
+from jaxdyn._errors import DataError, ModelError
 from jaxdyn._status import Status
 from jaxdyn.model import Model
 from jaxdyn.sysid.parameters import is_physical
@@ -20,6 +20,7 @@ from jaxdyn.sysid.torques._intervals import Intervals, Posterior, normal_interva
 from jaxdyn.sysid.torques._layout import INERTIAL_NAMES, Layout, place_positions
 from jaxdyn.sysid.torques._recorded_motions import (
     clipped_torques,
+    drive_torques,
     driven_joints,
     is_unclipped,
     low_pass_of,
@@ -109,14 +110,16 @@ class InverseDynamicsFit(eqx.Module):
     """The weight of the prior of friction, armature, offsets and gains."""
 
     @classmethod
-    def unfitted(cls, model: Model) -> InverseDynamicsFit:
-        """A model that was not fitted, which predicts torques and can be evaluated as a fit, for comparison."""
+    def unfitted(cls, model: Model, transmission: np.ndarray | None = None) -> InverseDynamicsFit:
+        """A model that was not fitted, which predicts torques and can be evaluated as a fit, for comparison; on
+        recordings of motors with a transmission, if it is given."""
+        before, (model, values) = model, JointEffectValues.none(model).split(model, transmission)
         effects = JointEffects(armature=False, viscous=False, coulomb=False, offset=False)
         return cls(
             model=model,
-            before=model,
+            before=before,
             effects=effects,
-            values=JointEffectValues.none(model),
+            values=values,
             parameters=np.asarray(model.inertial_parameters, np.float64).ravel(),
             sigma=np.full(model.nv, np.nan),
             cost=np.nan,
@@ -148,7 +151,14 @@ class InverseDynamicsFit(eqx.Module):
     @property
     def layout(self) -> Layout:
         """The order of `parameters`."""
-        return Layout.of(self.before, self.effects, self.refined)
+        motors = self.values.motors
+        return Layout.of(self.before, self.effects, self.refined, None if motors is None else motors.transmission)
+
+    @property
+    def drive_model(self) -> Model:
+        """The model whose armature and friction are those of what was recorded: of motors in the places of joints,
+        where these are driven by a transmission, and `model` otherwise."""
+        return self.values.with_motors(self.model)
 
     @property
     def names(self) -> list[str]:
@@ -167,13 +177,15 @@ class InverseDynamicsFit(eqx.Module):
     @property
     def shape(self) -> EffectShape:
         """The numbers in which the torque is not linear: friction and Stribeck velocities, and delays."""
-        w, x = np.asarray(self.model.friction_velocity, np.float64), self.values
+        w, x = np.asarray(self.drive_model.friction_velocity, np.float64), self.values
         return EffectShape(w, x.stribeck_velocity, x.friction_delay, x.torque_delay)
 
     def predict(self, recording: Recording) -> np.ndarray:
         """The torques `[n, nv]` (N m or N) that would be recorded for the `q, v, a` of a recording; zero at the passive
-        joints of closed loops. **Raises** `DataError` for a recording that does not fit the model."""
+        joints of closed loops. **Raises** `DataError` for a recording that does not fit the model, or has another
+        transmission than those of the fit."""
         q, v, a = motion_arrays(self.model, recording, torques=False)
+        self._require_transmission(recording)
         return self.values.torque(self.model, recording.t, q, v, a, driven_joints(self.model, (recording,)))
 
     def evaluate(self, recordings) -> Evaluation:
@@ -181,7 +193,7 @@ class InverseDynamicsFit(eqx.Module):
         `cutoff`, the errors that remain below it. Torques that a limit has clipped do not count."""
         recordings = as_recordings(recordings)
         filters = [low_pass_of(x) for x in recordings]
-        measured = [motion_arrays(self.model, x)[-1] for x in recordings]
+        measured = [drive_torques(self.model, x) for x in recordings]
         tau = [f.apply(x) for x, f in zip(measured, filters, strict=True)]
         predicted = [f.apply(self.predict(x)) for x, f in zip(recordings, filters, strict=True)]
         residual = tuple(x - y for x, y in zip(predicted, tau, strict=True))
@@ -203,6 +215,17 @@ class InverseDynamicsFit(eqx.Module):
             torque=tuple(tau),
             t=tuple(f.apply(x.t) for x, f in zip(recordings, filters, strict=True)),
         )
+
+    def _require_transmission(self, recording: Recording) -> None:
+        """Raise `DataError` for a recording of motors where the fit has joints, and the other way around."""
+        motors = self.values.motors
+        own = np.eye(self.model.nv) if motors is None else motors.transmission
+        other = np.eye(self.model.nv) if recording.transmission is None else recording.transmission
+        if not np.array_equal(own, other):
+            raise DataError(
+                f"{recording.name}: its transmission is not that of the fit, whose friction and armature are those of "
+                "other motors; give it the same matrix"
+            )
 
     def base_parameters(self, *, threshold: float | None = None) -> BaseParameters:
         """The combinations of parameters that the data of this fit excite. `jaxdyn.sysid.base_parameters` has those

@@ -18,6 +18,7 @@ from jaxdyn._errors import DataError, ModelError
 from jaxdyn.algorithms import complete_motion, project_configuration
 from jaxdyn.model import Model, require_inertias
 from jaxdyn.sysid.parameters import Place, leaves
+from jaxdyn.sysid.recordings import transmissions
 from jaxdyn.sysid.torques._effects import SEARCHED, JointEffects, frictionless_torque
 
 POSITIVE = ("armature", "viscous", "coulomb", "static", "load", "spring", "friction velocity", "Stribeck velocity")
@@ -45,12 +46,20 @@ class Layout:
     """`[nv]`: the coordinate of each degree of freedom with an unknown spring, -1 for the others."""
     places: tuple[Place, ...]
     """The joints, and frames of loops, whose positions are parameters, three each."""
+    coupled: tuple[int, ...] = ()
+    """The degrees of freedom in whose places stand motors that drive joints together."""
 
     @classmethod
-    def of(cls, model: Model, effects: JointEffects, refined: np.ndarray | None = None) -> Self:
+    def of(
+        cls,
+        model: Model,
+        effects: JointEffects,
+        refined: np.ndarray | None = None,
+        transmission: np.ndarray | None = None,
+    ) -> Self:
         """The layout for a model and the chosen effects. The velocities and delays that are `refined` `[4, nv]`, in the
         order of `EffectShape`, are parameters too. **Raises** `ModelError` for a model with batch axes,
-        `DataError` for Stribeck's effect without Coulomb friction."""
+        `DataError` for Stribeck's effect without Coulomb friction, and for springs with a transmission."""
         require_one_robot(model)
         springs = effects.spring_coordinates(model)
         linear = {x: "stribeck" if x == "static" else x for x in POSITIVE if x not in VELOCITIES}
@@ -68,7 +77,12 @@ class Layout:
         joints = tuple((kind, j) for kind in kinds for j in np.flatnonzero(chosen[kind]).tolist())
         gains = tuple(np.flatnonzero(effects.dofs("gain", model)).tolist())
         freed = leaves.chosen_places(model, None if effects.length is True else effects.length or ())
-        return cls(model.nb, model.nv, joints, gains, tuple(springs.tolist()), freed)
+        if transmission is None:
+            return cls(model.nb, model.nv, joints, gains, tuple(springs.tolist()), freed)
+        if (springs >= 0).any():
+            raise DataError("effects: spring does not go with a transmission; leave it out")
+        coupled = tuple(np.flatnonzero(~transmissions.alone(transmission)).tolist())
+        return cls(model.nb, model.nv, joints, gains, tuple(springs.tolist()), freed, coupled)
 
     def dofs(self, *kinds: str) -> list[int]:
         """The degrees of freedom that have parameters of these kinds."""
@@ -95,7 +109,8 @@ class Layout:
 
     def names(self, model: Model) -> list[str]:
         inertial = [f"{x}({body})" for body in model.body_names for x in INERTIAL_NAMES]
-        joints = [f"{kind}({model.topology.dof_names[j]})" for kind, j in self.joints]
+        owners = [f"motor {x}" if j in self.coupled else x for j, x in enumerate(model.topology.dof_names)]
+        joints = [f"{kind}({owners[j]})" for kind, j in self.joints]
         positions = [f"position {x}({leaves.place_label(model, place)})" for place in self.places for x in "xyz"]
         return [*inertial, *joints, *positions]
 
@@ -157,13 +172,22 @@ def torque_slopes(
     return np.stack(out, axis=-1)
 
 
-def length_slopes(model: Model, chosen: tuple[Place, ...], motion, joints: tuple[str, ...] | None) -> np.ndarray:
+def length_slopes(
+    model: Model,
+    chosen: tuple[Place, ...],
+    motion,
+    joints: tuple[str, ...] | None,
+    transmission: np.ndarray | None = None,
+) -> np.ndarray:
     """The derivatives `[n, nv, 3 places]` of the torque without friction with respect to positions, in a motion `q, v,
-    a`, in which the `joints` that drive closed loops move as they were recorded."""
+    a`, in which the `joints` that drive closed loops move as they were recorded; with a transmission, of the motors'
+    torque."""
     entries = [(leaf, (i, slice(0, 3)), e) for leaf, i in chosen for e in np.eye(3)]
-    return torque_slopes(
-        model, entries, lambda changed: frictionless_torque(changed, *motion_of(changed, motion, joints), joints)
-    )
+
+    def torque(changed: Model) -> np.ndarray:
+        return frictionless_torque(changed, *motion_of(changed, motion, joints), joints, transmission)
+
+    return torque_slopes(model, entries, torque)
 
 
 def motion_of(model: Model, motion, joints: tuple[str, ...] | None) -> tuple[Any, Any, Any]:

@@ -21,7 +21,7 @@ from jaxdyn.sysid.parameters import cholesky, leaves
 from jaxdyn.sysid.recordings import Recordings, RecordingWarning, as_recordings, signals
 from jaxdyn.sysid.torques._base_parameters import base_parameters_of
 from jaxdyn.sysid.torques._effect_search import effect_shape
-from jaxdyn.sysid.torques._effects import JointEffects, frictionless_torque
+from jaxdyn.sysid.torques._effects import JointEffects
 from jaxdyn.sysid.torques._intervals import Intervals, normal_intervals
 from jaxdyn.sysid.torques._layout import Layout
 from jaxdyn.sysid.torques._physical_fit import Physical, PhysicalProblem, minimize
@@ -223,7 +223,7 @@ class PayloadSamples(Samples):
             transmitted, self._about = np.zeros_like(self.tau), [robot, robot + self.added @ payload]
             for rows, p in zip((~self._carrying, self._carrying), self._about, strict=True):
                 model, _ = with_parameters(self, p, np.ones(self.layout.nv))
-                transmitted[rows] = frictionless_torque(model, *(x[rows] for x in self.motion), joints=self.joints)
+                transmitted[rows] = self.frictionless_torque(model)[rows]
             self.take_transmitted(transmitted)
         return self.residuals(np.concatenate([robot, payload]))
 
@@ -232,7 +232,7 @@ class PayloadSamples(Samples):
             B = super().low_passed_columns(part, samples, low_pass)
         else:
             B = np.concatenate([self.regressor(samples), self.joint_columns(samples)], axis=-1)
-            B = low_pass.apply(B + self.on_drives(samples, self._slopes_by_load(samples, B)))
+            B = low_pass.apply(B + self.friction_on_drives(samples, self._slopes_by_load(samples, B)))
         columns = float(self._carrying[samples[0]]) * (B[..., :-2] @ self.added)
         return np.concatenate([B[..., :-2], columns, B[..., -2:]], axis=-1)
 

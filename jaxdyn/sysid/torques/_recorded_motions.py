@@ -41,6 +41,29 @@ def motion_arrays(model: Model, recording: Recording, *, torques: bool = True) -
     return recording.completed(model).require(*names)
 
 
+def transmission_of(model: Model, recordings: tuple[Recording, ...]) -> np.ndarray | None:
+    """The transmission from the recorded motors to the joints; None where joints were recorded. **Raises**
+    `DataError` where recordings differ, and for a model with closed loops or other coordinates than numbers."""
+    first = recordings[0].transmission
+    if first is None and all(x.transmission is None for x in recordings):
+        return None
+    if any(x.transmission is None or first is None or not np.array_equal(x.transmission, first) for x in recordings):
+        raise DataError("the recordings have different transmissions; fit those with the same one together")
+    if model.topology.has_loops or model.nq != model.nv:
+        raise DataError(
+            "a transmission is for trees of joints with one coordinate each, and this model has closed loops or "
+            "joints with several coordinates; close loops by Recording.joints"
+        )
+    return first
+
+
+def drive_torques(model: Model, recording: Recording) -> np.ndarray:
+    """Return the recorded torques `[n, nv]` of the motors, or of all joints."""
+    if recording.transmission is not None:
+        return recording.require("tau")[0]
+    return motion_arrays(model, recording)[-1]
+
+
 def clipped_torques(model: Model, recording: Recording) -> np.ndarray:
     """Return the part `[n, nv]` of each torque of a recording that comes from samples that a limit has clipped."""
     clipped = recording.clipped

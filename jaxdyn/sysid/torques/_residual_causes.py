@@ -104,7 +104,7 @@ def residual_causes(fit: InverseDynamicsFit, recordings: Recordings | Samples) -
     Where a cause with a name is the first, structure is what is left beside it.
     """
     samples = Samples(fit.before, recordings, fit.effects, fit.shape, fit.refined)
-    samples.linearize(fit.model, fit.values)
+    samples.linearize(fit.drive_model, fit.values)
     residual = samples.residuals(fit.parameters, fit.values.gain)
     scale = np.maximum(fit.sigma, _EXACT * samples.torque_scale)
     rest = residual / scale
@@ -249,17 +249,17 @@ def _most(fit: InverseDynamicsFit, decrease: np.ndarray) -> tuple[str, ...]:
 
 def _columns(fit: InverseDynamicsFit, samples: Samples) -> Iterator[tuple[str, np.ndarray]]:
     """Yield causes and the derivatives `[n, nv, k]` of the recorded torque with respect to their parameters."""
-    model, gain, v = fit.model, fit.values.gain, samples.v
-    motion = samples.q, samples.v, samples.a
+    model, gain, v = fit.drive_model, fit.values.gain, samples.drive_motion[1]
 
     def each(x: np.ndarray) -> np.ndarray:
-        return samples.on_drives(slice(None), x[..., None] * np.eye(model.nv))
+        return samples.friction_on_drives(slice(None), x[..., None] * np.eye(model.nv))
 
     if not fit.layout.places:
         chosen = leaves.chosen_places(model)
-        yield "lengths", length_slopes(model, chosen, motion, samples.joints) / gain[:, None]
+        slopes = length_slopes(model, chosen, samples.motion, samples.joints, samples.transmission)
+        yield "lengths", slopes / gain[:, None]
     axes = [("gravity", (slice(None),), e) for e in horizontal_axes(model)]
-    tilted = torque_slopes(model, axes, lambda x: frictionless_torque(x, *motion, samples.joints))
+    tilted = torque_slopes(model, axes, samples.frictionless_torque)
     yield "tilt", tilted / gain[:, None]
     fitted = {name: fit.effects.dofs(name, model) for name in ("gain", "torque_delay", "stribeck", "load", "spring")}
     law = Stribeck(1.0, 1.0, 0.1 * np.abs(v).max(axis=0) + 1e-12, np.asarray(model.friction_velocity, np.float64))
@@ -277,8 +277,13 @@ def _columns(fit: InverseDynamicsFit, samples: Samples) -> Iterator[tuple[str, n
             yield words, each(np.asarray(x, np.float64))
     if model.nq == model.nv:
         if not fitted["spring"].any():
-            yield "springs", each(samples.q - samples.q.mean(axis=0))
-        if samples.joints is None and all(x.cutoff and x.rate for x in samples.recordings):
+            q = samples.q - samples.q.mean(axis=0)
+            yield "springs", samples.on_drives(slice(None), q[..., None] * np.eye(model.nv))
+        if (
+            samples.joints is None
+            and samples.transmission is None
+            and all(x.cutoff and x.rate for x in samples.recordings)
+        ):
             yield "flexibility", _flexibility_slopes(model, samples) / gain[:, None]
 
 
@@ -309,7 +314,8 @@ def _structure_columns(samples: Samples) -> Iterator[tuple[str, int, np.ndarray]
     model, v = samples.before, samples.u
     _, sign = JointFriction(1.0, 1.0, samples.shape.friction_velocity).columns(v)
     top = np.maximum(np.abs(v).max(axis=0), 1e-300)
-    v, a = v / top, samples.a / np.maximum(np.abs(samples.a).max(axis=0), 1e-300)
+    positions, _, a = samples.drive_motion
+    v, a = v / top, a / np.maximum(np.abs(a).max(axis=0), 1e-300)
     time = legendre.legvander(np.linspace(-1, 1, len(v)), 3)[:, 1:]
     coordinates = dict(zip(*(x.tolist() for x in model.topology.scalar_coordinates[::-1]), strict=True))
     for j in np.flatnonzero(samples.driven & (np.ptp(samples.u, axis=0) > 0)).tolist():
@@ -320,7 +326,7 @@ def _structure_columns(samples: Samples) -> Iterator[tuple[str, int, np.ndarray]
         others = np.delete(np.arange(model.nv), j)
         yield "other joints", j, np.concatenate([sign[:, others], v[:, others], a[:, others]], axis=1)
         if j in coordinates:
-            q = samples.q[:, coordinates[j]]
+            q = positions[:, coordinates[j]]
             width = max(float(np.ptp(q)), 1e-300)
             powers = legendre.legvander(2 * (q - q.min()) / width - 1, 4)[:, 1:]
             yield "position", j, np.concatenate([powers, powers[:, :2] * s], axis=1)

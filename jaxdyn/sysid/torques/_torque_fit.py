@@ -304,7 +304,7 @@ def _astray(samples: Samples, parameters: np.ndarray) -> np.ndarray:
     old, values = np.array(samples.shape), samples.layout.joint_values(parameters)
     new = np.array([values[kind] for kind in (*VELOCITIES, *DELAYS)])
     new = np.where(np.isnan(new), old, new)
-    lower, upper = searched_range(np.abs(samples.v).max(axis=0))
+    lower, upper = searched_range(np.abs(samples.drive_motion[1]).max(axis=0))
     far, n = np.empty(new.shape, bool), len(VELOCITIES)
     far[:n] = np.abs(np.log(np.maximum(new[:n], 1e-300) / old[:n])) > np.log(_FARTHEST_FACTOR)
     far[n:] = np.abs(new[n:] - old[n:]) > _FARTHEST_DELAY
@@ -354,6 +354,7 @@ def _fit_result(
         if getattr(samples.effects, name)
     ]
     fitted, values = with_parameters(samples, parameters, gain)
+    fitted, values = values.split(fitted, samples.transmission)
     triangle = data.weighted(weighting.sigma * gain)[:, :-1]
     if posterior is None:
         independent = base_parameters_of(triangle, samples.layout.names(samples.before)).independent

@@ -16,7 +16,7 @@ from jaxdyn._errors import DataError
 from jaxdyn.algorithms import spring_torque, torque_regressor
 from jaxdyn.friction import FrictionSum, LoadProportional, Stribeck, Viscous
 from jaxdyn.model import Model
-from jaxdyn.sysid.recordings import Recording, Recordings, as_recordings, signals
+from jaxdyn.sysid.recordings import Recording, Recordings, as_recordings, signals, transmissions
 from jaxdyn.sysid.torques._effects import (
     SEARCHED,
     JointEffects,
@@ -40,10 +40,12 @@ from jaxdyn.sysid.torques._recorded_motions import (
     TorqueData,
     alike_blocks,
     clipped_torques,
+    drive_torques,
     driven_joints,
     is_unclipped,
     low_pass_of,
     motion_arrays,
+    transmission_of,
     triangular_factors,
 )
 from jaxdyn.sysid.torques._recorded_motions import consecutive_blocks as consecutive_blocks
@@ -88,6 +90,9 @@ class Samples:
         self.recordings = recordings_of(recordings)
         self.joints = driven_joints(model, self.recordings)
         """The joints that drive a robot with closed loops; None for a tree, where all do."""
+        self.transmission = transmission_of(model, self.recordings)
+        """The matrix from motors to joints, where motors were recorded. Torques are those of the motors then, and the
+        armature and friction of a model are theirs."""
         self.driven = np.full(model.nv, True)
         """`[nv]`: the degrees of freedom whose torques were recorded."""
         if self.joints is not None:
@@ -98,12 +103,12 @@ class Samples:
         """The model with the lengths at which the columns are taken."""
         self.refined = np.zeros((len(SEARCHED), model.nv), bool) if refined is None else refined
         """`[4, nv]` of bool: which numbers of the shape are parameters."""
-        self.layout = Layout.of(model, effects, refined)
+        self.layout = Layout.of(model, effects, refined, self.transmission)
         if isinstance(recordings, Samples):
             self._recorded, self._body_columns = recordings._recorded, recordings._shared_body_columns
             self._clipped = recordings._clipped
         else:
-            motions = [motion_arrays(model, x) for x in self.recordings]
+            motions = [(*motion_arrays(model, x)[:3], drive_torques(model, x)) for x in self.recordings]
             self._recorded = [np.concatenate(x) for x in zip(*motions, strict=True)]
             self._clipped = np.concatenate([clipped_torques(model, x) for x in self.recordings])
             self._body_columns: list[np.ndarray] = []
@@ -125,7 +130,7 @@ class Samples:
             raise DataError("the recording's torques are all zero: nothing can be identified from them")
         # Joints that carry no torque get a floor.
         self.torque_scale = np.maximum(size, 1e-3 * size.max())
-        self.velocity_scale, self.acceleration_scale = (np.sqrt(np.mean(x**2, axis=0)) for x in (self.v, self.a))
+        self.velocity_scale, self.acceleration_scale = (np.sqrt(np.mean(x**2, axis=0)) for x in self.drive_motion[1:])
         self._chunks: list[np.ndarray] = []
 
     def __len__(self) -> int:
@@ -155,7 +160,17 @@ class Samples:
             self._linearized, self._values = model, values
         if self.layout.nonlinear:
             self._take_delays()
-        self.take_transmitted(frictionless_torque(model, *self.motion, self.joints))
+        self.take_transmitted(self.frictionless_torque(model))
+
+    def frictionless_torque(self, model: Model) -> np.ndarray:
+        """The torque `[n, nv]` that the drives transmit in these motions (`frictionless_torque`)."""
+        return frictionless_torque(model, *self.motion, self.joints, self.transmission)
+
+    @property
+    def drive_motion(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The positions, velocities and accelerations of what drives: motors, where they were recorded, or joints."""
+        q, v, a = (transmissions.motor_motion(self.transmission, x) for x in self.motion)
+        return q, v, a
 
     @property
     def motion(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -168,7 +183,8 @@ class Samples:
 
     def _take_delays(self) -> None:
         """Shift the velocities that friction feels, and the measured torques."""
-        self.u = self.on_recordings(lambda t, x: delay_signal(t, self.v[x], self.a[x], self.shape.friction_delay))
+        _, v, a = self.drive_motion
+        self.u = self.on_recordings(lambda t, x: delay_signal(t, v[x], a[x], self.shape.friction_delay))
         # The torque of the motion at t is recorded at t + delay, unless the recording ends before.
         delay = self.shape.torque_delay
         self.tau = self.on_recordings(lambda t, x: delay_signal(t, self.measured[x], None, -delay))
@@ -206,7 +222,8 @@ class Samples:
 
         law = friction(w, v_s)
         torque = self.transmitted + law.torque(u)
-        rates = self.on_recordings(lambda t, x: delay_signal(t, self.a[x], None, self.shape.friction_delay))
+        a = self.drive_motion[2]
+        rates = self.on_recordings(lambda t, x: delay_signal(t, a[x], None, self.shape.friction_delay))
         return {
             "friction velocity": slope(lambda x: friction(w * (1 + x), v_s)) / w,
             "Stribeck velocity": slope(lambda x: friction(w, v_s * (1 + x))) / v_s,
@@ -218,9 +235,11 @@ class Samples:
         """The columns `[n, nv, P - 10 nb + 2]` after those of the bodies, at samples: of the effects, the known torque
         and the measured one."""
         layout, model, shape = self.layout, self.model, self.shape
-        motion = tuple(x[samples] for x in (self.q, self.a, self.u, self.transmitted))
+        motion = tuple(x[samples] for x in (self.q, self.drive_motion[2], self.u, self.transmitted))
         terms: dict[str, Any] = dict(zip(POSITIVE, effect_terms(model, motion, shape, layout), strict=False))
         known = self._known_springs(samples)
+        if self.transmission is not None:
+            known = self.on_drives(samples, known[..., None])[..., 0]
         for kind, leaf in effect_leaves(model).items():
             fixed = np.setdiff1d(np.arange(layout.nv), layout.dofs(kind))
             known[:, fixed] += leaf[fixed] * terms[kind][:, fixed]
@@ -234,7 +253,7 @@ class Samples:
             else:
                 out[:, j, k] = 1.0 if kind == "offset" else terms[kind][:, j]
         out[..., -2], out[..., -1] = known, self.tau[samples]
-        out = self.on_drives(samples, out)
+        out = self.friction_on_drives(samples, out)
         return self._with_length_columns(samples, out) if layout.places else out
 
     def _known_springs(self, samples: np.ndarray) -> np.ndarray:
@@ -250,7 +269,7 @@ class Samples:
         """`joint_columns` with those of the positions, and the known torque for the positions that they are about."""
         places = self.layout.places
         motion = (self.q[samples], self.v[samples], self.a[samples])
-        slopes = length_slopes(self._linearized, places, motion, self.joints)
+        slopes = length_slopes(self._linearized, places, motion, self.joints, self.transmission)
         known = columns[..., -2] - slopes @ place_positions(self.model, places)
         return np.concatenate([columns[..., :-2], slopes, known[..., None], columns[..., -1:]], axis=-1)
 
@@ -271,6 +290,13 @@ class Samples:
 
     def on_drives(self, samples: np.ndarray | slice, torques: np.ndarray) -> np.ndarray:
         """Torques `[n, nv, k]` of all joints at samples as those of the drives that do the same."""
+        if self.transmission is not None:
+            return self.transmission.T @ torques
+        return self.friction_on_drives(samples, torques)
+
+    def friction_on_drives(self, samples: np.ndarray | slice, torques: np.ndarray) -> np.ndarray:
+        """Torques `[n, nv, k]` of armature and friction as those of the drives that do the same: those at the joints of
+        closed loops, or at motors, which have their own."""
         return torques if self.joints is None else on_driven_joints(self.model, self.q[samples], torques, self.joints)
 
     def low_passed(self, x: np.ndarray) -> np.ndarray:
