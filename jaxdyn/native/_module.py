@@ -237,8 +237,8 @@ class Transfers:
     def gather(self, operands: Iterable[int], number: str = "0") -> None:
         """Append the moves of operands into the kernel, for operands with rows of the row of that number."""
         for k in operands:
-            if self.rows.inputs[k] >= 0 and k in self.used:
-                width = math.prod(self.program.inputs[k])
+            width = math.prod(self.program.inputs[k])
+            if self.rows.inputs[k] >= 0 and k in self.used and width:
                 stride = self.entry(len(self.program.inputs) + len(self.program.outputs) + k, "i64")
                 source = self._place(k, stride, width, number)
                 target = element(self.body, self.body.backend, "%in", self.rows.inputs[k])
