@@ -300,7 +300,8 @@ def measure_gaits(config: Config) -> list[dict[str, Any]]:
     """Solve Crocoddyl's examples by both libraries, print the table, and return the measurements."""
     options, entries = DDPOptions(max_iterations=config.iterations), []
     for name in config.gaits:
-        gait = gait_of(config.crocoddyl, *name.split(), config.iterations, config.rounds)
+        robot, _, kind = name.partition(" ")
+        gait = gait_of(config.crocoddyl, robot, kind, config.iterations, config.rounds)
         xs = jnp.broadcast_to(gait.problem.x0, (gait.problem.horizon + 1, gait.problem.dynamics.nx))
         arguments = gait.problem, jnp.asarray(gait.us), xs
         compiled = time_compilation(lambda p, us, xs: ddp(p, us, xs, options=options), arguments, time.process_time)
