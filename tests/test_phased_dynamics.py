@@ -417,6 +417,8 @@ def test_mistakes_are_named():
         PhasedDynamics(model, [0.1, 0.1, -0.1, 0.1], ["foot"], holds)
     with pytest.raises(ModelError, match="targets need gains"):
         make(["foot"], holds, targets=np.zeros((1, 3)))
+    with pytest.raises(ModelError, match="kp = 10, which needs targets"):
+        make(["foot"], holds, gains=(10.0, 1.0))
     with pytest.raises(ShapeError, match="gains"):
         make(["foot"], holds, gains=50.0)
     dynamics = make(["foot"], holds)
