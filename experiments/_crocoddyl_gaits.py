@@ -8,6 +8,7 @@ Runs by itself in a Python with Crocoddyl and example-robot-data, and imports no
 import json
 import sys
 import time
+from typing import Any
 
 import numpy as np
 
@@ -33,8 +34,8 @@ BIPED_WALKING = {"stepLength": 0.6, "stepHeight": 0.1, "timeStep": 0.03, "stepKn
 
 def problem_of(robot, name: str, gait: str):
     """Return the shooting problem of a gait, and its first state."""
-    from crocoddyl.utils.biped import SimpleBipedGaitProblem
-    from crocoddyl.utils.quadruped import SimpleQuadrupedalGaitProblem
+    from crocoddyl.utils.biped import SimpleBipedGaitProblem  # pyright: ignore[reportMissingImports]
+    from crocoddyl.utils.quadruped import SimpleQuadrupedalGaitProblem  # pyright: ignore[reportMissingImports]
 
     biped = name == "talos_legs"
     maker = (SimpleBipedGaitProblem if biped else SimpleQuadrupedalGaitProblem)(robot.model, *FEET[name])
@@ -75,7 +76,7 @@ def costs_of(action) -> list:
         row = {"name": name.rsplit("_", 1)[-1], "weight": item.weight}
         if hasattr(residual, "id"):
             row["frame"] = action.state.pinocchio.frames[residual.id].name
-        reference = getattr(residual, "reference", None)
+        reference: Any = getattr(residual, "reference", None)
         if hasattr(reference, "A"):
             row["A"], row["lower"], row["upper"] = (x.tolist() for x in (reference.A, reference.lb, reference.ub))
         elif hasattr(reference, "homogeneous"):
@@ -107,8 +108,8 @@ def foot_of(model, name: str) -> dict:
 
 def main(name: str, gait: str, iterations: int, rounds: int) -> None:
     """Print the problem and the results of `rounds` solves as one line of JSON."""
-    import crocoddyl
-    import example_robot_data
+    import crocoddyl  # pyright: ignore[reportMissingImports]
+    import example_robot_data  # pyright: ignore[reportMissingImports]
 
     robot = example_robot_data.load(name)
     problem, x0 = problem_of(robot, name, gait)

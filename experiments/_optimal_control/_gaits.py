@@ -166,6 +166,7 @@ class _Terms:
             )
         A, low, high = (np.array(some[k]) for k in ("A", "lower", "upper"))
         A = np.pad(A, ((0, 0), (0, 6 - A.shape[1])))
+        each, lows, highs = (np.broadcast_to(x, (len(rows), *x.shape)) for x in (A, low, high))
         return jax.vmap(
             lambda A, a, b, w: SoftConstraintCost(ContactForceResidual(str(frame), matrix=A), a, b, weight=w)
-        )(*(np.broadcast_to(x, (len(rows), *x.shape)) for x in (A, low, high)), weights)
+        )(each, lows, highs, weights)

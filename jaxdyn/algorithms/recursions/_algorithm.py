@@ -169,9 +169,9 @@ def check_arrays(model: Model, arrays: dict[str, tuple[Any, Any]]) -> tuple[int,
     batches = {"model": model_batch(model)}
     for name, (annotation, x) in arrays.items():
         kind, x = KINDS[annotation], jnp.asarray(x)
-        axes = kind.axes(model.topology)
-        axes = (*x.shape[-1:],) if axes == (None,) else axes
-        require_last_axes(x, axes or (1,), name, kind.meaning(model.topology))
+        last = x.shape[-1] if x.ndim else 1
+        axes = tuple(last if n is None else n for n in kind.axes(model.topology))
+        require_last_axes(x, axes, name, kind.meaning(model.topology))
         if not jnp.issubdtype(x.dtype, jnp.floating) and not jnp.issubdtype(x.dtype, jnp.integer):
             raise ShapeError(f"{name} has dtype {x.dtype}; real numbers are needed")
         batches[name] = x.shape[: x.ndim - len(axes)]

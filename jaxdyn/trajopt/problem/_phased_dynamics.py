@@ -82,8 +82,8 @@ class PhasedDynamics(TorqueDynamics):
         - `actuation` and `f_ext` as for `ModelDynamics`; by default `u` is the torques of all joints but free ones.
 
         **Raises** `ModelError` for no contacts, frames that are fixed in the world, other kinds, `targets` without
-        `gains`, and lengths that are negative; `ShapeError`, `UnknownNameError`. **Warns** `DivergenceWarning` as
-        `ModelDynamics`: joint friction is explicit.
+        `gains` or `kp` without `targets`, and lengths that are negative; `ShapeError`, `UnknownNameError`. **Warns**
+        `DivergenceWarning` as `ModelDynamics`: joint friction is explicit.
         """
         if isinstance(model, Model) and actuation is None:
             kinds = zip(model.joint_names, model.topology.joint_types, strict=True)
@@ -104,6 +104,10 @@ class PhasedDynamics(TorqueDynamics):
         self.gains = None if gains is None else float_leaf(gains, "gains").astype(model.dtype)
         if self.gains is not None and self.gains.shape != (2,):
             raise ShapeError(f"gains has shape {self.gains.shape}, but [2] is needed: kp and kd")
+        if self.gains is not None and targets is None and not isinstance(self.gains, Tracer) and self.gains[0] != 0:
+            raise ModelError(
+                f"gains has kp = {self.gains[0]:g}, which needs targets: the places where contacts should be"
+            )
         self.targets = None if targets is None else float_leaf(targets, "targets").astype(model.dtype)
         if self.targets is not None:
             if self.gains is None:
