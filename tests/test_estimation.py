@@ -123,14 +123,14 @@ def band(degrees: int) -> tuple[float, float]:
 def simulated(model, x0, P0, us, runs: int, seed: int):
     """Starts, true states and readings of many runs with the noise of the model."""
     d, rng = model.dynamics, np.random.default_rng(seed)
-    roots = [
-        None if C is None else np.sqrt(np.broadcast_to(C, n)) for C, n in ((model.process_noise, d.ndx), (P0, d.ndx))
-    ]
-    of_controls = None if model.control_noise is None else np.sqrt(np.broadcast_to(model.control_noise, d.nu))
-    w = rng.normal(size=(runs, len(us), d.ndx)) * (0.0 if roots[0] is None else roots[0])
-    c = rng.normal(size=(runs, len(us), d.nu)) * (0.0 if of_controls is None else of_controls)
-    r = rng.normal(size=(runs, len(us), model.m)) * np.sqrt(np.broadcast_to(model.measurement_noise, model.m))
-    starts = rng.normal(size=(runs, d.ndx)) * roots[1]
+
+    def noise(C, n, *shape):
+        return rng.normal(size=(*shape, n)) * np.sqrt(np.broadcast_to(0.0 if C is None else C, n))
+
+    w = noise(model.process_noise, d.ndx, runs, len(us))
+    c = noise(model.control_noise, d.nu, runs, len(us))
+    r = noise(model.measurement_noise, model.m, runs, len(us))
+    starts = noise(P0, d.ndx, runs)
 
     def one(start, w, c):
         def advance(x, stage):
