@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import stats
+from scipy.spatial.transform import Rotation
 
 import jaxdyn
 from jaxdyn import estimation, samples, trajopt
@@ -123,14 +124,14 @@ def band(degrees: int) -> tuple[float, float]:
 def simulated(model, x0, P0, us, runs: int, seed: int):
     """Starts, true states and readings of many runs with the noise of the model."""
     d, rng = model.dynamics, np.random.default_rng(seed)
-    roots = [
-        None if C is None else np.sqrt(np.broadcast_to(C, n)) for C, n in ((model.process_noise, d.ndx), (P0, d.ndx))
-    ]
-    of_controls = None if model.control_noise is None else np.sqrt(np.broadcast_to(model.control_noise, d.nu))
-    w = rng.normal(size=(runs, len(us), d.ndx)) * (0.0 if roots[0] is None else roots[0])
-    c = rng.normal(size=(runs, len(us), d.nu)) * (0.0 if of_controls is None else of_controls)
-    r = rng.normal(size=(runs, len(us), model.m)) * np.sqrt(np.broadcast_to(model.measurement_noise, model.m))
-    starts = rng.normal(size=(runs, d.ndx)) * roots[1]
+
+    def noise(C, n, *shape):
+        return rng.normal(size=(*shape, n)) * np.sqrt(np.broadcast_to(0.0 if C is None else C, n))
+
+    w = noise(model.process_noise, d.ndx, runs, len(us))
+    c = noise(model.control_noise, d.nu, runs, len(us))
+    r = noise(model.measurement_noise, model.m, runs, len(us))
+    starts = noise(P0, d.ndx, runs)
 
     def one(start, w, c):
         def advance(x, stage):
@@ -213,6 +214,11 @@ def test_a_turning_base_with_an_imu_away_from_its_origin_stays_in_place():
     np.testing.assert_allclose(end[3:7], [np.cos(1.0), 0, 0, np.sin(1.0)], atol=1e-12)
     np.testing.assert_allclose(end[7:13], np.r_[np.zeros(5), rate], atol=1e-4)
     np.testing.assert_array_equal(end[13:], biases.ravel())
+    densities = {"gyroscope": 0.1, "accelerometer": 0.2, "gyroscope_bias": 0.3, "accelerometer_bias": 0.4}
+    noise = dynamics.noise(**densities)
+    # White noise averaged over a step of 0.01 s, and random walks over it.
+    np.testing.assert_allclose(noise["control_noise"], [1.0] * 3 + [4.0] * 3)
+    np.testing.assert_allclose(noise["process_noise"], [0.0] * 12 + [9e-4] * 3 + [16e-4] * 3)
 
 
 @pytest.mark.slow
@@ -223,6 +229,95 @@ def test_a_body_with_an_imu_is_estimated_consistently():
     ys = jnp.where(seen[:, None], ys, jnp.nan)
     found = jax.jit(jax.vmap(lambda y: estimation.filter(model, us, y, x0, P0, observed=seen)))(ys)
     require_consistent(model, found, xs, samples=(10, -1))
+
+
+def trot(robot, feet, samples: int, dt: float):
+    """A quadruped that trots and turns: its states by inverse kinematics, what an IMU reads, and which feet stand."""
+    t = np.arange(samples) * dt
+
+    def base(t):
+        position = np.stack([0.15 * t, 0.02 * np.sin(4 * t), 0.25 + 0.01 * np.sin(6 * t)], axis=-1)
+        angles = np.stack([0.1 * np.sin(3 * t), 0.08 * np.sin(4 * t), 0.2 * np.sin(2 * t)], axis=-1)
+        return position, Rotation.from_euler("xyz", angles)
+
+    def places(q):
+        return jnp.concatenate([jnp.asarray(jaxdyn.frame_pose(robot, q, foot).translation) for foot in feet])
+
+    h, start = 1e-4, np.r_[0, 0, 0.25, 1, 0, 0, 0, [0, 0.8, -1.6] * 2, [0, -0.8, 1.6] * 2]
+    targets = np.tile(np.asarray(places(jnp.asarray(start))).reshape(4, 3), (samples, 1, 1))
+    stands = np.ones((samples, 4), bool)
+    for leg, late in enumerate((0, 1, 1, 0)):
+        cycle, phase = np.divmod(t - 0.1 - 0.25 * late, 0.5)
+        z, begun = np.clip(phase / 0.25, 0, 1), cycle >= 0
+        # A step of 0.15 m/s, whose rate is smooth; no foot moves while it stands.
+        targets[:, leg, 0] += np.where(begun, 0.075 * (cycle + z**3 * (10 - 15 * z + 6 * z * z)), 0)
+        targets[:, leg, 2] += np.where(begun, 0.48 * (z * (1 - z)) ** 2, 0)
+        stands[:, leg] = ~(begun & (phase < 0.25))
+    (position, turn), ((below, one), (above, two)) = base(t), (base(t - h), base(t + h))
+    middle, (p0, R0), (p1, R1) = t + dt / 2, base(t + dt / 2 - h), base(t + dt / 2 + h)
+    force = base(middle)[1].inv().apply((p0 - 2 * base(middle)[0] + p1) / h**2 - np.asarray(robot.gravity))
+    poses = np.concatenate([position, turn.as_quat(scalar_first=True)], axis=1)
+
+    def legs(pose, target):
+        def newton(q, _):
+            miss, slope = (
+                places(jnp.concatenate([pose, q])) - target,
+                jax.jacfwd(lambda q: places(jnp.concatenate([pose, q])))(q),
+            )
+            return q - jnp.linalg.solve(slope, miss), None
+
+        return jax.lax.scan(newton, jnp.asarray(start[7:]), length=10)[0]
+
+    joints = np.asarray(jax.jit(jax.vmap(legs))(poses, targets.reshape(samples, 12)))
+    rates = turn.inv().apply((above - below) / (2 * h)), (one.inv() * two).as_rotvec() / (2 * h)
+    q, v = np.concatenate([poses, joints], 1), np.concatenate([*rates, np.gradient(joints, dt, axis=0)], 1)
+    return q, v, (R0.inv() * R1).as_rotvec() / (2 * h), force, stands
+
+
+@pytest.mark.slow
+def test_a_trotting_quadruped_is_estimated_from_imu_encoders_and_standing_feet():
+    """Errors of tilt, velocity and biases are not larger than their covariances say, and small."""
+    robot, dt, runs, count = samples.quadruped(), 0.005, 30, 200
+    feet = [f"{leg}_FOOT" for leg in ("FL", "FR", "HL", "HR")]
+    q, v, rate, force, stands = trot(robot, feet, count, dt)
+    dynamics = estimation.InertialDynamics(robot, dt)
+    densities = {"gyroscope": 2e-3, "accelerometer": 2e-2, "gyroscope_bias": 1e-3, "accelerometer_bias": 1e-2}
+    model = estimation.StateSpaceModel(
+        dynamics,
+        [
+            estimation.JointMeasurement(robot.joint_names[1:], of="both"),
+            *(trajopt.Selected(trajopt.FrameVelocityResidual(f, reference="local"), (0, 1, 2)) for f in feet),
+        ],
+        **dynamics.noise(**densities, joint_acceleration=40.0),
+        measurement_noise=[np.r_[[4e-6] * 12, [2.5e-3] * 12], *[4e-4] * 4],
+    )
+    rng = np.random.default_rng(1)
+
+    def noise(*shape):
+        return rng.normal(size=(runs, *shape))
+
+    walks = [0.02 * noise(1, 3) + 1e-3 * np.sqrt(dt) * np.cumsum(noise(count, 3), axis=1),
+             0.2 * noise(1, 3) + 1e-2 * np.sqrt(dt) * np.cumsum(noise(count, 3), axis=1)]  # fmt: skip
+    us = dynamics.controls(rate + walks[0] + 2e-3 / np.sqrt(dt) * noise(count, 3),
+                           force + walks[1] + 2e-2 / np.sqrt(dt) * noise(count, 3))  # fmt: skip
+    encoders = np.concatenate([q[:, 7:] + 2e-3 * noise(count, 12), v[:, 6:] + 5e-2 * noise(count, 12)], axis=-1)
+    P0 = np.r_[[1e-4] * 3, [2.5e-3] * 2, 1e-4, [1e-4] * 12, [1e-2] * 6, [4e-2] * 12, [4e-4] * 3, [4e-2] * 3]
+    xs = dynamics.join(q, v, *walks)
+    start = noise(42) * np.sqrt(P0) * (np.arange(42) < 36)
+    x0 = jax.vmap(dynamics.integrate)(xs[:, 0].at[:, -6:].set(0), start)
+    seen = np.concatenate([np.ones((count, 1), bool), stands], axis=1)
+
+    def run(us, encoders, x0, xs):
+        found = estimation.filter(model, us, [encoders, *[None] * 4], x0, P0, observed=seen)
+        return jax.vmap(dynamics.difference)(found.means, xs), found.covariances
+
+    errors, covariances = (np.asarray(a)[:, -1] for a in jax.jit(jax.vmap(run))(us, encoders, x0, xs))
+    for chosen in ([3, 4], [18, 19, 20], [36, 37, 38], [39, 40, 41]):
+        e, P = errors[:, chosen], covariances[:, chosen][:, :, chosen]
+        assert np.einsum("ni,nij,nj->", e, np.linalg.inv(P), e) < band(e.size)[1]
+    # Before the feet tell, the velocity has errors of 0.1 m/s.
+    assert np.sqrt((errors[:, 18:21] ** 2).mean()) < 0.01
+    assert np.sqrt((errors[:, 3:5] ** 2).mean()) < 0.025
 
 
 # Readings on manifolds.

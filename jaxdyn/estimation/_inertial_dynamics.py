@@ -81,10 +81,10 @@ class InertialDynamics(AbstractRobotDynamics):
         accelerometer_bias: ArrayLike = 0.0,
     ) -> Float[Array, "*batch nx"]:
         """The state `[*batch, nx]` from its parts."""
-        q, v = jnp.asarray(q), jnp.asarray(v)
+        q = jnp.asarray(q)
         biases = (jnp.asarray(b, q.dtype) for b in (gyroscope_bias, accelerometer_bias))
-        batch = jnp.broadcast_shapes(q.shape[:-1], v.shape[:-1])
-        parts = q, v, *(jnp.broadcast_to(b, (*batch, 3)) for b in biases)
+        parts = [q, jnp.asarray(v), *(jnp.broadcast_to(b, (*b.shape[:-1], 3)) for b in biases)]
+        batch = jnp.broadcast_shapes(*(a.shape[:-1] for a in parts))
         return jnp.concatenate([jnp.broadcast_to(a, (*batch, a.shape[-1])) for a in parts], axis=-1)
 
     @naming_arguments

@@ -158,13 +158,11 @@ def _smooth(model: StateSpaceModel, us, estimates: FilterEstimates) -> StateEsti
     return StateEstimates(*(jnp.concatenate([a, b[None]]) for a, b in zip(before, last, strict=True)))
 
 
-def controls_of_readings(model: StateSpaceModel, us: Any, samples: int) -> Float[Array, "samples nu"]:
+def controls_of_readings(model: StateSpaceModel, given: Any, samples: int) -> Float[Array, "samples nu"]:
     """A control for each reading; the last one is that of the last step where it is missing. **Raises**
     `ShapeError`."""
     nu = model.dynamics.nu
-    if us is None and nu == 0:
-        return jnp.zeros((samples, 0), model.dtype)
-    us = float_leaf(us, "us")
+    us = jnp.zeros((samples, 0), model.dtype) if given is None and nu == 0 else float_leaf(given, "us")
     if us.shape == (samples - 1, nu) and samples > 1:
         return jnp.concatenate([us, us[-1:]])
     if us.shape != (samples, nu):

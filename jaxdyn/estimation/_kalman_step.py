@@ -65,11 +65,9 @@ def update(
     require_kind(model, StateSpaceModel, "the model")
     require_positive_integer(iterations, "iterations")
     x, P = model.prior(x, P)
-    listed = model.listed and isinstance(y, list | tuple)
-    rows = [None if part is None else jnp.asarray(part)[None] for part in y] if listed else jnp.asarray(y)[None]
-    ys, seen = model.join_readings(rows, None if observed is None else jnp.asarray(observed)[None])
+    y, seen = model.join_reading(y, observed)
     u = model.control(u, x.dtype)
-    return _correct_once(model, x, P, ys[0].astype(x.dtype), seen[0], u, jnp.asarray(k), int(iterations))
+    return _correct_once(model, x, P, y.astype(x.dtype), seen, u, jnp.asarray(k), int(iterations))
 
 
 def propagate(model: StateSpaceModel, x, P, u, k) -> tuple[Float[Array, "nx"], Float[Array, "ndx ndx"]]:

@@ -2,6 +2,7 @@
 
 import abc
 from collections.abc import Sequence
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -150,7 +151,7 @@ class JointMeasurement(AbstractMeasurement):
 
     def innovation(self, dynamics, x, u, k, y):
         (coordinates, velocities), dofs = self._components(dynamics)
-        model = dynamics.robot
+        model: Any = dynamics.robot
         q, count = x[: model.nq], len(coordinates)
         e = y[count:] - x[velocities]
         if count:
@@ -191,19 +192,18 @@ class SensorMeasurement(AbstractMeasurement):
         return jnp.concatenate([jnp.asarray(values[name]) for name in self.names], axis=-1)
 
     def predict(self, dynamics, x, u, k):
-        world = _world_of(dynamics).world
+        world, nq = _world_of(dynamics), dynamics.robot.nq
         for name in self.names:
             look_up(name, world.parts.sensors.names, "sensor")
-        state = dynamics.split(x)
-        activation = x[x.shape[0] - world.na :]
-        return self.stack(world.sensors(State(state.q, state.v, activation, dynamics.time(k).astype(x.dtype)), u))
+        q, v, activation = jnp.split(x, (nq, nq + world.model.nv))
+        return self.stack(world.sensors(State(q, v, activation, dynamics.time(k).astype(x.dtype)), u))
 
     def innovation(self, dynamics, x, u, k, y):
         return _difference(self.predict(dynamics, x, u, k), y, *self._rotations(dynamics))
 
     def _rotations(self, dynamics) -> tuple[list[int], list[int]]:
         """The components that are angles without turns, and the first components of quaternions."""
-        world = _world_of(dynamics).world
+        world = _world_of(dynamics)
         sensors, topology = world.parts.sensors, world.model.topology
         kinds = dict(zip(topology.q_starts, topology.joint_types, strict=False))
         angles, quaternions, start = [], [], 0
@@ -217,10 +217,10 @@ class SensorMeasurement(AbstractMeasurement):
         return angles, quaternions
 
 
-def _world_of(dynamics) -> WorldDynamics:
+def _world_of(dynamics) -> Any:
     if not isinstance(dynamics, WorldDynamics):
         raise ModelError(f"a SensorMeasurement reads a world: it needs WorldDynamics, not {type(dynamics).__name__}")
-    return dynamics
+    return dynamics.world
 
 
 def _difference(y0, y1, angles: Sequence[int], quaternions: Sequence[int]) -> Float[Array, "m"]:

@@ -82,7 +82,7 @@ class NoiseDynamics(DynamicsAround):
         control, reached, shift = self._without_displacement(x, u, k)
         A, B = self.inner.linearize(x, control, k + self.first, reached)
         slopes = [] if self.control_root is None else [B @ self.control_root]
-        if shift is not None:
+        if shift is not None and self.process_root is not None:
             if not self.euclidean:
                 before = self.integrate_jacobian(reached, shift)
                 A, slopes = before @ A, [before @ B for B in slopes]
@@ -106,7 +106,8 @@ class InnovationResidual(AbstractResidual):
         return self.linearize(dynamics, x, u, k).value
 
     def linearize(self, dynamics, x, u, k):
-        system, at = dynamics.system, (x, dynamics.us[k], k + dynamics.first)
+        outer: Any = dynamics
+        system, at = outer.system, (x, outer.us[k], k + outer.first)
         y = jnp.where(system.seen_readings(self.seen), self.y.astype(x.dtype), system.measure(*at))
         e, H = system.linearize(*at, y)
         e, H = jnp.where(self.seen, e, 0), jnp.where(self.seen[:, None], H, 0)
@@ -214,13 +215,6 @@ class Window(eqx.Module):
     ws: Float[Array, "steps nw"]
     """The last noise."""
 
-    def printed(self) -> printing.Facts:
-        """The facts that `print` shows."""
-        active = int(np.sum(self.recording.active))
-        return f"{active} of {len(self.xs)} readings", {"last estimate": printing.numbers(self.xs[-1])}
-
-    __repr__, __str__, _repr_html_ = printing.one_line, printing.text, printing.table
-
 
 class MovingHorizon(eqx.Module):
     """An estimator that solves `smoothing_problem` for the last readings, from the shifted last solution.
@@ -292,11 +286,9 @@ class MovingHorizon(eqx.Module):
         `DataError` for an observed reading that is not finite.
         """
         model, dtype = self.model, window.xs.dtype
-        listed = model.listed and isinstance(y, list | tuple)
-        rows = [None if part is None else jnp.asarray(part)[None] for part in y] if listed else jnp.asarray(y)[None]
-        ys, seen = model.join_readings(rows, None if observed is None else jnp.asarray(observed)[None])
+        y, seen = model.join_reading(y, observed)
         u = jnp.zeros(model.dynamics.nu, dtype) if u_before is None else model.control(u_before, dtype)
-        return self._step(window, ys[0].astype(dtype), seen[0], u)
+        return self._step(window, y.astype(dtype), seen, u)
 
     @eqx.filter_jit
     def _step(self, window: Window, y, seen, u) -> tuple[Float[Array, "nx"], Window, Solution]:

@@ -159,16 +159,24 @@ class StateSpaceModel(eqx.Module):
         require_shape(u, (nu,), "u", f"nu = {nu} for these dynamics")
         return u.astype(dtype)
 
+    def join_reading(self, y: Any, observed: Any) -> tuple[Float[Array, "ny"], Bool[Array, "m"]]:
+        """One reading, and which components of its noise are observed; see `join_readings`."""
+        listed = self.listed and isinstance(y, list | tuple)
+        rows = [None if part is None else jnp.asarray(part)[None] for part in y] if listed else jnp.asarray(y)[None]
+        ys, seen = self.join_readings(rows, None if observed is None else jnp.asarray(observed)[None])
+        return ys[0], seen[0]
+
     def join_readings(self, ys: Any, observed: Any) -> tuple[Float[Array, "samples ny"], Any]:
         """The readings `[samples, ny]`, and which components of their noise are observed, `[samples, m]`; see
         `filter`. **Raises** `ShapeError`, and `DataError` for an observed reading that is not finite."""
         ys = self._joined_readings(ys)
         samples, count = len(ys), len(self.reading_sizes)
-        seen = jnp.ones((samples, 1), bool) if observed is None else jnp.asarray(observed).astype(bool)
+        seen = jnp.asarray(True if observed is None else observed).astype(bool)
+        seen = jnp.broadcast_to(seen, (samples, 1)) if observed is None else seen
         seen = seen[:, None] if seen.ndim == 1 else seen
         if seen.ndim != 2 or len(seen) != samples or seen.shape[1] not in (1, count, self.ny):
             raise ShapeError(
-                f"observed has shape {jnp.shape(observed)}, but [{samples}], [{samples}, {count}] for the measurements "
+                f"observed has shape {seen.shape}, but [{samples}], [{samples}, {count}] for the measurements "
                 f"or [{samples}, {self.ny}] for the components of readings is needed"
             )
         sizes = np.array(self.reading_sizes)
