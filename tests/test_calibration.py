@@ -192,11 +192,12 @@ def test_a_fixed_point_and_gravity():
     up = np.asarray(jaxdyn.frame_pose(true, q, "hand").rotation)[:, 2]
     rng = np.random.default_rng(3)
     touched = q + 1e-5 * rng.normal(size=q.shape)
-    measured = [sysid.FixedPoint("tip"), sysid.MeasuredGravity("hand", 9.81 * up + 1e-3 * rng.normal(size=up.shape))]
+    touches = [sysid.FixedPoint("tip", range(k, len(q), 2)) for k in range(2)]
+    measured = [*touches, sysid.MeasuredGravity("hand", 9.81 * up + 1e-3 * rng.normal(size=up.shape))]
     choice = sysid.KinematicErrors(base=False, axes=False, frames=["tip"])
     found = sysid.calibrate(model, touched, measured, free=choice)
     assert found.status == jaxdyn.Status.CONVERGED
-    assert "fixed point of tip: x" in found.intervals.names
+    assert {"fixed point of tip: x (1)", "fixed point of tip: x (2)"} < set(found.intervals.names)
     assert "offset of lift" in found.intervals.names
     assert found.relations["tip: rx"] == {}
     # A turn about the vertical moves the unknown point along, and gravity does not show it.

@@ -3,6 +3,7 @@
 import dataclasses
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from jaxdyn.sysid import (
     JointEffects,
     JointEffectValues,
     Recording,
+    RecursiveFit,
     base_parameters,
     bootstrap,
     cross_validate,
@@ -362,3 +364,49 @@ def test_a_physical_fit_of_motors_and_what_does_not_go_with_them():
     back = recording.of_joints()
     np.testing.assert_allclose(back.q, recording.q @ COUPLED.T)
     np.testing.assert_allclose(np.sum(back.tau * back.v, 1), np.sum(recording.tau * recording.v, 1), atol=1e-9)
+
+
+def test_base_parameters_follow_a_payload_and_friction_that_changes():
+    truth, _, offset = truth_and_prior()
+    links = truth.with_joint_friction(truth.damping, truth.friction, V_SCALE)
+    body = links.body_names[-1]
+    load = jaxdyn.BodyInertia.box(1.5, (0.1, 0.15, 0.2), (0.05, 0.02, 0.1))
+    carrying = links.with_payload(body, load)
+    rubbing = dataclasses.replace(carrying, friction=1.5 * carrying.friction)
+    calm, loaded = (
+        smooth_motion(model, dataclasses.replace(JointEffectValues.none(model), offset=offset), seed, n)
+        for model, seed, n in ((links, 1, 600), (rubbing, 2, 3000))
+    )
+    noise = 0.02 * calm.tau.std(axis=0)
+    inside, masses = [], []
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        before = dataclasses.replace(calm, tau=calm.tau + noise * rng.normal(size=calm.tau.shape))
+        tracker = RecursiveFit(ordinary_least_squares(links, before), dt=0.01, memory=3.0)
+        tau = loaded.tau + noise * rng.normal(size=loaded.tau.shape)
+
+        def follow(state, x, tracker=tracker):
+            return tracker.update(state, *x), None
+
+        samples = tuple(map(jnp.asarray, (*loaded.require("q", "v", "a"), tau)))
+        state, _ = jax.lax.scan(follow, tracker.start(), samples)
+        base = tracker.fit.base_parameters()
+        kinds = {
+            "armature": rubbing.armature,
+            "viscous": rubbing.damping,
+            "coulomb": rubbing.friction,
+            "offset": offset,
+        }
+        own = [float(kinds[kind][j]) for kind, j in tracker.fit.layout.joints]
+        value = base.matrix @ np.concatenate([np.asarray(rubbing.inertial_parameters).ravel(), own])
+        found = tracker.intervals(state)
+        inside.append((found.lower < value) & (value < found.upper))
+        payload = tracker.payload(state, body)
+        masses.append((payload.value[0], payload.standard_error[0]))
+    assert 0.88 < np.mean(inside) < 0.99
+    # The memory of 300 samples tells the mass of the payload, with the friction that changed at the same time.
+    mass, error = np.array(masses).T
+    assert error.max() < 0.1
+    assert np.sqrt(np.mean(((mass - 1.5) / error) ** 2)) < 2
+    with pytest.raises(DataError, match="fit again with fewer effects"):
+        RecursiveFit(ordinary_least_squares(links, before, joint_effects=JointEffects(load=True)), dt=0.01, memory=3.0)

@@ -23,6 +23,7 @@ from jaxdyn.sysid.calibration._geometry_fit import (
     GeometryProblem,
     Solution,
     determined_numbers,
+    distinct,
     estimated_noise,
     solve,
 )
@@ -229,7 +230,7 @@ def calibrate(
         covariance=covariance,
         relations=_relations(problem, found, units),
         residuals=problem.by_measurement(found.residuals),
-        noise={x.name: float(s) for x, s in zip(problem.rows.parts, found.sigma, strict=True)},
+        noise=dict(zip(distinct([x.name for x in problem.rows.parts]), found.sigma.tolist(), strict=True)),
         degrees_of_freedom=left,
         outliers=outliers(problem, found),
         causes=geometry_causes(problem, found),
@@ -273,13 +274,17 @@ def _solution(problem: GeometryProblem) -> Solution:
     sigma = np.array([FIRST_NOISE if part.noise is None else part.noise for part in rows.parts])
     _, J = problem.linearized(x)
     free, iterations = determined_numbers(J / sigma[rows.part][:, None], precision), 0
-    for _ in range(_ROUNDS):
+    for number in range(_ROUNDS):
+        if not free.any():
+            raise DataError(
+                "the measurements determine none of the numbers that are free; look at the noise and at free"
+            )
         point = solve(problem, x, sigma, free)
         iterations += point.iteration
         estimate = estimated_noise(problem, point, sigma, free)
         determined = determined_numbers(point.slopes / estimate[rows.part][:, None], precision, free)
         settled = np.all(np.abs(estimate / sigma - 1) < _SETTLED) and np.array_equal(determined, free)
-        if settled:
+        if settled or number == _ROUNDS - 1:
             break
         sigma, free, x = estimate, determined, np.where(determined, point.x, 0.0)
     status = Status(int(point.status)) if settled else Status.OUT_OF_ITERATIONS

@@ -70,6 +70,11 @@ class Rows(NamedTuple):
         return self._replace(kept=kept, part=self.part[kept], posture=self.posture[kept], group=self.group[kept])
 
 
+def distinct(names: Sequence[str]) -> list[str]:
+    """Return names, with numbers where several measurements have the same."""
+    return [f"{x} ({names[: k + 1].count(x)})" if names.count(x) > 1 else x for k, x in enumerate(names)]
+
+
 class GeometryProblem:
     """The residuals of measurements as functions of all numbers, those of the measurements and then of the blocks."""
 
@@ -78,7 +83,7 @@ class GeometryProblem:
     ):
         self.reference, self.block, self.measurements, self.q = reference, block, tuple(measurements), q
         self._shapes = [(len(x.rows(len(q))), sum(len(p.columns) for p in x.parts)) for x in self.measurements]
-        self.unknowns = tuple(name for x in self.measurements for name in x.unknowns)
+        self.unknowns = tuple(distinct([name for x in self.measurements for name in x.unknowns]))
         self.names = (*self.unknowns, *block.names)
         self.rows = every = Rows.of(self.measurements, self._shapes, len(q))
         residuals, *_ = self._linearized(np.zeros(len(self.names)))

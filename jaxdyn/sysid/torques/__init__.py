@@ -12,5 +12,6 @@ from jaxdyn.sysid.torques._fit_weights import CandidateWeights, CrossValidation
 from jaxdyn.sysid.torques._intervals import Intervals
 from jaxdyn.sysid.torques._payload import PayloadFit, identify_payload
 from jaxdyn.sysid.torques._planned_identification import Identification, Plan, identify, plan_identification
+from jaxdyn.sysid.torques._recursive_fit import RecursiveFit, RecursiveState
 from jaxdyn.sysid.torques._residual_causes import Cause, horizontal_axes, residual_causes
 from jaxdyn.sysid.torques._torque_fit import Step, cross_validate, fit_inverse_dynamics, ordinary_least_squares
