@@ -1,7 +1,7 @@
 """Calibration of a robot's geometry from measured poses, positions, contacts, loops and gravity."""
 
 from jaxdyn.sysid.calibration._calibration import Calibration, calibrate
-from jaxdyn.sysid.calibration._measurements import (
+from jaxdyn.sysid.calibration._geometry_measurements import (
     ClosedLoops,
     FixedPoint,
     MeasuredGravity,

@@ -27,7 +27,7 @@ from jaxdyn.sysid.calibration._geometry_fit import (
     estimated_noise,
     solve,
 )
-from jaxdyn.sysid.calibration._measurements import AbstractMeasurement
+from jaxdyn.sysid.calibration._geometry_measurements import AbstractGeometryMeasurement
 from jaxdyn.sysid.calibration._near_start import near_start
 from jaxdyn.sysid.calibration._residual_tests import GeometryCause, Outlier, geometry_causes, outliers
 from jaxdyn.sysid.parameters import KinematicErrors, Parametrization, blocks
@@ -167,7 +167,7 @@ class Calibration:
 def calibrate(
     model: Model,
     q: ArrayLike,
-    measurements: AbstractMeasurement | Sequence[AbstractMeasurement],
+    measurements: AbstractGeometryMeasurement | Sequence[AbstractGeometryMeasurement],
     *,
     free: blocks.AbstractChoice | Sequence[blocks.AbstractChoice] | None = None,
     level: float = 0.95,
@@ -241,15 +241,15 @@ def calibrate(
     )
 
 
-def checked_measurements(model: Model, q, measurements) -> tuple[np.ndarray, tuple[AbstractMeasurement, ...]]:
+def checked_measurements(model: Model, q, measurements) -> tuple[np.ndarray, tuple[AbstractGeometryMeasurement, ...]]:
     """Return configurations and measurements. **Raises** `DataError`, `ModelError` where they do not fit."""
     if model.joint_placement.ndim != 2:
         raise ModelError(f"the model has batch axes {list(model.joint_placement.shape[:-2])}: take one element first")
     q = array_checks.real_numbers(q, "q")
     if q.ndim != 2 or q.shape[1] != model.nq or not np.isfinite(q).all():
         raise DataError(f"q has shape {q.shape}; finite configurations [n, {model.nq}] of the model are needed")
-    measurements = (measurements,) if isinstance(measurements, AbstractMeasurement) else tuple(measurements)
-    if not measurements or not all(isinstance(x, AbstractMeasurement) for x in measurements):
+    measurements = (measurements,) if isinstance(measurements, AbstractGeometryMeasurement) else tuple(measurements)
+    if not measurements or not all(isinstance(x, AbstractGeometryMeasurement) for x in measurements):
         kinds = ", ".join(type(x).__name__ for x in measurements) or "none"
         raise DataError(f"measurements are {kinds}; give MeasuredPoses(frame, poses), for instance")
     return q, tuple(x.checked(model, len(q)) for x in measurements)

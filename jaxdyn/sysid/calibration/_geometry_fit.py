@@ -15,7 +15,7 @@ from jaxdyn._errors import DataError
 from jaxdyn._least_squares import Damping, damped_step
 from jaxdyn._status import Status
 from jaxdyn.model import Model
-from jaxdyn.sysid.calibration._measurements import AbstractMeasurement, MeasuredPart
+from jaxdyn.sysid.calibration._geometry_measurements import AbstractGeometryMeasurement, MeasuredPart
 from jaxdyn.sysid.parameters import blocks
 
 # Damping counts in expected errors over the noise, which are far apart: the first steps are nearly those of Gauss and
@@ -50,7 +50,9 @@ class Rows(NamedTuple):
     """The number of the measurement of each part."""
 
     @classmethod
-    def of(cls, measurements: Sequence[AbstractMeasurement], shapes: Sequence[tuple[int, int]], count: int) -> Self:
+    def of(
+        cls, measurements: Sequence[AbstractGeometryMeasurement], shapes: Sequence[tuple[int, int]], count: int
+    ) -> Self:
         """The rows of measurements with residuals of these shapes, none of which is left out yet."""
         part, posture, group, parts, owners = [], [], [], [], []
         for number, (measurement, (n, d)) in enumerate(zip(measurements, shapes, strict=True)):
@@ -79,7 +81,11 @@ class GeometryProblem:
     """The residuals of measurements as functions of all numbers, those of the measurements and then of the blocks."""
 
     def __init__(
-        self, reference: Model, block: blocks.JoinedBlocks, measurements: Sequence[AbstractMeasurement], q: np.ndarray
+        self,
+        reference: Model,
+        block: blocks.JoinedBlocks,
+        measurements: Sequence[AbstractGeometryMeasurement],
+        q: np.ndarray,
     ):
         self.reference, self.block, self.measurements, self.q = reference, block, tuple(measurements), q
         self._shapes = [(len(x.rows(len(q))), sum(len(p.columns) for p in x.parts)) for x in self.measurements]

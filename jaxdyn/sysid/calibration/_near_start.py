@@ -11,7 +11,7 @@ import numpy as np
 from jaxdyn.algorithms import frame_pose
 from jaxdyn.model import Model
 from jaxdyn.spatial import compose_poses, pose_array, quaternion_to_rotation, rotation_to_quaternion, transform_points
-from jaxdyn.sysid.calibration._measurements import AbstractMeasurement, MeasuredPoses
+from jaxdyn.sysid.calibration._geometry_measurements import AbstractGeometryMeasurement, MeasuredPoses
 from jaxdyn.sysid.parameters import KinematicErrors, blocks
 
 # A mounting or a frame that is farther from the model's, rad or m, is found in closed form: the search would find it
@@ -22,7 +22,10 @@ _ON_A_LINE = 1e-3
 
 
 def near_start(
-    model: Model, q: np.ndarray, measurements: Sequence[AbstractMeasurement], choices: Sequence[blocks.AbstractChoice]
+    model: Model,
+    q: np.ndarray,
+    measurements: Sequence[AbstractGeometryMeasurement],
+    choices: Sequence[blocks.AbstractChoice],
 ) -> Model:
     """Return the model with another mounting, and with other frames whose poses were measured, where these are free and
     far from what was measured.
@@ -39,7 +42,7 @@ def near_start(
     return model
 
 
-def _mounted(model: Model, q: np.ndarray, measurements: Sequence[AbstractMeasurement]) -> Model:
+def _mounted(model: Model, q: np.ndarray, measurements: Sequence[AbstractGeometryMeasurement]) -> Model:
     found = [(x.rows(len(q)), *seen) for x in measurements if (seen := x.points()) is not None]
     if not found:
         return model

@@ -15,13 +15,13 @@ from jaxdyn._waits import saying
 from jaxdyn.model import Model
 from jaxdyn.sysid.calibration._calibration import FIRST_NOISE, checked_measurements, chosen_numbers
 from jaxdyn.sysid.calibration._geometry_fit import GeometryProblem
-from jaxdyn.sysid.calibration._measurements import AbstractMeasurement
+from jaxdyn.sysid.calibration._geometry_measurements import AbstractGeometryMeasurement
 from jaxdyn.sysid.parameters import Parametrization, blocks
 
 # Random candidates where none are given, and rounds of exchanges; few rounds are needed (Fedorov 1972).
 _CANDIDATES, _SWEEPS = 500, 10
 
-type Measure = Callable[[Model, np.ndarray], AbstractMeasurement | Sequence[AbstractMeasurement]]
+type Measure = Callable[[Model, np.ndarray], AbstractGeometryMeasurement | Sequence[AbstractGeometryMeasurement]]
 
 
 class PostureChoice(NamedTuple):

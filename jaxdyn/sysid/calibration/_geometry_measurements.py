@@ -35,7 +35,7 @@ class MeasuredPart(NamedTuple):
     """Standard deviation of each component; None where it is to be estimated."""
 
 
-class AbstractMeasurement(eqx.Module):
+class AbstractGeometryMeasurement(eqx.Module):
     """One quantity that was measured in several postures. Subclasses add the measured arrays, a row for each posture;
     rows with NaN were not measured."""
 
@@ -118,7 +118,7 @@ def _numbered(postures: Sequence[int] | np.ndarray | None) -> tuple[int, ...] | 
     return None if postures is None else tuple(int(x) for x in np.ravel(np.asarray(postures)))
 
 
-class MeasuredPoses(AbstractMeasurement):
+class MeasuredPoses(AbstractGeometryMeasurement):
     """Poses of a frame in the world, which is the frame of the tracker or camera.
 
     - `frame`: the name of a frame; poses `[n, 7]`: position (m) and unit quaternion `w x y z`, or an `SE3` with a batch
@@ -175,7 +175,7 @@ class MeasuredPoses(AbstractMeasurement):
         return self.frame, np.asarray(self.poses)[:, :3]
 
 
-class MeasuredPositions(AbstractMeasurement):
+class MeasuredPositions(AbstractGeometryMeasurement):
     """Positions of points of a frame in the world, which is the frame of the tracker or camera.
 
     - `frame`: the name of a frame; `positions` `[n, 3]` of its origin, or `[n, m, 3]` of several markers, m;
@@ -239,7 +239,7 @@ class MeasuredPositions(AbstractMeasurement):
         return self.frame, np.asarray(self.positions).mean(axis=1)
 
 
-class FixedPoint(AbstractMeasurement):
+class FixedPoint(AbstractGeometryMeasurement):
     """A frame's origin that was at one point of the world in several postures, as a tool's tip in a hole or a ball.
 
     - `frame`: the name of the frame; `postures`: the rows of the configurations in which it was there, by default all;
@@ -294,7 +294,7 @@ class FixedPoint(AbstractMeasurement):
         return frame_pose(model, q, self.frame).translation - point
 
 
-class ClosedLoops(AbstractMeasurement):
+class ClosedLoops(AbstractGeometryMeasurement):
     """The loops and couplings of the model, which close in all postures, where all joints have encoders.
 
     `position_noise` (m) and `rotation_noise` (rad): standard deviation of each error of `constraint_error`, which
@@ -346,7 +346,7 @@ class ClosedLoops(AbstractMeasurement):
         return constraint_error(model, q)
 
 
-class MeasuredGravity(AbstractMeasurement):
+class MeasuredGravity(AbstractGeometryMeasurement):
     """Readings of an accelerometer that is fixed in a frame, while the robot is at rest.
 
     - `frame`: the name of the frame, with the axes of the accelerometer; `readings` `[n, 3]`: its values, which point
