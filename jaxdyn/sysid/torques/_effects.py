@@ -178,7 +178,7 @@ class JointEffectValues(eqx.Module):
     torque_delay: np.ndarray
     """`[nv]`: the delay of the recorded torque behind the motion, s."""
     motors: MotorEffects | None = None
-    """Of recordings of motors with a transmission: the inertia and friction of all motors. At motors that drive joints
+    """The inertia and friction of all motors, for recordings of motors with a transmission. At motors that drive joints
     together the model has none; at the others it has the same."""
 
     def split(self, model: Model, transmission: np.ndarray | None) -> tuple[Model, JointEffectValues]:
