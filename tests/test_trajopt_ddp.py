@@ -942,8 +942,6 @@ def test_external_wrenches_act_on_the_robot():
         pushed_pendulum(np.zeros((nb + 1, 6)))
     with pytest.raises(ShapeError, match="f_ext has 3 rows, but the horizon has 4 stages"):
         pushed_pendulum(wrenches[:3])
-    with pytest.raises(ModelError, match="the same at all stages"):
-        varying.dynamics.rate(x, u, 0.0)
 
 
 @pytest.mark.slow

@@ -37,10 +37,8 @@ from jaxdyn.trajopt import (
     StateResidual,
     StepLengthResidual,
     TimeVarying,
-    collocation,
     ddp,
     effort_bounds,
-    interpolated_guess,
     limit_constraints,
 )
 from jaxdyn.trajopt.problem import quadratic_expansion, with_disturbance
@@ -139,7 +137,6 @@ def test_steps_have_their_lengths():
     np.testing.assert_allclose(dynamics.times(us), [0, 0.1, 0.15, 0.35], rtol=1e-12)
     low, high = dynamics.control_box(-2, 2, shortest=0.5, longest=3)
     np.testing.assert_allclose([low, high], [[-2, 0.5], [2, 3]])
-    np.testing.assert_allclose(dynamics.rate(x, dynamics.join(u, 0.3), 0.0), 0.3 * PENDULUM.rate(x, u, 0.0))
 
 
 def test_functions_get_the_nominal_time():
@@ -226,9 +223,6 @@ def test_minimum_time_of_a_double_integrator():
     assert solution.residuals.violation < 1e-6
     assert duration == pytest.approx(2 * np.sqrt(d / a), rel=0.01)
     assert duration >= 2 * np.sqrt(d / a) - 1e-5
-    # Another method, by the rate instead of the step.
-    other = collocation(problem, *jax.jit(lambda goal: interpolated_guess(problem, goal))(jnp.array([d, 0.0])))
-    assert float(dynamics.times(other.us)[-1]) == pytest.approx(2 * np.sqrt(d / a), rel=0.01)
 
 
 def test_the_duration_costs():

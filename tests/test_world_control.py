@@ -56,12 +56,9 @@ def test_steps_are_those_of_the_world():
     np.testing.assert_allclose(dynamics.join(State(world.start)), dynamics.join(world.state()))
     low, high = trajopt.effort_bounds(dynamics)
     assert (float(low[0]), float(high[0])) == (-1, 2)
-    rate = dynamics.rate(x, u, 0.0)
-    np.testing.assert_allclose(rate[:7], state.v, rtol=0, atol=0)
-    np.testing.assert_allclose(rate[7:14], world.accelerations(state, u), rtol=1e-12)
-    np.testing.assert_allclose(rate[14:], (0.7 - 0.2) / 0.05, rtol=1e-12)
     field = jaxdyn.vector_field(world, lambda t, state, args: args * u)(0.0, state, 1.0)
-    np.testing.assert_allclose(field.v, rate[7:14], rtol=1e-12)
+    np.testing.assert_allclose(field.v, world.accelerations(state, u), rtol=1e-12)
+    np.testing.assert_allclose(field.activation, (0.7 - 0.2) / 0.05, rtol=1e-12)
     with pytest.raises(ShapeError, match=r"control has shape \(7,\), .*nu = 1"):
         jaxdyn.vector_field(world, np.zeros(7))
 

@@ -167,7 +167,6 @@ OTHERS = {
     "SE3.exp": (spatial.SE3.exp, {"twist": POSE[:6]}),
     "SE3.apply": (spatial.SE3.identity().apply, {"points": POSE[:3]}),
     "ddp": (trajopt.ddp, {"problem": PROBLEM, "us": US, "xs": XS}),
-    "collocation": (trajopt.collocation, {"problem": PROBLEM, "us": US, "xs": XS}),
     "mppi": (trajopt.mppi, {"problem": PROBLEM, "us": US, "key": jax.random.key(0)}),
     "cem": (trajopt.cem, {"problem": PROBLEM, "us": US, "key": jax.random.key(0)}),
     "predictive_sampling": (trajopt.predictive_sampling, {"problem": PROBLEM, "us": US, "key": jax.random.key(0)}),

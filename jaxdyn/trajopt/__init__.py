@@ -5,7 +5,6 @@ import inspect as _inspect
 from jaxdyn._status import Status
 from jaxdyn.trajopt._history import History, IterationRecord, progress_line
 from jaxdyn.trajopt._solution import Gains, Multipliers, Residuals, Solution
-from jaxdyn.trajopt.collocation import CollocationOptions, collocation
 from jaxdyn.trajopt.ddp import DDPOptions, ddp
 from jaxdyn.trajopt.mpc import MPC, ClosedLoop, Latency, Plan, closed_loop
 from jaxdyn.trajopt.problem import (

@@ -22,8 +22,8 @@ class Residuals(eqx.Module):
     gap: Float[Array, "*batch"]
     """Largest component of the difference between a state and the step that should lead to it."""
     stationarity: Float[Array, "*batch"]
-    """Largest derivative of the Lagrangian by a control that is free to move, relative to the size of the terms that
-    cancel in it; NaN if the solver does not measure it."""
+    """Largest derivative of the Lagrangian by a control that is free to move, or by a free component of the initial
+    state, relative to the size of the terms that cancel in it; NaN if the solver does not measure it."""
     violation: Float[Array, "*batch"]
     """Largest violation of a constraint or of a control's bounds."""
     complementarity: Any = None

@@ -50,7 +50,7 @@ from jaxdyn.trajopt.ddp._constrained_state import (
     number_of_bounds,
     relative_gap,
     row_scale,
-    slope_scale,
+    slope_scales,
 )
 from jaxdyn.trajopt.ddp._ddp_options import DDPOptions
 from jaxdyn.trajopt.ddp._endings import (
@@ -67,8 +67,6 @@ from jaxdyn.trajopt.ddp._expansion import (
     Expansion,
     Stationarity,
     expand,
-    start_unknowns,
-    start_widths,
     without_fixed_controls,
 )
 from jaxdyn.trajopt.ddp._filter import Filter
@@ -137,7 +135,6 @@ def _initial_state(problem: Problem, options: DDPOptions, us, xs, multipliers) -
     given = join_rows(given.stage, given.terminal)
     shift = Sides(jnp.maximum(-given, 0.0), jnp.maximum(given, 0.0))
     zeros, infinity, zero = jnp.zeros_like(given), jnp.asarray(jnp.inf, dtype), jnp.zeros((), jnp.int32)
-    unknowns = start_unknowns(problem)
     # The parallel scan has no recursion with controls that are held.
     active_set = multipliers is not None and options.backward == "scan"
     start = Watched(
@@ -156,16 +153,8 @@ def _initial_state(problem: Problem, options: DDPOptions, us, xs, multipliers) -
         regularization=jnp.zeros((), dtype),
         tolerance=jnp.ones((), dtype),
         violation=infinity,
-        scale=Scale(
-            cost=infinity,
-            first_cost=infinity,
-            rows=zeros,
-            slopes=(jnp.zeros(problem.dynamics.nu, dtype), None if unknowns is None else unknowns.curvature),
-            infeasibility=infinity,
-            barrier=infinity,
-            displacement=jnp.zeros((), dtype),
-        ),
-        policy=AffinePolicy.zeros(problem.horizon, ndx, problem.dynamics.nu, dtype, unknowns is not None),
+        scale=Scale.unknown(problem, zeros),
+        policy=AffinePolicy.zeros(problem.horizon, ndx, problem.dynamics.nu, dtype, problem.free_x0 is not None),
         promised=infinity,
         regularized=jnp.array(False),
         errors=Errors(infinity, infinity, infinity, infinity),
@@ -208,8 +197,7 @@ def _begin(
             barrier = barrier * jnp.clip(distance**NEARNESS, 1e-6, 1.0)
             s = s._replace(near=distance <= NEAR)
             softness = jnp.where(s.near, SOFTNESS_NEAR, SOFTNESS)
-    widths = width, None if e.start is None else start_widths(problem, s.xs[0])[None]
-    slopes = jax.tree.map(lambda size, width: slope_scale(size, cost / width), station.sizes, widths)
+    slopes = slope_scales(problem, s, station, cost, width)
     first_cost = e.stage.value.sum() + e.terminal.value
     s = s._replace(scale=Scale(cost, first_cost, rows_scale, slopes, infeasibility, barrier, s.scale.displacement))
     s = _with_barrier(problem, s, barrier, rows[:3], softness)
@@ -360,9 +348,7 @@ def _iterate(
     blocked = (alpha == 0) & (grown > options.max_regularization * s.scale.cost)
     blocked, last = blocked & ~exact, s.iterations + 1 >= options.max_iterations
     change = multipliers - s.rows.known_multipliers(rows.lower == rows.upper)
-    proof = (
-        contradict(problem, s.xs, s.us, e, rows, change) & (errors.violation > options.constraint_tolerance) & ~exact
-    )
+    proof = contradict(problem, s, e, rows, change) & (errors.violation > options.constraint_tolerance) & ~exact
     contradiction = s.contradiction.after(proof, relative_violation(rows, s.scale.rows))
     hopeless = contradiction.iterations >= HOPELESS
     endless = falls_endlessly(s.scale.first_cost, s.scale.cost, cost, cost_scale(problem, s, e))

@@ -17,6 +17,8 @@ from jaxdyn.trajopt.ddp._expansion import (
     cost_spread,
     matvec,
     motion,
+    start_unknowns,
+    start_widths,
     vecmat,
 )
 from jaxdyn.trajopt.ddp._filter import Filter
@@ -56,6 +58,14 @@ class Scale(NamedTuple):
     displacement: Float[Array, ""]
     """A hundredth of the sum of all displacements of states by the first step, or by a larger one since; zero before
     the first."""
+
+    @staticmethod
+    def unknown(problem: Problem, rows) -> "Scale":
+        """The scales before the first iteration, for constraints with zeros `rows`."""
+        start, dtype = start_unknowns(problem), problem.dtype
+        slopes = jnp.zeros(problem.dynamics.nu, dtype), None if start is None else start.curvature
+        infinity, zero = jnp.asarray(jnp.inf, dtype), jnp.zeros((), dtype)
+        return Scale(infinity, infinity, rows, slopes, infinity, infinity, zero)
 
 
 class Errors(NamedTuple):
@@ -263,13 +273,19 @@ def guess_cost_scale(problem: Problem, s: ConstrainedState, e: Expansion, slopes
     return jnp.clip(jnp.nan_to_num(cost, posinf=jnp.inf), eps, eps**-0.6)
 
 
-def slope_scale(size, largest):
-    """The scale of the slopes by controls, or by unknowns of the initial state, from their sizes at the guess, which
-    are at most `largest` `[stages, n]`: costates of a guess that diverges are no measure, because any slope would be
-    small beside them. Slopes of rounding, as where only constraints matter, are no measure, either."""
-    largest = largest.min(axis=0)
-    known = size > 100 * jnp.finfo(size.dtype).eps * largest
-    return jnp.where(known, jnp.minimum(size, largest), largest)
+def slope_scales(problem: Problem, s: ConstrainedState, station: Stationarity, cost, width) -> tuple[Array, Any]:
+    """The scales of the slopes by the controls, and by the unknowns of the initial state, from their sizes at the
+    guess, for a scale of the cost and the `width` of the controls."""
+
+    def scale(size, width):
+        # Costates of a guess that diverges are no measure: with them, any slope would be small.
+        largest = (cost / width).min(axis=0)
+        # Slopes of rounding, as where only constraints matter, are no measure, either.
+        known = size > 100 * jnp.finfo(size.dtype).eps * largest
+        return jnp.where(known, jnp.minimum(size, largest), largest)
+
+    widths = width, None if problem.free_x0 is None else start_widths(problem, s.xs[0])[None]
+    return jax.tree.map(scale, station.sizes, widths)
 
 
 def row_scale(problem: Problem, rows: ConstraintComponents, e: Expansion, xs, width) -> Float[Array, "rows"]:

@@ -53,6 +53,9 @@ def ddp(
     contradict each other, by the lemma of Farkas, the status is infeasible; it is about that point, and another guess
     may lead elsewhere. Where the cost has fallen by 1e10 times its scale and is not flat, the status is unbounded.
 
+    Free components of the initial state (`Problem.free_x0`) are unknowns as the controls: the value function at stage 0
+    gives their step, and all that is said of derivatives by controls holds for them.
+
     The status is converged only if the derivative of the Lagrangian by the controls, the violation, the gaps, and the
     products of multipliers and distances are within the tolerances of `options`, each relative to its size; and if no
     curvature with all second derivatives is negative there. A solve leaves a maximum or a saddle along a direction of

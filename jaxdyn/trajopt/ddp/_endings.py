@@ -48,24 +48,24 @@ class Contradiction(NamedTuple):
         return Contradiction(after, jnp.where(goes_on, self.violation, violation))
 
 
-def contradict(problem: Problem, xs, us, e: Expansion, rows: ConstraintComponents, multipliers) -> Array:
+def contradict(problem: Problem, trajectory, e: Expansion, rows: ConstraintComponents, multipliers) -> Array:
     """Whether linear models of dynamics and constraints contradict each other, by the lemma of Farkas (Nocedal &
     Wright, Numerical Optimization, 2006, section 12.4).
 
     With the multipliers `[rows]` of the constraints, the sum of violations times multipliers is positive, and no change
-    of the controls within their bounds, or of a free initial state by its size and one, reduces it by more than a
-    little."""
+    of the controls `trajectory.us` within their bounds, or of a free first state of `trajectory.xs` by its size and
+    one, reduces it by more than a little."""
     by_x, by_u, by_end = rows.slopes(*problem.split_rows(multipliers))
     station, costates = Stationarity.of(e, by_x, (by_u,), by_end)
     bound = jnp.where(multipliers > 0, rows.upper, rows.lower)
     beyond = jnp.where(multipliers != 0, rows.value - jnp.where(jnp.isfinite(bound), bound, rows.value), 0.0)
     terms = jnp.concatenate([multipliers * beyond, (costates * e.gaps).ravel()])
-    low, high = problem.control_box
+    low, high, us = *problem.control_box, trajectory.us
     ways = (jnp.where(jnp.isfinite(d), d, 1 + jnp.abs(us)) for d in (us - low, high - us))
     down, up = (jnp.maximum(sign * station.slopes, 0.0) * way for sign, way in zip((1, -1), ways, strict=True))
     remains, gain = terms.sum(), (down + up).sum()
     if station.start is not None:
-        gain = gain + (jnp.abs(station.start.slopes[0]) * start_widths(problem, xs[0])).sum()
+        gain = gain + (jnp.abs(station.start.slopes[0]) * start_widths(problem, trajectory.xs[0])).sum()
     return (remains > 0.5 * jnp.abs(terms).sum()) & (gain <= LITTLE * remains)
 
 

@@ -36,7 +36,7 @@ class StartUnknowns(NamedTuple):
     directions: Float[Array, "ndx unknowns"]
     """The displacements of the state by each of them, which are orthogonal."""
     curvature: Float[Array, "unknowns"]
-    """What is added to the curvature of the cost by them, besides a regularization."""
+    """The sum of a proximal term's curvature and of what counts as zero; it is added to that of the cost."""
 
 
 class Expansion(NamedTuple):

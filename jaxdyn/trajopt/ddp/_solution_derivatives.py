@@ -181,7 +181,7 @@ def _solve_kkt(problem: Problem, system: KKTSystem, active: ActiveBounds, b: Pri
         q_u = active.free * vecmat(p[1:] + shift[1:], e.B) - b_u
         k = -jax.vmap(lambda root, q: cho_solve((root, True), q))(root, q_u)
         step = None
-        if e.start is not None:
+        if e.start is not None and of_start is not None:
             slopes = (p[0] + shift[0]) @ e.start.directions
             step = -e.start.directions @ cho_solve((of_start, True), slopes)
         dxs, dus = linear_roll_out(e._replace(gaps=offsets), policy._replace(k=k, start=step))

@@ -19,7 +19,6 @@ from jaxdyn._errors import (
     require_time_step,
 )
 from jaxdyn._types import Array, ArrayLike, Float, float_leaf
-from jaxdyn.algorithms import aba
 from jaxdyn.model import Model
 from jaxdyn.simulate import State, coordinate_rate, step_derivatives
 from jaxdyn.simulate import step as model_step
@@ -75,11 +74,6 @@ class AbstractDynamics(eqx.Module):
         if self.euclidean:
             return jnp.eye(self.ndx, dtype=x.dtype)
         return jax.jacfwd(lambda d: self.integrate(x, d))(jnp.zeros(self.ndx, x.dtype))
-
-    def rate(self, x: Float[Array, "nx"], u: Float[Array, "nu"], t) -> Float[Array, "ndx"]:
-        """The rate of the state in its tangent space at time `t` (s), for solvers that discretize it themselves.
-        **Raises** `ModelError` for dynamics that define a step only."""
-        raise ModelError(f"{type(self).__name__} has a step, but no rate of the state; use ContinuousDynamics")
 
     def require_horizon(self, horizon: int) -> None:
         """Raise `ShapeError` if arrays with a row per stage do not have `horizon` rows."""
@@ -303,13 +297,6 @@ class ModelDynamics(TorqueDynamics):
         after = model_step(*self._stage(x, u), **self._step_options(k))
         return jnp.concatenate([after.q, after.v])
 
-    def rate(self, x, u, t):
-        del t
-        if self.f_ext is not None and self.f_ext.ndim == 3:
-            raise ModelError("a rate needs an f_ext that is the same at all stages, [nb, 6]; use ddp for others")
-        state = self.split(x)
-        return jnp.concatenate([state.v, aba(self.model, state.q, state.v, self.torque(x, u), self.f_ext)])
-
     def linearize(self, x, u, k, after):
         return self._with_actuation(*step_derivatives(*self._stage(x, u), **self._step_options(k, after)))
 
@@ -413,9 +400,6 @@ class ContinuousDynamics(_FunctionDynamics):
         if self.substeps == 1:
             return advance(field, x, t, h)
         return jax.lax.scan(lambda x, i: (advance(field, x, t + i * h, h), None), x, jnp.arange(self.substeps))[0]
-
-    def rate(self, x, u, t):
-        return self.call(x, u, t)
 
 
 def seconds(x, name: str, dtype=None) -> Array:

@@ -110,10 +110,6 @@ class ParameterDynamics(ExtendedDynamics):
         after = self.inner_at(x, u, k).step(self.inner_state(x), u, k)
         return jnp.concatenate([after, x[self.inner.nx :].astype(after.dtype)])
 
-    def rate(self, x, u, t):
-        rate = self.inner_at(x, u, None).rate(self.inner_state(x), u, t)
-        return jnp.concatenate([rate, jnp.zeros(self.extra, rate.dtype)])
-
     def linearize(self, x, u, k, after):
         n, inner_x, inner_after = self.inner.ndx, self.inner_state(x), self.inner_state(after)
         A, B = self.inner_at(x, u, k).linearize(inner_x, u, k, inner_after)

@@ -62,11 +62,6 @@ class WorldDynamics(AbstractRobotDynamics):
         after = world.advance(state, u, None, None, substeps=self.substeps).state
         return jnp.concatenate([after.q, after.v, after.activation])
 
-    def rate(self, x, u, t):
-        state = self.split(x)
-        rate = self.world.rate(t, state, u)
-        return jnp.concatenate([state.v, rate.v, rate.activation])
-
     def pull_back(self, x, u, k, after, costate):
         # One reverse pass takes a fraction of the time of the matrices.
         def displacement(dx, du):

@@ -313,9 +313,6 @@ class FreeTimeDynamics(WrappedDynamics):
     def step(self, x, u, k):
         return self.inner_at(x, u, k).step(x, self.inner_control(u), k)
 
-    def rate(self, x, u, t):
-        return u[-1] * self.inner.rate(x, self.inner_control(u), t)
-
     def linearize(self, x, u, k, after):
         A, B = self.inner_at(x, u, k).linearize(x, self.inner_control(u), k, after)
 

@@ -1,3 +1,0 @@
-"""Direct collocation."""
-
-from jaxdyn.trajopt.collocation._collocation import CollocationOptions, NonlinearProgram, collocation
