@@ -145,12 +145,12 @@ def _world_of_mjcf(path_or_text: Any, law: Any, options: SolverOptions | None) -
     start, options = float_leaf(np.array(m.qpos0)), SolverOptions() if options is None else options
     names = tuple(object_name(m, "key", i) for i in range(m.nkey))
     fields = {"start": start, "keys": keyframes_of(model, m), "key_names": names, "options": options}
-    return World.made_of(model=model, parts=parts, **fields, appearance=Appearance.of(m))
+    return _world_of(model=model, parts=parts, **fields, appearance=Appearance.of(m))
 
 
 def _with(world: World, **changed: Any) -> World:
     """Return the world with other fields."""
-    return World.made_of(**{f.name: getattr(world, f.name) for f in dataclasses.fields(world)} | changed)
+    return _world_of(**{f.name: getattr(world, f.name) for f in dataclasses.fields(world)} | changed)
 
 
 def _sensors(m, source: str) -> Sensors:
@@ -161,3 +161,12 @@ def _sensors(m, source: str) -> Sensors:
         warn(f"{source}: the world leaves out sensors that are not built:\n{lines}", LeftOutWarning)
     names = [object_name(m, "sensor", i) for i in range(m.nsensor)]
     return Sensors.of(m, [name for name in names if name not in against], source)
+
+
+def _world_of(**fields: Any) -> World:
+    """Return a world with these fields, which `World.__init__` makes of a model."""
+    world = object.__new__(World)
+    for name, value in fields.items():
+        # As `equinox` sets the fields of a module when it unflattens one.
+        object.__setattr__(world, name, value)
+    return world

@@ -126,15 +126,6 @@ class World(AbstractWorld):
         self.start, self.key_names, self.appearance = model.neutral(), (), None
         self.keys = Keyframe.none(model, self.na, self.nu)
 
-    @classmethod
-    def made_of(cls, **fields: Any) -> Self:
-        """Return a world with these fields, which `__init__` makes of a model."""
-        world = object.__new__(cls)
-        for name, value in fields.items():
-            # As `equinox` sets the fields of a module when it unflattens one.
-            object.__setattr__(world, name, value)
-        return world
-
     def printed(self) -> printing.Facts:
         """The facts that `print` shows."""
         return facts_of(self)

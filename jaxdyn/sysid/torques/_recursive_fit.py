@@ -131,8 +131,8 @@ class RecursiveFit:
 
     @naming_arguments
     def payload(self, state: RecursiveState, frame: str, *, level: float = 0.95) -> Intervals:
-        """What the robot carries at a frame more than in the fit: ten inertial parameters about the frame's origin, in
-        its axes, with intervals. Joint effects may have changed, too. **Raises** `UnknownNameError`."""
+        """The load that the robot carries at a frame beyond the fit's: ten inertial parameters about the frame's
+        origin, in its axes, with intervals. Joint effects may have changed, too. **Raises** `UnknownNameError`."""
         model, base = self.fit.model, self._facts["base"]
         place = model.topology.frame(frame)
         body = model.topology.frame_bodies[place]
