@@ -11,8 +11,8 @@ from experiments._main import version_of
 if TYPE_CHECKING:
     from experiments.model_zoo import Config, Outcome
 
-DISK = re.compile(r"^the number of contacts .* \(cylinder\) and .* \((box|cylinder)\)")
-"""Reasons of differences in contacts of cylinders with boxes and cylinders."""
+OTHER_CONTACTS = "other contacts"
+"""The verdict on a scene that is equal if MuJoCo has the world's contacts of some pairs of geoms."""
 NOT_REACHED = "not reached"
 """The verdict on a file that the run did not reach in its time."""
 SHOWN = 3
@@ -55,9 +55,10 @@ all files in random order."""
 RESUMED = """The run was resumed: outcomes of its earlier parts are kept, also where the library has changed since."""
 LARGER = """Accelerations of {close} of the {all} scenes that count as equal differ by at most {limit:g}. Those of the
 others differ by more, within the tolerance or ten times the change of MuJoCo's own: {names}."""
-DISKS = """At least {disks} of the {all} scenes that differ do so in numbers of contacts of a cylinder with a box or a
-cylinder. Where the end of a cylinder lies on a face, MuJoCo has a polygon instead of the circle and takes up to four of
-its corners. Worlds take up to four places of the circle, and loading warns of such pairs
+CONTACTS = """{number} scenes differ by the places or the number of contacts alone: MuJoCo has the same accelerations
+and motion with the world's contacts of the pairs that the tables name, which are as deep as its own to 1e-6 m and whose
+normals let the shapes overlap no more. Where the end of a cylinder lies on a face, MuJoCo has a polygon instead of the
+circle and takes up to four of its corners. Worlds take up to four places of the circle, and loading warns of such pairs
 ([why](coming-from/mujoco.md#contacts-of-cylinders))."""
 
 
@@ -85,7 +86,17 @@ def page(outcomes: list[Outcome], config: Config, missing: list[str]) -> list[st
 
 def counts(outcomes: list[Outcome]) -> list[str]:
     """Return a table of the numbers of verdicts of each package."""
-    verdicts = ["equal", "refused", "DIFFERENT", "FAILED", "not in time", "not compared", "no scene", NOT_REACHED]
+    verdicts = [
+        "equal",
+        OTHER_CONTACTS,
+        "refused",
+        "DIFFERENT",
+        "FAILED",
+        "not in time",
+        "not compared",
+        "no scene",
+        NOT_REACHED,
+    ]
     lines = ["| package | cases | " + " | ".join(verdicts) + " |", "|---" * (len(verdicts) + 2) + "|"]
     packages = {name: [o for o in outcomes if o.case.package == name] for name in [o.case.package for o in outcomes]}
     for name, found in (packages | {"all": outcomes}).items():
@@ -107,9 +118,8 @@ def remarks(outcomes: list[Outcome], config: Config) -> list[str]:
     if others:
         facts = {"close": len(equal) - len(others), "all": len(equal), "limit": CLOSE, "names": ", ".join(others)}
         texts.append(LARGER.format(**facts))
-    different = [o for o in scenes if o.verdict == "DIFFERENT"]
-    disks = [o for o in different if any(DISK.search(reason) for reason in o.reasons)]
-    return texts + [DISKS.format(all=len(different), disks=len(disks))] * bool(disks)
+    others = sum(o.verdict == OTHER_CONTACTS for o in scenes)
+    return texts + [CONTACTS.format(number=others)] * bool(others)
 
 
 def reasons(outcomes: list[Outcome]) -> list[str]:
@@ -129,12 +139,13 @@ def row(outcome: Outcome, tolerance: float) -> str:
     nv = f"{outcome.nv or ''}" + (f" ({outcome.followers} more follow)" if outcome.followers else "")
     if outcome.bad:
         return f"| {name} | {nv} | **{outcome.verdict}**: {outcome} |"
-    if outcome.verdict != "equal":
+    if outcome.verdict not in ("equal", OTHER_CONTACTS):
         apart = f", {outcome.apart_from_contacts} without contacts" * bool(outcome.apart_from_contacts)
         more = f" and {len(outcome.reasons) - SHOWN} more" * (len(outcome.reasons) > SHOWN)
         return f"| {name} | {nv} | {outcome.verdict}{apart}: {'; '.join(outcome.reasons[:SHOWN])}{more} |"
     facts = [outcome.rollout] * bool(outcome.rollout) + outcome.reasons
     text = f"{outcome.errors['acceleration']:.0e}" + f" ({'; '.join(facts)})" * bool(facts)
+    text = f"{OTHER_CONTACTS}: {text}" if outcome.verdict == OTHER_CONTACTS else text
     if outcome.case.kind == "urdf":
         conditioned = f" (condition {outcome.condition:.0e})" if outcome.worst > tolerance else ""
         text = f"{outcome.worst:.0e}{conditioned}"

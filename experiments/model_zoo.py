@@ -36,7 +36,7 @@ import jax
 import numpy as np
 
 from experiments._main import CONFIGS, experiment
-from experiments._model_zoo_page import NOT_REACHED, counts, page, reasons
+from experiments._model_zoo_page import NOT_REACHED, OTHER_CONTACTS, counts, page, reasons
 from experiments._worker import Worker
 from jaxdyn import DataError, JaxdynError, Model, aba, cli, load_world
 from jaxdyn.io import is_mjcf, load_urdf
@@ -100,9 +100,10 @@ class Case:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """The outcome of a case: `equal`, `DIFFERENT`, `refused` (by this library), `FAILED` (with an error that is no
-    refusal), `not in time`, `no scene` (a part of one that MuJoCo does not compile by itself, or in which nothing
-    moves), `not compared` (no reference), or `not reached` before the run ended."""
+    """The outcome of a case: `equal`, `other contacts` (equal if MuJoCo has those of the world), `DIFFERENT`, `refused`
+    (by this library), `FAILED` (with an error that is no refusal), `not in time`, `no scene` (a part of one that MuJoCo
+    does not compile by itself, or in which nothing moves), `not compared` (no reference), or `not reached` before the
+    run ended."""
 
     case: Case
     verdict: str
@@ -375,7 +376,10 @@ def compared_scene(case: Case, source: Any, scene: Any, config: Config) -> Outco
     if crowded:
         note = f"{crowded} of {sum(x.states for x in states)} states have more contacts than there is room for"
         facts["reasons"] = [*facts.get("reasons", []), note]
-    return Outcome(case, "equal" if found.equal else "DIFFERENT", errors=errors, **facts)
+    verdict = "equal" if found.equal else OTHER_CONTACTS if found.equal_with_contacts else "DIFFERENT"
+    if found.other_contacts:
+        facts["reasons"] = [f"contacts of {'; '.join(found.other_contacts)}", *facts.get("reasons", [])]
+    return Outcome(case, verdict, errors=errors, **facts)
 
 
 def without_folder(text: str, case: Case) -> str:

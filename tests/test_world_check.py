@@ -223,3 +223,28 @@ def test_states_with_too_many_contacts_are_named_and_not_compared():
     )
     assert found.equal
     assert found.accelerations["initial"].crowded == found.accelerations["initial"].states
+
+
+@pytest.mark.slow
+def test_a_scene_that_differs_by_contacts_alone_is_told_from_others(tmp_path, capsys):
+    """A cylinder lies on a box, where MuJoCo takes corners of a polygon in the place of its circle."""
+    text = """<mujoco><worldbody><geom name="table" type="box" size=".5 .5 .1" pos="0 0 -.1"/>
+    <body pos="0 0 .098" euler="1 0.7 0"><joint type="slide" axis="0 0 1" damping="{0}"/>
+    <joint axis="1 0 0" damping="1" stiffness="50"/><joint axis="0 1 0" damping="1" stiffness="50"/>
+    <geom name="can" type="cylinder" size=".1 .1"/></body></worldbody></mujoco>"""
+    found = cli.compare_world(text.format(1), states=3, steps=0)
+    kinds = found.accelerations.values()
+    assert sum(x.by_contacts for x in kinds) > 0
+    assert sum(x.different for x in kinds) == 0
+    assert (found.equal, found.equal_with_contacts, found.first) == (False, True, None)
+    assert found.other_contacts == ("geom 'can' (cylinder) and geom 'table' (box)",)
+    other = cli.compare_world(text.format(1), load_world(text.format(1.1)), states=3, steps=0)
+    assert sum(x.different for x in other.accelerations.values()) > 0
+    assert not other.equal_with_contacts
+    path = tmp_path / "can.xml"
+    path.write_text(text.format(1))
+    assert main(["check", str(path), "--against", "mujoco", "--states", "3", "--steps", "0"]) == 1
+    out = capsys.readouterr().out
+    assert "different at 1 by contacts alone" in out
+    assert "MuJoCo does the same with the contacts of this world" in out
+    assert out.splitlines()[-1] == "different by contacts alone"

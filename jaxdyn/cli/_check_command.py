@@ -110,6 +110,7 @@ def _print_world(options: CheckOptions, found: WorldComparison) -> None:
     )
     for kind, x in found.accelerations.items():
         verdict = f"   DIFFERENT at {x.different}" if x.different else ""
+        verdict += f"   different at {x.by_contacts} by contacts alone" if x.by_contacts else ""
         verdict += f"   ({x.on_switches} on the edge of a contact or limit, not compared)" if x.on_switches else ""
         verdict += f"   ({x.crowded} with more contacts than there is room for, not compared)" if x.crowded else ""
         none = x.on_switches + x.crowded == x.states
@@ -122,6 +123,11 @@ def _print_world(options: CheckOptions, found: WorldComparison) -> None:
         )
     if found.rollout is not None:
         _print_rollout(found.rollout, options.steps)
+    if found.other_contacts:
+        print(
+            "\nMuJoCo does the same with the contacts of this world, which are no less deep than its own, of "
+            f"{'; '.join(found.other_contacts)}"
+        )
     if found.first is not None:
         first = found.first
         print(f"\nthe first quantity that differs, at the state {first.state!r}: {first.quantity}")
@@ -137,16 +143,23 @@ def _print_rollout(rollout: RolloutCompared, steps: int) -> None:
     if rollout.steps:
         print(
             f"error {rollout.first_step:.1e} after the first step, at most {rollout.error:.1e} up to the horizon of "
-            f"{rollout.horizon} steps{'' if rollout.equal else '   DIFFERENT'}\n"
+            f"{rollout.horizon} steps{_mark(rollout)}\n"
             f"within 1e-5 of MuJoCo's for {rollout.agree} steps; MuJoCo's from a start shifted by 1e-12 stays so for "
             f"{rollout.own_agree}"
         )
 
 
+def _mark(rollout: RolloutCompared) -> str:
+    """Return what stands behind the error of a roll-out."""
+    if rollout.equal:
+        return ""
+    return "   different by contacts alone" if rollout.by_contacts else "   DIFFERENT"
+
+
 def _verdict(found: WorldComparison) -> str:
     """Return the last line, which says where equal has a limit."""
     if not found.equal:
-        return "DIFFERENT"
+        return "different by contacts alone" if found.equal_with_contacts else "DIFFERENT"
     kinds = found.accelerations.values()
     limits = []
     if any(max(x.error, x.step_error, x.sensor_error) > found.tolerance for x in kinds):

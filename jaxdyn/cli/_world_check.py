@@ -24,6 +24,7 @@ import equinox as eqx
 import numpy as np
 
 from jaxdyn.cli._comparison import free_joint_axes, free_joint_turning, without_mujoco_warnings
+from jaxdyn.cli._world_contacts import contacts_of, forward_with_contacts
 from jaxdyn.cli._world_perturbations import forward_with_turned_contacts, perturbed
 from jaxdyn.cli._world_stages import FirstDifference, first_difference, unoptimized
 from jaxdyn.cli._world_states import MujocoState, displace, drawn_states, place, random_controls
@@ -60,9 +61,11 @@ class StatesCompared:
     own_change: float
     """The largest change of MuJoCo's own accelerations under the perturbations, relative in the same way."""
     different: int
-    """How many states differ."""
+    """How many states differ, also if MuJoCo has the world's contacts."""
     on_switches: int
     """How many states hang on rounding: MuJoCo's own accelerations change by more than 1e-4. These are not compared."""
+    by_contacts: int = 0
+    """How many states differ by contacts alone: MuJoCo has the same answers with those of the world."""
     crowded: int = 0
     """How many of the others have more contacts than the world has room for, so that their accelerations are not
     numbers. These are not compared either."""
@@ -83,6 +86,8 @@ class RolloutCompared:
     """The steps up to which the difference is at most 1e-5."""
     own_agree: int
     """The same for the perturbed roll-outs of MuJoCo."""
+    by_contacts: bool = False
+    """Whether the difference is small up to the horizon from a roll-out of MuJoCo with the contacts of the world."""
 
     @property
     def equal(self) -> bool:
@@ -103,6 +108,8 @@ class WorldComparison:
     """The warnings of the loader: of what it leaves out, and where MuJoCo is off the geometry."""
     first: FirstDifference | None = None
     """The first quantity that differs in the worst state; None where all are equal."""
+    other_contacts: tuple[str, ...] = ()
+    """Pairs of geoms that have other contacts here, no less deep than MuJoCo's, by which alone it moves otherwise."""
     margin_change: float = 0.0
     """The margins of contacts and limits were larger and smaller by this (m, rad) than in the file, because most of its
     states hang on rounding; zero if they do not."""
@@ -116,8 +123,13 @@ class WorldComparison:
     @property
     def equal(self) -> bool:
         """Whether accelerations and the roll-out are equal, where they are compared."""
+        return not self.other_contacts and self.equal_with_contacts
+
+    @property
+    def equal_with_contacts(self) -> bool:
+        """Whether they are, if MuJoCo has the world's contacts of the pairs in `other_contacts`."""
         same = not any(x.different for x in self.accelerations.values())
-        return same and (self.rollout is None or self.rollout.equal)
+        return same and (self.rollout is None or self.rollout.equal or self.rollout.by_contacts)
 
 
 def compare_world(
@@ -174,13 +186,15 @@ def _together(found: list[WorldComparison]) -> WorldComparison:
         own = [x.accelerations[kind] for x in found]
         names = "error", "step_error", "sensor_error", "own_change"
         errors = (max(getattr(x, name) for x in own) for name in names)
-        counts = (sum(getattr(x, name) for x in own) for name in ("different", "on_switches", "crowded"))
+        names = "different", "on_switches", "by_contacts", "crowded"
+        counts = (sum(getattr(x, name) for x in own) for name in names)
         kinds[kind] = StatesCompared(sum(x.states for x in own), *errors, *counts)
     rollouts = [x.rollout for x in found if x.rollout is not None]
     return dataclasses.replace(
         found[0],
         accelerations=kinds,
-        rollout=max(rollouts, key=lambda x: (not x.equal, x.error), default=None),
+        rollout=max(rollouts, key=lambda x: (not x.equal, not x.by_contacts, x.error), default=None),
+        other_contacts=tuple(sorted({pair for x in found for pair in x.other_contacts})),
         first=next((x.first for x in found if x.first is not None), None),
         margin_change=_MARGIN,
     )
@@ -196,6 +210,13 @@ def _compared(world: World, m, states: int, steps: int, tolerance: float, seed: 
     crowded = _crowded(world, cases, [x[0] for x in found]) & ~switches
     counted = (changes <= _SWITCH) & ~(switches | crowded)[:, None]
     different = ~(errors <= allowed) & counted
+    by_contacts, others = np.zeros(len(cases), bool), set()
+    for i in np.flatnonzero(different.any(axis=1)):
+        answers, pairs = _answers_with_contacts(world, m, cases[i])
+        errors_left = np.array([_relative(*x) for x in zip(found[i], answers, strict=True)])
+        by_contacts[i] = bool(pairs) and not (~(errors_left <= allowed[i]) & counted[i]).any()
+        others.update(pairs if by_contacts[i] else ())
+    different[by_contacts] = False
     kinds, compared = np.array([x.kind for x in cases]), {}
     for kind in dict.fromkeys(kinds):
         own = kinds == kind
@@ -209,9 +230,11 @@ def _compared(world: World, m, states: int, steps: int, tolerance: float, seed: 
             float(changes[own, 0].max()),
             int(different[own].any(axis=1).sum()),
             int((own & switches).sum()),
+            int((own & by_contacts).sum()),
             int((own & crowded).sum()),
         )
-    rollout = compare_rollout(world, m, steps, rng) if steps else None
+    rollout, pairs = compare_rollout(world, m, steps, rng) if steps else (None, ())
+    others.update(pairs)
     first = None
     if different.any():
         # Accelerations, the first of the answers, are at the root of the others.
@@ -223,7 +246,7 @@ def _compared(world: World, m, states: int, steps: int, tolerance: float, seed: 
         else:
             where = _where(world, m, block, np.abs(found[worst][block] - expected[worst][block]))
             first = FirstDifference(*where, float(errors[worst, block]), cases[worst].kind)
-    return WorldComparison(m.nv, m.nu, tolerance, compared, rollout, [], first)
+    return WorldComparison(m.nv, m.nu, tolerance, compared, rollout, [], first, tuple(sorted(others)))
 
 
 def _crowded(world: World, cases: list[MujocoState], accelerations: list[np.ndarray]) -> np.ndarray:
@@ -315,6 +338,21 @@ def _answers(world: World, m, cases: list[MujocoState], rng) -> tuple[list, list
     return found, expected, np.array(changes)
 
 
+def _answers_with_contacts(world: World, m, case: MujocoState, d: Any = None) -> tuple[list, list[str]]:
+    """Return the answers of MuJoCo with the contacts of the world, and the pairs of geoms whose contacts differ; none
+    where these are missing or worse than MuJoCo's. Data `d` go on by a time step."""
+    import mujoco
+
+    d = mujoco.MjData(m) if d is None else d
+    place(m, d, case)
+    pairs = forward_with_contacts(m, d, contacts_of(world, state_of(world, case), case.ctrl))
+    # Later stages of this integrator would have MuJoCo's contacts.
+    if pairs is None or enum_name("mjtIntegrator", m.opt.integrator) == "rk4":
+        mujoco.mj_forward(m, d)
+        pairs = []
+    return _mujoco_answers(world, m, d), pairs
+
+
 def _mujoco_answers(world: World, m, d) -> list[np.ndarray]:
     """Return the answers of MuJoCo's data after its forward dynamics, and go on by a time step."""
     import mujoco
@@ -349,8 +387,9 @@ def _relative(found: np.ndarray, expected: np.ndarray) -> np.ndarray:
     return np.where(np.isfinite(error), error, np.inf)
 
 
-def compare_rollout(world: World, m, steps: int, rng) -> RolloutCompared:
-    """Compare a roll-out with random controls, held for some steps each, and MuJoCo's with its own, perturbed."""
+def compare_rollout(world: World, m, steps: int, rng) -> tuple[RolloutCompared, set[str]]:
+    """Compare a roll-out with random controls, held for some steps each, and MuJoCo's with its own, perturbed. Return
+    also the pairs of geoms by whose contacts alone they differ."""
     import mujoco
 
     d = mujoco.MjData(m)
@@ -390,7 +429,18 @@ def compare_rollout(world: World, m, steps: int, rng) -> RolloutCompared:
     horizon = _until(own, 1e-7)
     largest = float(error[:horizon].max(initial=0.0))
     first = float(error[0]) if len(error) else np.inf
-    return RolloutCompared(len(expected), first, largest, horizon, _until(error, 1e-5), _until(own, 1e-5))
+    rollout = RolloutCompared(len(expected), first, largest, horizon, _until(error, 1e-5), _until(own, 1e-5))
+    if rollout.equal:
+        return rollout, set()
+    place(m, d, start)
+    others, again = set(), []
+    for control in controls[:horizon]:
+        now = MujocoState("roll-out", *(x.copy() for x in (d.qpos, d.qvel, d.act, control, d.eq_active)))
+        others.update(_answers_with_contacts(world, m, now, d)[1])
+        again.append(d.qpos.copy())
+    apart = _relative(np.array(reached[:horizon]).reshape(-1, m.nq), np.array(again))
+    explained = bool(others) and _until(apart, 1e-5) >= horizon
+    return dataclasses.replace(rollout, by_contacts=explained), others if explained else set()
 
 
 def _until(errors: np.ndarray, limit: float) -> int:

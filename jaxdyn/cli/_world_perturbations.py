@@ -68,6 +68,13 @@ def forward_with_turned_contacts(m, d, rng) -> None:
         # Sweeps against slip need the islands of these constraints.
         mujoco.mj_island(m, d)
         mujoco.mj_projectConstraint(m, d)
+    forward_from_positions(m, d)
+
+
+def forward_from_positions(m, d) -> None:
+    """Compute what `mj_forward` does once all that depends on positions alone is there."""
+    import mujoco
+
     mujoco.mj_fwdVelocity(m, d)
     mujoco.mj_sensorVel(m, d)
     mujoco.mj_fwdActuation(m, d)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ from scipy.optimize import linear_sum_assignment
 from jaxdyn.cli._comparison import free_joint_axes
 from jaxdyn.io.mjcf import enum_name, object_name
 from jaxdyn.simulate import State
-from jaxdyn.worlds import World, world_stages
+from jaxdyn.worlds import Stages, World, world_stages
 
 unoptimized = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 """`jax.jit` for programs that run a few times: most of their time is that of the compiler."""
@@ -53,14 +53,17 @@ def first_difference(world: World, m, d, state: State, kind: str, tolerance: flo
     """Return what differs first by more than the tolerance, relatively, between a world and MuJoCo's data `d` after
     `mj_forward`, both in the same state, whose kind is given."""
     T = free_joint_axes(world.model, np.asarray(state.q))
-    found = jax.tree.map(
-        lambda x: np.asarray(x)[0],
-        _stages(world, jax.tree.map(lambda x: x[None], state), jnp.asarray(d.ctrl)[None]),
-    )
+    found = stages_of(world, state, d.ctrl)
     for quantity, where, error in _differences(world, m, d, T, found, tolerance):
         if not error <= tolerance:
             return FirstDifference(quantity, where, float(error), kind)
     return FirstDifference(SOLUTION, "its solver, as all that it solves is equal", float("nan"), kind)
+
+
+def stages_of(world: World, state: State, control: Any) -> Stages:
+    """Return the stages of one state, as NumPy arrays."""
+    batched = jax.tree.map(lambda x: x[None], state)
+    return jax.tree.map(lambda x: np.asarray(x)[0], _stages(world, batched, jnp.asarray(control)[None]))
 
 
 def _differences(world: World, m, d, T, found, tolerance: float) -> Iterator[tuple[str, str, float]]:

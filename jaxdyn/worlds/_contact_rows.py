@@ -106,15 +106,19 @@ class Contacts(Part):
                 counts[dim] = counts.get(dim, 0) + pairs.count()
         return sorted(counts.items())
 
-    def candidate_names(self) -> tuple[str, ...]:
-        """Return both geoms of each candidate, in the order of the rows: by the number of directions."""
+    def candidate_geoms(self) -> list[tuple[int, int]]:
+        """Return the rows of both geoms of each candidate, in the order of the rows: by the number of directions."""
         out = []
         for dim, _ in self.directions():
             for pairs in self.pairs:
                 count = pairs.count()
                 for one, two, own in zip(pairs.first, pairs.second, pairs.dims, strict=True):
-                    out += [f"{self.names[one]}, {self.names[two]}"] * (count if own == dim else 0)
-        return tuple(out)
+                    out += [(one, two)] * (count if own == dim else 0)
+        return out
+
+    def candidate_names(self) -> tuple[str, ...]:
+        """Return the names of `candidate_geoms`."""
+        return tuple(f"{self.names[one]}, {self.names[two]}" for one, two in self.candidate_geoms())
 
     @classmethod
     def of(cls, m) -> Self:
@@ -220,6 +224,8 @@ class FoundBodies(NamedTuple):
     touching: _Touching
     signs: Any
     """As in `ListedContacts`."""
+    numbers: Any
+    """As in `ListedContacts`."""
 
     def motions(self, robot: Robot, dim: int, at: Instant) -> AbstractRows:
         """Return the motions that the rows measure."""
@@ -306,7 +312,7 @@ def by_directions(robot: Robot, contacts: PartRows, at: Instant) -> list[tuple[i
 def _found(dim: int, own: ListedContacts) -> FoundBodies:
     """Return contacts of lists, which have so many directions."""
     touch = _Touching(Candidates(own.distance, own.position, own.frame), **own.law)
-    return FoundBodies(np.full(len(own.distance), dim), own.bodies, touch, own.signs)
+    return FoundBodies(np.full(len(own.distance), dim), own.bodies, touch, own.signs, own.number)
 
 
 def contact_normals(robot: Robot, contacts: PartRows, at: Instant) -> list[ContactNormals]:

@@ -12,10 +12,11 @@ from jaxdyn._compile import compiled
 from jaxdyn.algorithms.recursions import Robot, RobotAndParts
 from jaxdyn.simulate import State
 from jaxdyn.solve import ListedTerm, mass_matrix
+from jaxdyn.worlds._contact_rows import FoundBodies, by_directions
 from jaxdyn.worlds._contact_search import found_contacts
 from jaxdyn.worlds._control_steps import control_step, step_from
 from jaxdyn.worlds._equations import balance, bias_of, bodies_of
-from jaxdyn.worlds._parts import PartRows
+from jaxdyn.worlds._parts import Instant, PartRows
 from jaxdyn.worlds._states import as_in, given_of
 from jaxdyn.worlds._steps import solved, takes_stages
 from jaxdyn.worlds._world import World
@@ -45,6 +46,9 @@ class Stages(NamedTuple):
     """`[rows]`"""
     D: Any
     """`[rows]`: zero for rows that do not act."""
+    contacts: Any
+    """`[contacts, 11]`, in the order of their rows: number in `Contacts.candidate_names`, distance (m), place, normal,
+    and first tangent."""
 
 
 @compiled()
@@ -57,7 +61,11 @@ def world_stages(world: World, state: State, control: Any) -> Stages:
         named = {"contacts": found_contacts(given_of(world, state, control, None, None))}
     found = bound.call(_stages, operands, state.q, state.v, control, state.activation, **named)
     batch, nv = state.q.shape[:-1], world.model.nv
-    return found._replace(mass_matrix=found.mass_matrix.reshape(*batch, nv, nv), J=found.J.reshape(*batch, -1, nv))
+    return found._replace(
+        mass_matrix=found.mass_matrix.reshape(*batch, nv, nv),
+        J=found.J.reshape(*batch, -1, nv),
+        contacts=found.contacts.reshape(*batch, -1, 11),
+    )
 
 
 @compiled()
@@ -92,5 +100,21 @@ def _stages(robot: Robot, world: PartRows, q, v, control, activation, contacts=N
         J.reshape(-1, *J.shape[2:]),
         jnp.concatenate([none, *(-x.offset for x in terms)]),
         jnp.concatenate([none, *(law.D for law in laws)]),
+        _places_of_contacts(robot, world, now.at),
     )
     return jax.tree.map(robot.broadcast, stages)
+
+
+def _places_of_contacts(robot: Robot, world: PartRows, at: Instant) -> Any:
+    """Return what `Stages.contacts` has, rows `[contacts, 11]`."""
+    contacts, first = world.constraints.contacts, 0
+    counts = dict(contacts.part.directions())
+    out = [robot.broadcast(robot.constant(np.zeros((0, 11))))]
+    for dim, own in by_directions(robot, contacts, at):
+        distance, place, frame = own.touching.candidates
+        number = own.numbers if isinstance(own, FoundBodies) else robot.constant(np.arange(len(own.dims)))
+        columns = first + number, distance, *jax.tree.leaves((place, frame.x, frame.y))
+        first += counts[dim]
+        out.append(jnp.stack([robot.broadcast(x) for x in columns], axis=1))
+    found = jnp.concatenate(out)
+    return found.reshape(-1, *found.shape[2:])
