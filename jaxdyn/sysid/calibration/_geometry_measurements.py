@@ -22,6 +22,8 @@ from jaxdyn.sysid.recordings import array_checks
 
 # Rotations that are given as quaternions or matrices need to be unit to this part.
 _UNIT = 1e-3
+# Fields whose rows are postures.
+_ROWS = {"rows": True}
 
 
 class MeasuredPart(NamedTuple):
@@ -92,11 +94,6 @@ class AbstractGeometryMeasurement(eqx.Module):
         return None
 
 
-def _row_field() -> Any:
-    """A field whose rows are postures."""
-    return eqx.field(metadata={"rows": True})
-
-
 def _numbers(value: ArrayLike, columns: Sequence[int], what: str) -> np.ndarray:
     """Return an array `[n, ...]` whose other axes are the last of `columns` long. **Raises** `DataError`."""
     array = array_checks.real_numbers(value, what)
@@ -130,7 +127,7 @@ class MeasuredPoses(AbstractGeometryMeasurement):
     """
 
     frame: str = eqx.field(static=True)
-    poses: Any = _row_field()
+    poses: Any = eqx.field(metadata=_ROWS)
     position_noise: float | None = eqx.field(static=True)
     rotation_noise: float | None = eqx.field(static=True)
     postures: tuple[int, ...] | None = eqx.field(static=True)
@@ -187,7 +184,7 @@ class MeasuredPositions(AbstractGeometryMeasurement):
     """
 
     frame: str = eqx.field(static=True)
-    positions: Any = _row_field()
+    positions: Any = eqx.field(metadata=_ROWS)
     markers: Any
     """`[m, 3]`: where the markers are in the frame, or zero if that is unknown."""
     unknown: bool = eqx.field(static=True)
@@ -326,9 +323,7 @@ class ClosedLoops(AbstractGeometryMeasurement):
             raise DataError("ClosedLoops: the model has no loops and no couplings; add them by jaxdyn.with_loop")
         is_length = [k < POSITION_ROWS[x.kind] for x in topology.loops for k in range(LOOP_ROWS[x.kind])]
         is_length += [topology.joint_types[x.joint1] == "prismatic" for x in topology.couplings]
-        out = ClosedLoops(
-            position_noise=self.position_noise, rotation_noise=self.rotation_noise, postures=self.postures
-        )
+        out = type(self)(position_noise=self.position_noise, rotation_noise=self.rotation_noise, postures=self.postures)
         columns = tuple(tuple(np.flatnonzero(x).tolist()) for x in (is_length, np.logical_not(is_length)))
         object.__setattr__(out, "columns", columns)
         return out
@@ -358,9 +353,9 @@ class MeasuredGravity(AbstractGeometryMeasurement):
     """
 
     frame: str = eqx.field(static=True)
-    readings: Any = _row_field()
+    readings: Any = eqx.field(metadata=_ROWS)
     """`[n, 3]`: unit vectors."""
-    across: Any = _row_field()
+    across: Any = eqx.field(metadata=_ROWS)
     """`[n, 2, 3]`: two unit vectors across each reading."""
     noise: float | None = eqx.field(static=True)
     postures: tuple[int, ...] | None = eqx.field(static=True)

@@ -113,16 +113,22 @@ def _worst(
     """Return the least probability by chance of the kept groups, times their `count`, that group, and how it differs
     from what the others predict; None where nothing is left to compare."""
     scale = np.ones(len(rows.parts))
-    for _ in range(3):
+
+    def without_numbers() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         w = (1 / scale)[rows.part[kept]]
         Q, _ = np.linalg.qr(J[kept] * w[:, None])
-        e, used = r[kept] * w, np.sum(Q**2, axis=1)
-        e = e - Q @ (Q.T @ e)
+        e = r[kept] * w
+        return w, Q, e - Q @ (Q.T @ e)
+
+    # The noise of what is left settles in two rounds.
+    for _ in range(2):
+        _, Q, e = without_numbers()
         for k, part in enumerate(rows.parts):
             mine = rows.part[kept] == k
-            left = float(mine.sum() - used[mine].sum())
-            if part.noise is None and left > 1 and e[mine].any():
-                scale[k] *= np.sqrt(np.sum(e[mine] ** 2) / left)
+            free = float(mine.sum() - np.sum(Q[mine] ** 2))
+            if part.noise is None and free > 1 and e[mine].any():
+                scale[k] *= np.sqrt(np.sum(e[mine] ** 2) / free)
+    w, Q, e = without_numbers()
     left, best = len(e) - J.shape[1], None
     stated = all(x.noise is not None for x in rows.parts)
     for group in np.unique(rows.group[kept]):

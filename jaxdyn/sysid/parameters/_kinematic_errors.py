@@ -86,7 +86,7 @@ class KinematicErrors(AbstractChoice):
             base=moved,
             roots=roots,
             rows=tuple(row for _, row, _, _ in kept),
-            moved=tuple((row, *columns[row]) for row in sorted(columns)),
+            moved=tuple((row, shifts, turns) for row, (shifts, turns) in sorted(columns.items())),
             units=(self.rough,) * len(moved) + tuple(unit for *_, unit in kept),
             directions=jnp.asarray(np.reshape([d for _, _, d, _ in kept], (-1, 6)), model.dtype),
         )

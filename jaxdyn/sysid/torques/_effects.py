@@ -178,8 +178,8 @@ class JointEffectValues(eqx.Module):
     torque_delay: np.ndarray
     """`[nv]`: the delay of the recorded torque behind the motion, s."""
     motors: MotorEffects | None = None
-    """The inertia and friction of all motors, for recordings of motors with a transmission. At motors that drive joints
-    together the model has none; at the others it has the same."""
+    """Inertia and friction of all motors, for recordings of motors with a transmission; None for others. At motors that
+    drive joints together the model has none; at the others it has the same."""
 
     def split(self, model: Model, transmission: np.ndarray | None) -> tuple[Model, JointEffectValues]:
         """Move inertia and friction of motors that drive joints together from the rows of a model to `motors`."""
@@ -208,8 +208,8 @@ class JointEffectValues(eqx.Module):
         """The torques `[n, nv]` that would be recorded at the times `t` `[n]` (s) for a motion `q, v, a` `[n, ...]`;
         with closed loops those of `joints`, which drive the robot, and with a transmission those of the motors."""
         T, model = None if self.motors is None else self.motors.transmission, self.with_motors(model)
-        rates = (transmissions.motor_motion(T, np.asarray(x, np.float64)) for x in (v, a))
-        u = delay_signal(t, *rates, self.friction_delay)
+        speed, rate = (transmissions.motor_motion(T, np.asarray(x, np.float64)) for x in (v, a))
+        u = delay_signal(t, speed, rate, self.friction_delay)
         L = frictionless_torque(model, q, v, a, joints, T)
         d, f, w = (np.asarray(x, np.float64) for x in (model.damping, model.friction, model.friction_velocity))
         friction = FrictionSum(

@@ -12,6 +12,7 @@ import numpy as np
 from jaxdyn._errors import DataError, naming_arguments, require_positive
 from jaxdyn.algorithms import spring_torque
 from jaxdyn.spatial import transform_inertial_parameters
+from jaxdyn.sysid.torques._base_parameters import BaseParameters
 from jaxdyn.sysid.torques._fit_result import InverseDynamicsFit
 from jaxdyn.sysid.torques._intervals import Intervals, normal_intervals
 from jaxdyn.sysid.torques._layout import DELAYS, INERTIAL_NAMES, POSITIVE
@@ -19,6 +20,22 @@ from jaxdyn.sysid.torques._torque_model import effect_leaves, effect_terms, torq
 
 # An eigenvalue below this part of the largest is rounding of products of base parameters' relations.
 _SAME = 1e-12
+
+
+class _Start(NamedTuple):
+    """The numbers of the fit that a recursive fit starts from."""
+
+    base: BaseParameters
+    prior: jax.Array
+    """`[k]`: the information of the expected changes."""
+    reference: jax.Array
+    """`[k]`: the base parameters."""
+    covariance: np.ndarray
+    """`[k, k]`: of `reference`."""
+    weights: jax.Array
+    """`[nv]`: of squared torque errors."""
+    fixed: dict[str, np.ndarray]
+    """Armature and friction that are not among the parameters, `[nv]` of each kind."""
 
 
 class RecursiveState(NamedTuple):
@@ -64,6 +81,7 @@ class RecursiveFit:
     dt: float
     memory: float
     correlation: float = 1.0
+    _facts: _Start = dataclasses.field(init=False, repr=False)
 
     def __post_init__(self):
         for name in ("dt", "memory", "correlation"):
@@ -84,38 +102,43 @@ class RecursiveFit:
         fixed = {}
         for kind, leaf in effect_leaves(model).items():
             fixed[kind] = np.where(np.isin(np.arange(layout.nv), layout.dofs(kind)), 0.0, leaf)
-        facts = {
-            "base": base,
-            "prior": jnp.asarray(np.sum(R**2, axis=0) / max(power, 1e-300), dtype),
-            "reference": jnp.asarray(base.matrix @ self.fit.parameters, dtype),
-            "weights": jnp.asarray(1 / (self.correlation * np.maximum(sigma, 1e-300) ** 2), dtype),
-            "fixed": fixed,
-        }
+        root = base.matrix @ self.fit.posterior.covariance_root()[: len(self.fit.parameters)]
+        # The correlations are those of independent residuals, the errors those of the intervals.
+        root *= (self.fit.intervals(base).standard_error / np.linalg.norm(root, axis=1))[:, None]
+        facts = _Start(
+            base=base,
+            prior=jnp.asarray(np.sum(R**2, axis=0) / max(power, 1e-300), dtype),
+            reference=jnp.asarray(base.matrix @ self.fit.parameters, dtype),
+            covariance=root @ root.T,
+            weights=jnp.asarray(1 / (self.correlation * np.maximum(sigma, 1e-300) ** 2), dtype),
+            fixed=fixed,
+        )
         object.__setattr__(self, "_facts", facts)
 
     @property
     def names(self) -> tuple[str, ...]:
         """The base parameters in words, `[k]`."""
-        return tuple(self._facts["base"].describe())
+        return tuple(self._facts.base.describe())
 
     def start(self) -> RecursiveState:
         """The state before the first sample."""
-        k = len(self._facts["prior"])
+        k = len(self._facts.prior)
         zero = jnp.zeros((k, k), self.fit.model.dtype)
-        return RecursiveState(zero, zero, zero[0])
+        # Three arrays, so that a compiled program may overwrite each (`donate_argnums`).
+        return RecursiveState(zero, zero.copy(), jnp.zeros(k, zero.dtype))
 
     def update(self, state: RecursiveState, q: jax.Array, v: jax.Array, a: jax.Array, tau: jax.Array) -> RecursiveState:
         """Return the state after a sample `q` `[nq]`, `v`, `a`, `tau` `[nv]`; for `jax.jit`."""
         model, layout, facts = self.fit.model, self.fit.layout, self._facts
         motion = (q, v, a, jnp.zeros_like(v))
-        A = torque_columns(model, motion, self.fit.shape, layout)[:, facts["base"].independent]
+        A = torque_columns(model, motion, self.fit.shape, layout)[:, facts.base.independent]
         terms = dict(zip(POSITIVE, effect_terms(model, (q, a, v, motion[-1]), self.fit.shape, layout), strict=False))
-        known = sum((leaf * terms[kind] for kind, leaf in facts["fixed"].items()), jnp.zeros_like(v))
+        known = sum((leaf * terms[kind] for kind, leaf in facts.fixed.items()), jnp.zeros_like(v))
         if model.stiffness is not None:
             known = known + spring_torque(model, q)
-        residual = tau - known - A @ facts["reference"]
+        residual = tau - known - A @ facts.reference
         kept = float(np.exp(-self.dt / self.memory))
-        weighted = A.T * facts["weights"]
+        weighted = A.T * facts.weights
         new = weighted @ A
         return RecursiveState(
             kept * state.information + new, kept**2 * state.scores + new, kept * state.vector + weighted @ residual
@@ -124,16 +147,17 @@ class RecursiveFit:
     def intervals(self, state: RecursiveState, *, level: float = 0.95) -> Intervals:
         """The base parameters with intervals, which hold for constant parameters; `prior_share` is the part of the
         variance that is left of the expected changes."""
-        change, covariance = self._solved(state, np.eye(len(self._facts["prior"])))
-        value, error = np.asarray(self._facts["reference"]) + change, np.sqrt(np.diagonal(covariance))
-        share = np.minimum(np.diagonal(covariance) * np.asarray(self._facts["prior"]), 1.0)
+        change, covariance = self._solved(state, np.eye(len(self._facts.prior)))
+        value, error = np.asarray(self._facts.reference) + change, np.sqrt(np.diagonal(covariance))
+        share = np.minimum(np.diagonal(covariance) * np.asarray(self._facts.prior), 1.0)
         return normal_intervals(self.names, value, error, share, level)
 
     @naming_arguments
     def payload(self, state: RecursiveState, frame: str, *, level: float = 0.95) -> Intervals:
-        """The load that the robot carries at a frame beyond the fit's: ten inertial parameters about the frame's
-        origin, in its axes, with intervals. Joint effects may have changed, too. **Raises** `UnknownNameError`."""
-        model, base = self.fit.model, self._facts["base"]
+        """Return what the robot carries at a frame more than in the fit: ten inertial parameters about the frame's
+        origin, in its axes, with intervals, which are infinite for those that no torque shows. Joint effects may have
+        changed, too. **Raises** `UnknownNameError`; `DataError` for a frame in the world."""
+        model, base = self.fit.model, self._facts.base
         place = model.topology.frame(frame)
         body = model.topology.frame_bodies[place]
         if body < 0:
@@ -141,22 +165,30 @@ class RecursiveFit:
         pose = np.asarray(model.frame_placement, np.float64)[place]
         moved = np.stack([transform_inertial_parameters(x, pose) for x in np.eye(10)], axis=-1)
         carried = base.matrix[:, 10 * body : 10 * body + 10] @ moved
-        change, covariance = self._solved(state, np.hstack([carried, base.matrix[:, 10 * model.nb :]]))
+        directions = np.hstack([carried, base.matrix[:, 10 * model.nb :]])
+        change, covariance = self._solved(state, directions, reference=self._facts.covariance)
         error, share = np.sqrt(np.diagonal(covariance))[:10], np.zeros(10)
         return normal_intervals(INERTIAL_NAMES, change[:10], error, share, level)
 
-    def _solved(self, state: RecursiveState, directions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return changes `[m]` along directions `[k, m]` of the base parameters, and their covariance."""
+    def _solved(
+        self, state: RecursiveState, directions: np.ndarray, reference: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return changes `[m]` along directions `[k, m]` of the base parameters, and their covariance, which counts the
+        covariance `[k, k]` of the parameters that they are changes of, if it is given."""
         information, scores, vector = (np.asarray(x, np.float64) for x in state)
-        prior = np.diag(np.asarray(self._facts["prior"], np.float64))
+        prior = np.diag(np.asarray(self._facts.prior, np.float64))
         H = directions.T @ (information + prior) @ directions
-        scale = 1 / np.sqrt(np.maximum(np.diagonal(H), 1e-300))
+        size = np.diagonal(H)
+        scale = 1 / np.sqrt(np.where(size > 0, size, 1.0))
         sizes, axes = np.linalg.eigh(scale[:, None] * H * scale)
         # Directions that do the same to all base parameters have rounding in the place of zero.
         kept = sizes > _SAME * sizes[-1]
         root = scale[:, None] * axes[:, kept] / np.sqrt(sizes[kept])
         inverse = root @ root.T
         covariance = inverse @ (directions.T @ (scores + prior) @ directions) @ inverse
+        if reference is not None:
+            along = inverse @ (directions.T @ information)
+            covariance = covariance + along @ reference @ along.T
         undetermined = np.abs(axes[:, ~kept]).max(axis=1, initial=0.0) > np.sqrt(_SAME)
         covariance[undetermined, undetermined] = np.inf
         return inverse @ (directions.T @ vector), covariance
