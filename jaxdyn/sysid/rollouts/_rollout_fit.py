@@ -224,7 +224,8 @@ def _averaged(
             state, count, total = after, 0, jnp.zeros(())
         if int(state.iteration) >= options.max_iterations:
             return None
-        new, draws, x = _average_step(problem, state, now, 1 / (count + 1))
+        # An array: a number would be compiled into the program.
+        new, draws, x = _average_step(problem, state, now, jnp.asarray(1 / (count + 1), state.q.dtype))
         if report is not None:
             report(RolloutStep(int(new.iteration), int(new.round), cost, float(new.expected), new))
         if count or float(new.expected) < _NEARLY * cost:
