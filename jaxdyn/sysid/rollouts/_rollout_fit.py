@@ -82,6 +82,12 @@ def fit_rollouts(
     the shape of an arrow (a state couples to the next one and to the parameters), and is solved by orthogonal
     elimination of one state after the other, at a cost linear in the number of segments.
 
+    Residuals jump where a contact is made or lost. Where steps are held back, as beside such a jump, or some segments
+    stay far from their samples, the fit goes on with slopes that hold on average over draws from the posterior, whose
+    scatter counts as noise (Garcia-Fernandez, Svensson & Sarkka, Iterated posterior linearization smoother, IEEE
+    Transactions on Automatic Control 62, 2017), and steps go on from its end. If they do not converge and residuals
+    jump within the posterior, the result is that on average, and its `message` says so.
+
     **Arguments**
 
     - `recordings`: one or several, uniform in time at the same rate, of any lengths; `q`, `tau`, and `v` if
@@ -124,24 +130,34 @@ def fit_rollouts(
         raise ModelError(f"start has shape {free.shape}, but the parametrization has {parametrization.size} numbers")
     first = _first(problem, free, position, velocity)
     begin = first if state is None else _require_same_fit(state, first)
-    if options.matching == 0:
-        # Averages have no multipliers.
-        return _result(problem, _descended(problem, begin, options, report), free, options.max_iterations)
-    now = _descended(problem, begin, options, report, patient=False)
-    if _followed(problem, now):
-        return _result(problem, now, free, options.max_iterations)
+    now, averaged = _searched(problem, begin, options, report)
+    return _result(problem, now, free, options.max_iterations, averaged)
+
+
+def _searched(
+    problem: ShootingProblem,
+    begin: ShootingState,
+    options: RolloutFitOptions,
+    report: Callable[[RolloutStep], None] | None,
+) -> tuple[ShootingState, _Averaged | None]:
+    """Return the state in which a fit ends, and the averages if it has converged on average."""
+    # Averages have no multipliers, which exact matching needs.
+    exact = options.matching == 0
+    now = _descended(problem, begin, options, report, patient=exact)
+    if exact or _followed(problem, now):
+        return now, None
     averaged = _averaged(problem, dataclasses.replace(begin, iteration=now.iteration), options, report)
     if averaged is not None:
-        start_again = _evaluate(problem, dataclasses.replace(averaged.state, damping=begin.damping))
-        other = _descended(problem, start_again, options, report, patient=False)
+        again = _evaluate(problem, dataclasses.replace(averaged.state, damping=begin.damping))
+        other = _descended(problem, again, options, report, patient=False)
         lower = int(now.status) != Status.CONVERGED or float(other.cost) < float(now.cost) * (1 - _LOWER)
         if lower and _followed(problem, other):
-            return _result(problem, other, free, options.max_iterations)
+            return other, None
         if averaged.jumping.any() and not far_segments(averaged.segment_residuals(problem)).any():
-            return _result(problem, averaged.state, free, options.max_iterations, averaged)
+            return averaged.state, averaged
         best = other if float(other.cost) < float(now.cost) else now
         now = dataclasses.replace(best, iteration=other.iteration)
-    return _result(problem, _descended(problem, now, options, report), free, options.max_iterations)
+    return _descended(problem, now, options, report), None
 
 
 def _descended(
@@ -171,7 +187,7 @@ def _descended(
 
 def _followed(problem: ShootingProblem, state: ShootingState) -> bool:
     """Whether steps have converged, and all segments follow their samples about as well."""
-    far = far_segments(_segment_residuals(problem, _residuals(problem, state)[1]))
+    far = far_segments(shooting.segment_residuals(problem, _residuals(problem, state)[1]))
     return int(state.status) == Status.CONVERGED and not far.any()
 
 
@@ -190,7 +206,7 @@ class _Averaged(NamedTuple):
     def segment_residuals(self, problem: ShootingProblem) -> np.ndarray:
         """The root mean square of each segment's residuals over their noise and scatter, `[segments]`."""
         squares = (np.asarray(self.average.system.data, np.float64)[..., -1] ** 2).sum(axis=-1)
-        return np.sqrt(squares / _counts(problem))
+        return np.sqrt(squares / shooting.counts(problem))
 
 
 def _averaged(
@@ -212,7 +228,7 @@ def _averaged(
         if not np.isfinite(cost):
             return None
         if count == _AVERAGED:
-            left = float(_length(problem, state, now, total / count))
+            left = float(_length(problem, state, now, 2 * total / _AVERAGED))
             if left > _STATIONARY_ON_AVERAGE * np.sqrt(problem.shared):
                 return None
             data = now.value.after(problem.loss).data
@@ -229,20 +245,9 @@ def _averaged(
         if report is not None:
             report(RolloutStep(int(new.iteration), int(new.round), cost, float(new.expected), new))
         if count or float(new.expected) < _NEARLY * cost:
-            count, total = count + 1, total + x
+            total = total + x if count >= _AVERAGED // 2 else total  # Those from near the average.
+            count += 1
         state = new
-
-
-def _segment_residuals(problem: ShootingProblem, r: ShootingResiduals) -> np.ndarray:
-    """Return the root mean square of each segment's residuals, after the loss, in units of the noise, `[segments]`."""
-    return np.sqrt((np.asarray(r.data, np.float64) ** 2).sum(axis=1) / _counts(problem))
-
-
-def _counts(problem: ShootingProblem) -> np.ndarray:
-    """Return the number of readings that count in each segment, `[segments]`."""
-    dofs = problem.model.nv if problem.measured is None else len(problem.measured)
-    kinds = 1 if problem.segments.v is None else 2
-    return np.asarray(problem.segments.weight, np.float64).sum(axis=1) * dofs * kinds
 
 
 def shooting_problem(
@@ -380,7 +385,7 @@ def _result(
     plain, r, unsolved = _residuals(problem, state)
     if averaged is None:
         system, variance, left = _at_solution(problem, state, plain, _linearize(problem, state))
-        per_segment = _segment_residuals(problem, r)
+        per_segment = shooting.segment_residuals(problem, r)
     else:
         system, variance = _at_average(problem, state, averaged.average)
         r, left, per_segment = averaged.average.value, averaged.step_left, averaged.segment_residuals(problem)

@@ -177,6 +177,18 @@ class ShootingResiduals(NamedTuple):
         return self._replace(data=loss.residual(self.data))
 
 
+def segment_residuals(problem: ShootingProblem, r: ShootingResiduals) -> np.ndarray:
+    """Return the root mean square of each segment's residuals, after the loss, in units of the noise, `[segments]`."""
+    return np.sqrt((np.asarray(r.data, np.float64) ** 2).sum(axis=1) / counts(problem))
+
+
+def counts(problem: ShootingProblem) -> np.ndarray:
+    """Return the number of readings that count in each segment, `[segments]`."""
+    dofs = problem.model.nv if problem.measured is None else len(problem.measured)
+    kinds = 1 if problem.segments.v is None else 2
+    return np.asarray(problem.segments.weight, np.float64).sum(axis=1) * dofs * kinds
+
+
 def residuals(problem: ShootingProblem, state: ShootingState) -> ShootingResiduals:
     """Return the residuals before the loss."""
     return residuals_and_motion(problem, state)[0]
