@@ -33,13 +33,14 @@ def test_a_robot_is_simulated_moved_and_drawn(task, tmp_path):
 
 
 @pytest.mark.experiments
-def test_a_fit_goes_on_beyond_the_jumps_of_contacts(tmp_path):
-    """The fingertips of the gripper meet a table again and again, and steps that must lower the cost stall beside the
-    nearest jump of a residual: without others, 22 of 25 intervals hold the truth, and the minimum is 3.2 standard
-    errors away."""
-    out = summary(tmp_path, "--task", "gripper", "--ways", "identify", "--seeds", "1")
-    assert out["identified"]["steps_left"][0] < 1
-    assert out["identified"]["coverage"] > 0.9
+@pytest.mark.parametrize("task", ["gripper", "quadruped"])
+def test_a_fit_averages_over_when_contacts_begin(task, tmp_path):
+    """A foot that touches down a time step later changes velocities by far more than their noise, and steps that must
+    lower the cost stall beside the nearest jump: then 17 of 40 intervals of the quadruped hold the truth, and 22 of 25
+    of the gripper, whose fingertips meet a table again and again."""
+    out = summary(tmp_path, "--task", task, "--ways", "identify", "--seeds", "1")["identified"]
+    assert out["steps_left"][0] < 0.2 * np.sqrt(out["numbers"])
+    assert out["coverage"] > 0.9
 
 
 @pytest.mark.experiments

@@ -51,7 +51,7 @@ def compress(system: ArrowSystem) -> ArrowSystem:
     """Return the same problem with at most `n + P + 1` rows of data in each segment."""
     if system.data.shape[-2] <= system.data.shape[-1]:
         return system
-    return system._replace(data=_triangle(system.data))
+    return system._replace(data=triangle(system.data))
 
 
 def column_norms(system: ArrowSystem) -> tuple[jax.Array, jax.Array]:
@@ -100,14 +100,14 @@ def eliminate_states(system: ArrowSystem, damping_z: jax.Array, damping_x: jax.A
             match,
             jnp.pad(jnp.diag(damping), ((0, 0), (0, n + P + 1))),
         ]
-        T = _triangle(jnp.concatenate(blocks))
+        T = triangle(jnp.concatenate(blocks))
         return T[n:, n:], (T[:n, :n], T[:n, n : 2 * n], T[:n, 2 * n : -1], T[:n, -1])
 
     prior = jnp.zeros((n + P + 1, n + P + 1), system.match.dtype)
     prior, (R, Q, T, d) = lax.scan(eliminate_state, prior, (system.data, system.match, damping_z))
     # No segment follows the last: its rows of `match` are zero, and so are the columns of z_S.
     last = jnp.concatenate([prior[:, n:], system.border, jnp.pad(jnp.diag(damping_x), ((0, 0), (0, 1)))])
-    return ArrowFactor(R, Q, T, d, _triangle(last)[:P])
+    return ArrowFactor(R, Q, T, d, triangle(last)[:P])
 
 
 def solution(factor: ArrowFactor) -> tuple[jax.Array, jax.Array]:
@@ -155,7 +155,7 @@ def influence(factor: ArrowFactor) -> tuple[jax.Array, jax.Array]:
     return z, covariance
 
 
-def _triangle(A: jax.Array) -> jax.Array:
+def triangle(A: jax.Array) -> jax.Array:
     """Return the upper-triangular `R` `[..., k, k]` with `R^T R = A^T A` of `A` `[..., m, k]`, also for `m < k`."""
     m, k = A.shape[-2:]
     if m < k:

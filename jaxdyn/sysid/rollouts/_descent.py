@@ -1,5 +1,5 @@
 """Steps of fits by multiple shooting: damped Gauss-Newton steps with a second-order correction, when they have
-converged, and other starts for segments that a fit leaves far from their samples.
+converged, and which segments a fit leaves far from their samples.
 
 As the problem itself, everything here is a pure function of pytrees.
 """
@@ -16,7 +16,6 @@ from jax import lax
 
 from jaxdyn._least_squares import Damping, damped_step, select
 from jaxdyn._status import Status
-from jaxdyn.simulate import State
 from jaxdyn.sysid.rollouts import _arrow as arrow
 from jaxdyn.sysid.rollouts import _shooting as shooting
 from jaxdyn.sysid.rollouts._arrow import ArrowFactor, ArrowResiduals, ArrowSystem
@@ -36,8 +35,6 @@ _DAMPING = Damping(
 )
 # Factor of the column norms of a segment whose own cost rises, by which its state hardly moves in the next trial.
 _HELD = 1e3
-# Dampings of steps across jumps: nearly whole steps, and shorter ones.
-_ACROSS = 1e-2, 1.0
 # Part of the step over which the bend of the residuals is measured.
 _BEND_STEP = 0.1
 # A fit has converged where the undamped step is shorter than this, in standard errors, in every direction.
@@ -46,7 +43,7 @@ _STATIONARY = 0.03
 _LEAST_VARIANCE = 1e-6
 # Standard error of a free number that neither data nor prior determine. Free numbers are relative changes, often
 # logarithms. That of a friction which should be zero has no minimum, and moving it on changes nothing.
-_UNKNOWN = 10.0
+UNKNOWN = 10.0
 
 
 def levenberg_marquardt(
@@ -147,7 +144,7 @@ def step_left(problem: ShootingProblem, state: ShootingState, system: ArrowSyste
     P, dtype = problem.shared, system.border.dtype
     system, variance = system_of_loss(problem, state, shooting.residuals(problem, state), system)
     s = jnp.sqrt(jnp.maximum(variance, _LEAST_VARIANCE))
-    weak = jnp.pad(jnp.eye(P, dtype=dtype) / _UNKNOWN, ((0, 0), (0, 1)))
+    weak = jnp.pad(jnp.eye(P, dtype=dtype) / UNKNOWN, ((0, 0), (0, 1)))
     system = ArrowSystem(
         _scaled_rows(system.data, s), _scaled_rows(system.match, s), jnp.concatenate([system.border, weak])
     )
@@ -161,10 +158,14 @@ def _scaled_rows(rows: jax.Array, factor) -> jax.Array:
 
 
 def system_of_loss(
-    problem: ShootingProblem, state: ShootingState, plain: ShootingResiduals, system: ArrowSystem
+    problem: ShootingProblem,
+    state: ShootingState,
+    plain: ShootingResiduals,
+    system: ArrowSystem,
+    averaged: bool = False,
 ) -> tuple[ArrowSystem, jax.Array]:
     """Return the linear system with the curvature of the loss, and the size `s^2` of the residuals, which are `plain`
-    before the loss.
+    before the loss. The residuals of an `averaged` system count over their scatter, as they are in the system.
 
     A robust loss counts as in Huber, Robust statistics, 1981, section 7.6: with the mean of its curvature, which is
     less than the weights that the steps take, and the mean square of its slope.
@@ -184,10 +185,12 @@ def system_of_loss(
     freedom = count + linked.sum() * n - S * n - problem.shared
     gap = plain.match - linked[:, None] * state.multiplier
     squares = jnp.sum((weight * plain.data) ** 2, where=counted) / curvature + jnp.sum(gap**2)
+    if averaged:
+        # The rows have the loss's weights already; those of its slopes are about the mean weight.
+        squares = jnp.sum(system.data[..., -1] ** 2) + jnp.sum(system.match[..., -1] ** 2)
     return system, squares / jnp.maximum(freedom, 1)
 
 
-# Along impacts, residuals have several minima in the state at the start of a segment, and steps end in the nearest.
 # A root mean square over a whole segment that no noise reaches, in units of the noise and of the median segment's.
 _FAR = 3.0
 
@@ -195,40 +198,3 @@ _FAR = 3.0
 def far_segments(rms):
     """Return which segments have residuals, root mean squares in units of the noise, far beyond those of the others."""
     return rms > _FAR * jnp.maximum(1.0, jnp.median(rms))
-
-
-def beyond_jumps(problem: ShootingProblem, state: ShootingState) -> list[ShootingState]:
-    """Return the states to which the linearized residuals lead from a state at which steps have stalled, whatever the
-    cost is there: steps that must lower it end beside the nearest jump, where a contact is made or lost."""
-    system = arrow.compress(shooting.linearize(problem, state))
-    norm_z, norm_x = arrow.column_norms(system)
-    norm_x = jnp.maximum(norm_x, 1e-6 * jnp.maximum(norm_x.max(initial=0), jnp.finfo(norm_x.dtype).tiny))
-    out = []
-    for damping in _ACROSS:
-        step = arrow.solution(arrow.eliminate_states(system, np.sqrt(damping) * norm_z, np.sqrt(damping) * norm_x))
-        new = dataclasses.replace(
-            shooting.displace(problem, state, *step), damping=jnp.full_like(state.damping, damping)
-        )
-        out.append(shooting.evaluate(problem, new))
-    return out
-
-
-def other_starts(problem: ShootingProblem, state: ShootingState, first: ShootingState) -> list[ShootingState]:
-    """Return the states in which far segments start where they were measured, and where the segments before them end.
-
-    `first` is the state at which the fit started.
-    """
-    r, motion = shooting.residuals_and_motion(problem, state)
-    data, weight = r.after(problem.loss).data, problem.segments.weight
-    count = weight.sum(axis=-1) * (data.shape[-1] / weight.shape[-1])
-    far = far_segments(jnp.sqrt(jnp.sum(data**2, axis=-1) / jnp.maximum(count, 1)))
-    linked = jnp.roll(problem.segments.linked, 1) > 0
-    before = State(*(jnp.roll(x, 1, axis=0) for x in (motion.final.q, motion.final.v)))
-    out = []
-    for chosen, start in ((far, State(first.q, first.v)), (far & linked, before)):
-        q, v = (jnp.where(chosen[:, None], x, y) for x, y in ((start.q, state.q), (start.v, state.v)))
-        new = shooting.evaluate(problem, dataclasses.replace(state, q=q, v=v))
-        # Where no segment is far, or the new cost is not finite, the state is that of before, which has converged.
-        tried = jnp.any(chosen) & jnp.isfinite(new.cost)
-        out.append(jax.tree.map(lambda x, y, tried=tried: jnp.where(tried, x, y), new, state))
-    return out

@@ -29,7 +29,8 @@ from jaxdyn.sysid.recordings import Recording
 from jaxdyn.sysid.rollouts import _descent as descent
 from jaxdyn.sysid.rollouts import _shooting as shooting
 from jaxdyn.sysid.rollouts._recorded_rollouts import Segments, cut_recordings
-from jaxdyn.sysid.rollouts._rollout_fit import RolloutFitOptions, noise_of_dofs, shooting_problem
+from jaxdyn.sysid.rollouts._rollout_fit import noise_of_dofs, shooting_problem
+from jaxdyn.sysid.rollouts._rollout_options import RolloutFitOptions
 from jaxdyn.sysid.rollouts._shooting import ShootingProblem, ShootingState
 from jaxdyn.worlds import World
 

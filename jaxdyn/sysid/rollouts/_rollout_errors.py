@@ -26,7 +26,8 @@ from jaxdyn.sysid.rollouts._recorded_rollouts import (
     steps_between,
     uniform_rate,
 )
-from jaxdyn.sysid.rollouts._rollout_fit import RolloutFitOptions, fit_rollouts
+from jaxdyn.sysid.rollouts._rollout_fit import fit_rollouts
+from jaxdyn.sysid.rollouts._rollout_options import RolloutFitOptions
 
 
 class RolloutErrors(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -15,24 +15,24 @@ from jaxdyn._errors import (
     DataError,
     ModelError,
     naming_arguments,
-    require_choice,
     require_positive,
-    require_positive_integer,
 )
 from jaxdyn._status import Status
 from jaxdyn._types import Array, ArrayLike, Float
 from jaxdyn._waits import saying
 from jaxdyn.model import require_no_loops
-from jaxdyn.simulate.integrators import Integrator, require_integrator
 from jaxdyn.sysid.parameters import Parametrization, leaves
 from jaxdyn.sysid.recordings import Recordings, as_recordings
+from jaxdyn.sysid.rollouts import _average_slopes as average_slopes
 from jaxdyn.sysid.rollouts import _descent as descent
 from jaxdyn.sysid.rollouts import _shooting as shooting
 from jaxdyn.sysid.rollouts._arrow import ArrowSystem, compress
-from jaxdyn.sysid.rollouts._descent import beyond_jumps, far_segments, other_starts
+from jaxdyn.sysid.rollouts._average_slopes import Average
+from jaxdyn.sysid.rollouts._descent import far_segments
 from jaxdyn.sysid.rollouts._recorded_rollouts import Measured, Segments, cut_recordings, steps_between
+from jaxdyn.sysid.rollouts._rollout_options import RolloutFitOptions, RolloutStep
 from jaxdyn.sysid.rollouts._rollout_result import RolloutFit, covariances
-from jaxdyn.sysid.rollouts._shooting import LossName, RobustLoss, ShootingProblem, ShootingResiduals, ShootingState
+from jaxdyn.sysid.rollouts._shooting import RobustLoss, ShootingProblem, ShootingResiduals, ShootingState
 
 # Exact matching: the standard deviation of defects in the steps, in units of the noise, and their size at the end.
 _EXACT_SCALE, _EXACT_TOLERANCE = 0.1, 1e-3
@@ -40,66 +40,16 @@ _EXACT_SCALE, _EXACT_TOLERANCE = 0.1, 1e-3
 _NOISE_TOLERANCE = 1e-2
 # The part by which the cost must fall for another minimum to be one: less is left where steps end.
 _LOWER = 1e-3
-
-
-@dataclasses.dataclass(frozen=True)
-class RolloutFitOptions:
-    """Options of `fit_rollouts` and `fit_fleet`. **Raises** `ModelError` for a value out of range."""
-
-    matching: float | None = 1.0
-    """Standard deviation of the defects between segments, in units of the noise: small values trust the model, larger
-    ones let it err. 0: segments are joined exactly, by the method of multipliers, as one roll-out of each recording.
-    None: segments are independent. Without velocity noise, it is the positions' over the duration of a segment."""
-    prior_weight: float = 0.0
-    """Weight of the parametrization's `divergence` from its reference."""
-    loss: LossName = "squared"
-    """`"huber"` (smooth here: the pseudo-Huber loss) and `"cauchy"` count residuals beyond `loss_scale` less."""
-    loss_scale: float = 3.0
-    """Scale of the loss, in units of the noise."""
-    zero_deviation: float | None = None
-    """Standard deviation of the position sensors' zeros, rad or m, which are then unknown for each recording and degree
-    of freedom, as of encoders that are set to zero where the robot came to rest. None: the zeros are right."""
-    hold: Literal["mean", "start"] = "mean"
-    """Torque between two samples: their mean, or that of the earlier one (a command that is held). The controls of a
-    world are always held."""
-    integrator: Integrator | None = None
-    """Integrator, as in `rollout`; a step lasts from a sample to the next. None: `"rk4"`; a world has its own."""
-    substeps: int = 1
-    """Equal steps of the integrator from a sample to the next; worlds have their own time step."""
-    rounds: int = 1
-    """Largest number of fits; after each but the last, the noise is estimated from the residuals."""
-    max_iterations: int = 100
-    """Number of steps in all."""
-    tolerance: float = 1e-6
-    """The fit ends where a step promises to lower the cost by less than this part of it, and where the step without
-    damping is shorter than 0.03 standard errors in every direction (`RolloutFit.step_left`)."""
-
-    def __post_init__(self):
-        require_integrator(self.integrator or "rk4", self.substeps)
-        require_choice(self.loss, ("squared", "huber", "cauchy"), "loss")
-        require_choice(self.hold, ("mean", "start"), "hold")
-        require_positive(self.loss_scale, "loss_scale (in units of the noise)")
-        for name in ("rounds", "max_iterations"):
-            require_positive_integer(getattr(self, name), name)
-        for name in ("prior_weight", "tolerance"):
-            require_positive(getattr(self, name), name, zero=True)
-        if self.matching is not None:
-            require_positive(self.matching, "matching (in units of the noise, or None)", zero=True)
-        if self.zero_deviation is not None:
-            require_positive(self.zero_deviation, "zero_deviation (rad or m, or None)")
-
-
-class RolloutStep(NamedTuple):
-    """Progress of a fit, reported after every step."""
-
-    iteration: int
-    round: int
-    cost: float
-    """Half of the sum of squares that is minimized."""
-    expected_decrease: float
-    """Decrease of the cost that the step promised."""
-    state: ShootingState
-    """State from which `fit_rollouts(..., state=...)` continues: a pytree of arrays, to be saved."""
+# The number of steps in a row, with much damping, that lower the cost by less than this part, after which averages are
+# tried.
+_SLOW, _LITTLE = 3, 1e-2
+# Steps are averaged when they promise to lower the cost by less than this part of it: draws change it by a few percent.
+_NEARLY = 0.05
+# The number of steps that are averaged. Each scatters by about half of a standard error, by four draws for each number.
+_AVERAGED = 20
+# The largest root mean square, over the directions, of the mean step, in standard errors: it widens no interval by
+# more than 2 %.
+_STATIONARY_ON_AVERAGE = 0.2
 
 
 @naming_arguments
@@ -131,6 +81,12 @@ def fit_rollouts(
     & Sethna, arXiv:1201.5885, 2012) where that helps, with derivatives through the integrator. The linear system has
     the shape of an arrow (a state couples to the next one and to the parameters), and is solved by orthogonal
     elimination of one state after the other, at a cost linear in the number of segments.
+
+    Residuals jump where a contact is made or lost. Where steps are held back, as beside such a jump, or some segments
+    stay far from their samples, the fit goes on with slopes that hold on average over draws from the posterior, whose
+    scatter counts as noise (Garcia-Fernandez, Svensson & Sarkka, Iterated posterior linearization smoother, IEEE
+    Transactions on Automatic Control 62, 2017), and steps go on from its end. If they do not converge and residuals
+    jump within the posterior, the result is that on average, and its `message` says so.
 
     **Arguments**
 
@@ -173,22 +129,35 @@ def fit_rollouts(
     if free.shape != (parametrization.size,):
         raise ModelError(f"start has shape {free.shape}, but the parametrization has {parametrization.size} numbers")
     first = _first(problem, free, position, velocity)
-    now = _descended(problem, first if state is None else _require_same_fit(state, first), options, report)
-    # Exact matching has multipliers of the old states.
-    improved = options.matching != 0
-    while improved:
-        improved = False
-        far = far_segments(_segment_residuals(problem, _residuals(problem, now)[1])).any()
-        begins = _other_starts(problem, now, first) if far else []
-        if int(now.status) == Status.STALLED:
-            begins = begins + _beyond_jumps(problem, now)
-        for begin in begins:
-            other = _descended(problem, begin, options, None)
-            if float(other.cost) < float(now.cost) * (1 - _LOWER):
-                now, improved = other, True
-                break
-            now = dataclasses.replace(now, iteration=other.iteration)
-    return _result(problem, now, free, options.max_iterations)
+    begin = first if state is None else _require_same_fit(state, first)
+    now, averaged = _searched(problem, begin, options, report)
+    return _result(problem, now, free, options.max_iterations, averaged)
+
+
+def _searched(
+    problem: ShootingProblem,
+    begin: ShootingState,
+    options: RolloutFitOptions,
+    report: Callable[[RolloutStep], None] | None,
+) -> tuple[ShootingState, _Averaged | None]:
+    """Return the state in which a fit ends, and the averages if it has converged on average."""
+    # Averages have no multipliers, which exact matching needs.
+    exact = options.matching == 0
+    now = _descended(problem, begin, options, report, patient=exact)
+    if exact or _followed(problem, now):
+        return now, None
+    averaged = _averaged(problem, dataclasses.replace(begin, iteration=now.iteration), options, report)
+    if averaged is not None:
+        again = _evaluate(problem, dataclasses.replace(averaged.state, damping=begin.damping))
+        other = _descended(problem, again, options, report, patient=False)
+        lower = int(now.status) != Status.CONVERGED or float(other.cost) < float(now.cost) * (1 - _LOWER)
+        if lower and _followed(problem, other):
+            return other, None
+        if averaged.jumping.any() and not far_segments(averaged.segment_residuals(problem)).any():
+            return averaged.state, averaged
+        best = other if float(other.cost) < float(now.cost) else now
+        now = dataclasses.replace(best, iteration=other.iteration)
+    return _descended(problem, now, options, report), None
 
 
 def _descended(
@@ -196,25 +165,89 @@ def _descended(
     now: ShootingState,
     options: RolloutFitOptions,
     report: Callable[[RolloutStep], None] | None,
+    *,
+    patient: bool = True,
 ) -> ShootingState:
-    """Return the state in which steps from a state end."""
-    while True:
+    """Return the state in which steps from a state end, or unless `patient` the one in which damping holds them back,
+    as beside the jumps of contacts."""
+    slow = 0
+    while patient or slow < _SLOW:
         if int(now.status) == Status.CONVERGED:
             # Convergence of the innermost loop may begin another round: of multipliers, and then of noise.
             now = _next_round(problem, now, options)
         if int(now.status) != Status.RUNNING or int(now.iteration) >= options.max_iterations:
-            return now
-        tolerance = jnp.asarray(options.tolerance, now.q.dtype)
+            break
+        tolerance, before = jnp.asarray(options.tolerance, now.q.dtype), float(now.cost)
         now = _step(problem, now, _linearize(problem, now), tolerance)
         if report is not None:
             report(RolloutStep(int(now.iteration), int(now.round), float(now.cost), float(now.expected), now))
+        slow = slow + 1 if float(now.damping) > 1 and float(now.cost) > before * (1 - _LITTLE) else 0
+    return now
 
 
-def _segment_residuals(problem: ShootingProblem, r: ShootingResiduals) -> np.ndarray:
-    """Return the root mean square of each segment's residuals, after the loss, in units of the noise, `[segments]`."""
-    segments, data = problem.segments, np.asarray(r.data, np.float64)
-    counts = np.asarray(segments.weight, np.float64).sum(axis=1) * (data.shape[1] // segments.weight.shape[1])
-    return np.sqrt((data**2).sum(axis=1) / counts)
+def _followed(problem: ShootingProblem, state: ShootingState) -> bool:
+    """Whether steps have converged, and all segments follow their samples about as well."""
+    far = far_segments(shooting.segment_residuals(problem, _residuals(problem, state)[1]))
+    return int(state.status) == Status.CONVERGED and not far.any()
+
+
+class _Averaged(NamedTuple):
+    """The end of a fit to average residuals."""
+
+    state: ShootingState
+    average: Average
+    step_left: float
+
+    @property
+    def jumping(self) -> np.ndarray:
+        """Whether the scatter of a segment's residuals is beyond their noise, `[segments]`."""
+        return np.asarray(self.average.scatter) > 1
+
+    def segment_residuals(self, problem: ShootingProblem) -> np.ndarray:
+        """The root mean square of each segment's residuals over their noise and scatter, `[segments]`."""
+        squares = (np.asarray(self.average.system.data, np.float64)[..., -1] ** 2).sum(axis=-1)
+        return np.sqrt(squares / shooting.counts(problem))
+
+
+def _averaged(
+    problem: ShootingProblem,
+    state: ShootingState,
+    options: RolloutFitOptions,
+    report: Callable[[RolloutStep], None] | None,
+) -> _Averaged | None:
+    """Return the end of a fit to average residuals, or None where it does not converge.
+
+    When steps promise little, their lengths fall as 1/2, 1/3, ..., so that the states are averages of those to which
+    whole steps lead, which scatter as the draws do (Polyak & Juditsky, Acceleration of stochastic approximation by
+    averaging, SIAM Journal on Control and Optimization 30, 1992).
+    """
+    draws, count, total = _first_draws(problem, state), 0, jnp.zeros(())
+    while True:
+        now = _average(problem, state, draws)
+        cost = float(now.cost)
+        if not np.isfinite(cost):
+            return None
+        if count == _AVERAGED:
+            left = float(_length(problem, state, now, 2 * total / _AVERAGED))
+            if left > _STATIONARY_ON_AVERAGE * np.sqrt(problem.shared):
+                return None
+            data = now.value.after(problem.loss).data
+            status = jnp.asarray(int(Status.CONVERGED), state.status.dtype)
+            state = dataclasses.replace(state, status=status, cost=now.cost)
+            after = _with_new_noise(problem, state, options, data)
+            if after is state:
+                return _Averaged(state, now, left)
+            state, count, total = after, 0, jnp.zeros(())
+        if int(state.iteration) >= options.max_iterations:
+            return None
+        # An array: a number would be compiled into the program.
+        new, draws, x = _average_step(problem, state, now, jnp.asarray(1 / (count + 1), state.q.dtype))
+        if report is not None:
+            report(RolloutStep(int(new.iteration), int(new.round), cost, float(new.expected), new))
+        if count or float(new.expected) < _NEARLY * cost:
+            total = total + x if count >= _AVERAGED // 2 else total  # Those from near the average.
+            count += 1
+        state = new
 
 
 def shooting_problem(
@@ -257,8 +290,10 @@ _first = eqx.filter_jit(shooting.first_state)
 # A program of its own, since the covariances need it, too.
 _linearize = eqx.filter_jit(shooting.linearize)
 _step = eqx.filter_jit(descent.levenberg_marquardt)
-_other_starts = eqx.filter_jit(other_starts)
-_beyond_jumps = eqx.filter_jit(beyond_jumps)
+_first_draws = eqx.filter_jit(average_slopes.first_draws)
+_average = eqx.filter_jit(average_slopes.average)
+_average_step = eqx.filter_jit(average_slopes.step)
+_length = eqx.filter_jit(average_slopes.length)
 _evaluate = eqx.filter_jit(shooting.evaluate)
 
 
@@ -276,6 +311,13 @@ def _at_solution(problem, state, plain, rows) -> tuple[ArrowSystem, jax.Array, j
     """Return the linear system with the curvature of the loss, the size of the residuals, and the step left."""
     system, variance = descent.system_of_loss(problem, state, plain, rows)
     return compress(system), variance, descent.step_left(problem, state, rows)
+
+
+@eqx.filter_jit
+def _at_average(problem, state, now) -> tuple[ArrowSystem, jax.Array]:
+    """Return the linear system on average, with the curvature of the loss, and the size of the residuals."""
+    system, variance = descent.system_of_loss(problem, state, now.value, now.system, averaged=True)
+    return compress(system), variance
 
 
 def _require_same_fit(state: ShootingState, first: ShootingState) -> ShootingState:
@@ -297,9 +339,15 @@ def _next_round(problem: ShootingProblem, state: ShootingState, options: Rollout
         if float(jnp.abs(gap).max()) > _EXACT_TOLERANCE:
             # The method of multipliers (Nocedal & Wright, Numerical Optimization, 2006, section 17.3).
             return _evaluate(problem, dataclasses.replace(state, multiplier=r.match))
+    return _with_new_noise(problem, state, options, _residuals(problem, state)[1].data)
+
+
+def _with_new_noise(problem: ShootingProblem, state: ShootingState, options: RolloutFitOptions, data) -> ShootingState:
+    """Return the converged state with the noise of the residuals `data`, after the loss, or the same state if no round
+    is left or the noise is the same."""
     if int(state.round) >= options.rounds:
         return state
-    position, velocity = _noise_of_residuals(problem, state, _residuals(problem, state)[1].data)
+    position, velocity = _noise_of_residuals(problem, state, data)
     velocity = np.asarray(state.velocity_noise) if velocity is None else velocity
     new = np.concatenate([position, velocity])
     ratio = new / np.concatenate([state.position_noise, state.velocity_noise])
@@ -331,9 +379,17 @@ def _noise_of_residuals(problem: ShootingProblem, state: ShootingState, data) ->
     return out[0], out[1] if len(rms) > len(dofs) else None
 
 
-def _result(problem: ShootingProblem, state: ShootingState, free, max_iterations: int) -> RolloutFit:
+def _result(
+    problem: ShootingProblem, state: ShootingState, free, max_iterations: int, averaged: _Averaged | None = None
+) -> RolloutFit:
     plain, r, unsolved = _residuals(problem, state)
-    system, variance, left = _at_solution(problem, state, plain, _linearize(problem, state))
+    if averaged is None:
+        system, variance, left = _at_solution(problem, state, plain, _linearize(problem, state))
+        per_segment = shooting.segment_residuals(problem, r)
+    else:
+        system, variance = _at_average(problem, state, averaged.average)
+        r, left, per_segment = averaged.average.value, averaged.step_left, averaged.segment_residuals(problem)
+        r = r.after(problem.loss)
     status = Status(int(state.status))
     status = Status.OUT_OF_ITERATIONS if status == Status.RUNNING else status
     far = f"by the linearized residuals, the minimum is {left:.2g} standard errors away"
@@ -343,10 +399,16 @@ def _result(problem: ShootingProblem, state: ShootingState, free, max_iterations
         Status.DIVERGED: "diverged: the cost is not finite; take shorter segments, or another start",
         Status.STALLED: f"stalled with {decrease}; {far}",
     }.get(status, "converged")
+    if averaged is not None:
+        jumping = averaged.jumping
+        message += (
+            f" on average: the data leave open in which time steps contacts begin and end in {jumping.sum()} of "
+            f"{len(jumping)} segments, and count less there"
+        )
     if unsolved:
         message += f"; contacts were not solved to their tolerance in {unsolved} intervals between samples"
     position, velocity = _noise_of_residuals(problem, state, r.data)
-    segments, per_segment = problem.segments, _segment_residuals(problem, r)
+    segments = problem.segments
     far = np.flatnonzero(np.asarray(far_segments(per_segment)))
     if len(far):
         worst = far[np.argmax(per_segment[far])]

@@ -44,9 +44,12 @@ class RolloutFit(eqx.Module):
     """`status` in words, with the numbers that explain it."""
     step_left: float
     """Length of the Gauss-Newton step that is left to the minimum, in standard errors: the largest over all directions
-    of the free numbers and the sensors' zeros. At most 0.03 where the fit has converged. A free number that neither
-    data nor prior determine counts with a standard error of 10."""
+    of the free numbers and the sensors' zeros. At most 0.03 where the fit has converged, and 0.2 times the root of the
+    number of these where it has converged on average over jumps of contacts. A free number that neither data nor prior
+    determine counts with a standard error of 10."""
     cost: float
+    """Half of the sum of squares; of a fit that has converged on average, of the average residuals over their noise and
+    scatter."""
     iterations: int
     rounds: int
     unsolved: int

@@ -177,6 +177,18 @@ class ShootingResiduals(NamedTuple):
         return self._replace(data=loss.residual(self.data))
 
 
+def segment_residuals(problem: ShootingProblem, r: ShootingResiduals) -> np.ndarray:
+    """Return the root mean square of each segment's residuals, after the loss, in units of the noise, `[segments]`."""
+    return np.sqrt((np.asarray(r.data, np.float64) ** 2).sum(axis=1) / counts(problem))
+
+
+def counts(problem: ShootingProblem) -> np.ndarray:
+    """Return the number of readings that count in each segment, `[segments]`."""
+    dofs = problem.model.nv if problem.measured is None else len(problem.measured)
+    kinds = 1 if problem.segments.v is None else 2
+    return np.asarray(problem.segments.weight, np.float64).sum(axis=1) * dofs * kinds
+
+
 def residuals(problem: ShootingProblem, state: ShootingState) -> ShootingResiduals:
     """Return the residuals before the loss."""
     return residuals_and_motion(problem, state)[0]
@@ -192,15 +204,19 @@ def residuals_and_motion(
 ) -> tuple[ShootingResiduals, Trajectory]:
     """Return the residuals before the loss and the roll-outs of the segments, which should end at `target`, by default
     where the next ones start."""
-    target = target or _next_starts(state)
+    target = target or next_starts(state)
     robot = problem.parametrization.model(state.free)
     start = starts_of(problem, robot, state)
     motion = simulate_robot(robot, start, problem.segments.inputs, problem.dt, problem.integrator, problem.substeps)
-    pull = jnp.sqrt(2 * problem.prior_weight) * problem.parametrization.pull(state.free)
-    pull = jnp.concatenate([pull, (state.zeros / problem.zero_deviation).ravel()])
     match = _match(problem, state, motion.final, target)
     open_loops = closure(leaves.model_of(robot), start, state.position_noise, state.velocity_noise)
-    return ShootingResiduals(_misfit(problem, state, motion), match, pull, open_loops), motion
+    return ShootingResiduals(_misfit(problem, state, motion), match, pull_of(problem, state), open_loops), motion
+
+
+def pull_of(problem: ShootingProblem, state: ShootingState) -> jax.Array:
+    """Return the residuals of the prior, `[problem.shared]`."""
+    pull = jnp.sqrt(2 * problem.prior_weight) * problem.parametrization.pull(state.free)
+    return jnp.concatenate([pull, (state.zeros / problem.zero_deviation).ravel()])
 
 
 def starts_of(problem: ShootingProblem, robot: Any, state: ShootingState) -> State:
@@ -232,13 +248,18 @@ def _match(problem: ShootingProblem, state: ShootingState, end: State, target: S
     return problem.segments.linked[:, None] * (gap / scale + state.multiplier)
 
 
-def _next_starts(state: ShootingState) -> State:
-    """The state at which the segment after each starts."""
+def next_starts(state: ShootingState) -> State:
+    """Return the states at which the segments after each start."""
     return State(jnp.roll(state.q, -1, axis=0), jnp.roll(state.v, -1, axis=0))
 
 
-def linearize(problem: ShootingProblem, state: ShootingState) -> ArrowSystem:
-    """Return the residuals and their derivatives with respect to the segments' states and the shared unknowns.
+type Slopes = tuple[ShootingResiduals, ShootingResiduals, Trajectory]
+"""Residuals, their derivatives `[..., n + P]` by a segment's state and the free numbers, and roll-outs."""
+
+
+def linearize(problem: ShootingProblem, state: ShootingState, slopes: Slopes | None = None) -> ArrowSystem:
+    """Return the residuals and their derivatives with respect to the segments' states and the shared unknowns, by
+    default at the state.
 
     Forward tangents through the integrator; those of the states for all segments at once. A robust loss weighs the rows
     of the data: their squares are the parabola that has the loss's value and slope and lies above it everywhere, as in
@@ -246,7 +267,7 @@ def linearize(problem: ShootingProblem, state: ShootingState) -> ArrowSystem:
     half the curvature far out, and steps twice too long.
     """
     n, P = state.multiplier.shape[-1], problem.parametrization.size
-    value, slope, motion = _tangents(problem, state)
+    value, slope, motion = slopes or _tangents(problem, state)
     E = _match_by_next_start(problem, state)
 
     def misfit_of_zeros(x):
@@ -269,12 +290,9 @@ def linearize(problem: ShootingProblem, state: ShootingState) -> ArrowSystem:
     )
 
 
-def _tangents(
-    problem: ShootingProblem, state: ShootingState
-) -> tuple[ShootingResiduals, ShootingResiduals, Trajectory]:
-    """Return residuals, their derivatives `[..., n + P]` by a segment's state and the free numbers, and roll-outs."""
+def _tangents(problem: ShootingProblem, state: ShootingState) -> Slopes:
     (S, n), P, dtype = state.multiplier.shape, problem.parametrization.size, state.q.dtype
-    target, zeros = _next_starts(state), jnp.zeros(problem.shared - P, dtype)
+    target, zeros = next_starts(state), jnp.zeros(problem.shared - P, dtype)
 
     def function(z, x):
         return residuals_and_motion(problem, displace(problem, state, z, jnp.append(x, zeros)), target)
@@ -292,7 +310,7 @@ def _match_by_next_start(problem: ShootingProblem, state: ShootingState) -> jax.
     The end of a segment does not depend on it. Taken without a gap: on rotations the derivative changes with the gap,
     and at the solution there is next to none.
     """
-    n, end = state.multiplier.shape[-1], _next_starts(state)
+    n, end = state.multiplier.shape[-1], next_starts(state)
 
     def match(z):
         target = State(problem.model.integrate(end.q, z[:, : n // 2]), end.v + z[:, n // 2 :])
