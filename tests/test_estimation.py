@@ -522,6 +522,8 @@ def test_mistakes_are_named(linear):
     fails(jaxdyn.ModelError, "WorldDynamics", make, d, estimation.SensorMeasurement(["a"]),
           process_noise=1.0, measurement_noise=1.0)  # fmt: skip
     fails(jaxdyn.ModelError, "base that moves freely", estimation.InertialDynamics, samples.chain(2), 0.01)
+    swapped = trajopt.Selected(trajopt.StateResidual(), (1, 0))
+    fails(jaxdyn.ModelError, "must rise", estimation.ResidualMeasurement, swapped)
     fails(jaxdyn.ModelError, "leave out its target", estimation.ResidualMeasurement, trajopt.StateResidual(x0))
 
 
