@@ -373,6 +373,10 @@ def test_readings_of_rotations_are_on_their_manifolds():
     sizes = {"reading": (7, 7, dynamics.nx, dynamics.nx, 7), "noise": (6, 2, dynamics.ndx, dynamics.ndx, 6)}
     assert (model.reading_sizes, model.noise_sizes) == tuple(sizes.values())
     require_linear(model, x0, x1, jnp.zeros(dynamics.nu))
+    # The noise of a quaternion is along the axes of the body, as the displacement of a free joint is.
+    turn = quaternion.innovation(dynamics, x0, jnp.zeros(dynamics.nu), 0, quaternion.predict(dynamics, x1, None, 0))
+    dof = robot.topology.v_starts[robot.topology.joint_types.index("free")]
+    np.testing.assert_allclose(turn[1:4], dynamics.difference(x0, x1)[dof + 3 : dof + 6], atol=1e-12)
 
 
 def test_whole_turns_of_angles_do_not_matter():
@@ -522,6 +526,8 @@ def test_mistakes_are_named(linear):
     fails(jaxdyn.ModelError, "WorldDynamics", make, d, estimation.SensorMeasurement(["a"]),
           process_noise=1.0, measurement_noise=1.0)  # fmt: skip
     fails(jaxdyn.ModelError, "base that moves freely", estimation.InertialDynamics, samples.chain(2), 0.01)
+    swapped = trajopt.Selected(trajopt.StateResidual(), (1, 0))
+    fails(jaxdyn.ModelError, "must rise", estimation.ResidualMeasurement, swapped)
     fails(jaxdyn.ModelError, "leave out its target", estimation.ResidualMeasurement, trajopt.StateResidual(x0))
 
 

@@ -63,8 +63,8 @@ class ResidualMeasurement(AbstractMeasurement):
     - `quaternions`: the first components of those that are quaternions `w x y z`, as a function may return them; the
       noise of each is a rotation vector in the axes of the rotated frame, in its place.
 
-    **Raises** `ModelError` for a pose or a state inside of an `InnerResidual`, a `StateResidual` with a target, and
-    components of poses and states.
+    **Raises** `ModelError` for a pose or a state inside of an `InnerResidual`, for selected components of these out of
+    their order, for a `StateResidual` with a target, and for `angles` and `quaternions` of poses and states.
     """
 
     residual: AbstractResidual
@@ -87,6 +87,8 @@ class ResidualMeasurement(AbstractMeasurement):
             )
         if isinstance(base, StateResidual) and base.target is not None:
             raise ModelError("a StateResidual reads the state itself; leave out its target")
+        if any(isinstance(x, Selected) and list(x.indices) != sorted(set(x.indices)) for x in chain):
+            raise ModelError(f"the indices of a Selected {name} must rise: its reading keeps the order of components")
         if self.angles or self.quaternions:
             raise ModelError(f"{name} is on its manifold already; leave out angles and quaternions")
 

@@ -63,7 +63,9 @@ class StateSpaceModel(eqx.Module):
         if not isinstance(dynamics, AbstractDynamics):
             raise ModelError(f"the dynamics are {type(dynamics).__name__}; give dynamics of jaxdyn.trajopt")
         if process_noise is None and control_noise is None:
-            raise ModelError("give process_noise, control_noise, or both: a filter without them ignores new readings")
+            raise ModelError(
+                "give process_noise, control_noise, or both: without noise of steps, a filter soon ignores readings"
+            )
         self.dynamics, self.measurements = dynamics, as_measurements(measurements)
         dtype = dynamics.neutral().dtype
         x, u = (jax.ShapeDtypeStruct((n,), dtype) for n in (dynamics.nx, dynamics.nu))
