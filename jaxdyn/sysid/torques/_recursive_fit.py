@@ -68,7 +68,8 @@ class RecursiveFit:
 
     **Arguments**
 
-    - `fit`: of the robot without a payload. Its effects must be linear: armature, viscous, Coulomb and Stribeck
+    - `fit`: of the robot without a payload, to torques with the noise of those that follow: its `sigma` is the noise of
+      each sample. Its effects must be linear: armature, viscous, Coulomb and Stribeck
       friction, and offsets.
     - `dt`: time from sample to sample, s; `memory`: time after which a sample counts `1/e`, s.
     - `correlation`: number of neighboring samples that count as one, such as the rate over twice the cutoff of a
