@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -133,7 +133,9 @@ class RecursiveFit:
         model, layout, facts = self.fit.model, self.fit.layout, self._facts
         motion = (q, v, a, jnp.zeros_like(v))
         A = torque_columns(model, motion, self.fit.shape, layout)[:, facts.base.independent]
-        terms = dict(zip(POSITIVE, effect_terms(model, (q, a, v, motion[-1]), self.fit.shape, layout), strict=False))
+        terms: dict[str, Any] = dict(
+            zip(POSITIVE, effect_terms(model, (q, a, v, motion[-1]), self.fit.shape, layout), strict=False)
+        )
         known = sum((leaf * terms[kind] for kind, leaf in facts.fixed.items()), jnp.zeros_like(v))
         if model.stiffness is not None:
             known = known + spring_torque(model, q)
