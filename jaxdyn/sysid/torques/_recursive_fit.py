@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -68,7 +68,8 @@ class RecursiveFit:
 
     **Arguments**
 
-    - `fit`: of the robot without a payload. Its effects must be linear: armature, viscous, Coulomb and Stribeck
+    - `fit`: of the robot without a payload, to torques with the noise of those that follow: its `sigma` is the noise of
+      each sample. Its effects must be linear: armature, viscous, Coulomb and Stribeck
       friction, and offsets.
     - `dt`: time from sample to sample, s; `memory`: time after which a sample counts `1/e`, s.
     - `correlation`: number of neighboring samples that count as one, such as the rate over twice the cutoff of a
@@ -132,7 +133,9 @@ class RecursiveFit:
         model, layout, facts = self.fit.model, self.fit.layout, self._facts
         motion = (q, v, a, jnp.zeros_like(v))
         A = torque_columns(model, motion, self.fit.shape, layout)[:, facts.base.independent]
-        terms = dict(zip(POSITIVE, effect_terms(model, (q, a, v, motion[-1]), self.fit.shape, layout), strict=False))
+        terms: dict[str, Any] = dict(
+            zip(POSITIVE, effect_terms(model, (q, a, v, motion[-1]), self.fit.shape, layout), strict=False)
+        )
         known = sum((leaf * terms[kind] for kind, leaf in facts.fixed.items()), jnp.zeros_like(v))
         if model.stiffness is not None:
             known = known + spring_torque(model, q)
