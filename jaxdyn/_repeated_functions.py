@@ -50,19 +50,20 @@ class Repeated(Plain):
             jnp.broadcast_to(x, (*batch, *x.shape[x.ndim - n :])) for x, n in zip(carry, self.carry_cores, strict=True)
         ]
         rows = [jnp.moveaxis(x, x.ndim - n, 0) for x, n in zip(operands[first:], self.cores[first:], strict=True)]
-        if self.every is None:
+        every = self.every
+        if every is None:
             return self._end(fixed, carry, rows, batch)
-        results = self.length // self.every
-        rows = [x.reshape(results, self.every // self.held, *x.shape[1:]) for x in rows]
+        results = self.length // every
+        rows = [x.reshape(results, every // self.held, *x.shape[1:]) for x in rows]
 
         def with_a_row(carry, row):
             return _times(self.held, lambda x: jax.tree.leaves(self.function(*fixed, *x, *row)), carry), None
 
         def to_a_result(carry, rows):
-            if self.every == self.held:
+            if every == self.held:
                 after, _ = with_a_row(carry, [x[0] for x in rows])
             else:
-                after, _ = lax.scan(with_a_row, carry, rows, length=self.every // self.held)
+                after, _ = lax.scan(with_a_row, carry, rows, length=every // self.held)
             return after, after
 
         stacked = lax.scan(to_a_result, carry, rows, length=results)[1]
@@ -275,7 +276,9 @@ def _linear_map(call: _OneCall, moving: tuple[int, ...]) -> _Traced:
     numbers = {v: i for i, v in enumerate(jaxpr.invars)}
     read = tuple(i for v, i in numbers.items() if v in needed and i not in call.carried)
     made = {v for eqn in cheap for v in eqn.outvars} | set(jaxpr.constvars) | {jaxpr.invars[i] for i in read}
-    kept = [v for v in (*jaxpr.invars, *(v for eqn in jaxpr.eqns for v in eqn.outvars)) if v in needed - made]
+    kept: list[Any] = [
+        v for v in (*jaxpr.invars, *(v for eqn in jaxpr.eqns for v in eqn.outvars)) if v in needed - made
+    ]
     results = _function_of(jaxpr.replace(outvars=[*jaxpr.outvars[:count], *kept]), closed.consts)
     invars = [*(jaxpr.invars[i] for i in read), *kept]
     again = _function_of(jaxpr.replace(invars=invars, outvars=jaxpr.outvars[count:], eqns=cheap), closed.consts)

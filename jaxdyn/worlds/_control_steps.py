@@ -182,6 +182,15 @@ def control_step(
     return Advance(with_batch(after, after.q.shape[:-1]), end.readings, report)
 
 
+def advanced(
+    world: World, state: State, control: Any, torque: Any, wrenches: Any, sensed: bool, substeps: int
+) -> Advance:
+    """Return what `AbstractWorld.advance` does."""
+    reads = ("sensors",) if sensed else ()
+    after = control_step(world, state, control, torque, wrenches, substeps=substeps, reads=reads, at_start=True)
+    return after._replace(readings=after.readings["sensors"] if sensed else None)
+
+
 def no_readings(world: World, state: State, names: tuple[str, ...]) -> dict[str, Any]:
     """Return readings like those of `World.step_and_read`, without batch axes, for a state in which nothing acts.
     **Raises** `UnknownNameError`, and `ModelError` for quantities that steps of the world do not have."""
@@ -221,8 +230,8 @@ def _evaluated(world: World, held: _HeldInputs, before: _Progress, at_start: boo
 
 def step_from(given: Given, found: Solved) -> State:
     """Return the state after a time step without stages from one with its solution, which has the `"step"`."""
-    time = given.state.time
-    return State(*found.results["step"], time + given.world.timestep.astype(time.dtype))
+    (q, v, activation), time = found.results["step"], given.state.time
+    return State(q, v, activation, time + given.world.timestep.astype(time.dtype))
 
 
 def _reading(name: str, given: Given, found: Solved) -> Any:
@@ -266,10 +275,11 @@ def _after_stage(given: Given, before: _Progress, found: Solved) -> tuple[State,
     activation = start.activation + dt * rate
     activation = jnp.where(last, bound.call(activations, operands, start.activation, rate), activation)
     time = start.time + jnp.where(last[..., 0], world.timestep.astype(start.time.dtype), 0.0)
-    ends = [jnp.where(last, x, y) for x, y in ((q, start.q), (v, start.v), (activation, start.activation))]
-    sums = tuple(jnp.where(last, 0.0, x) for x in sums)
-    velocity = jnp.where(last, 0.0, velocity)
-    return State(*ends, time), _Stage(q, v, activation, velocity, sums, first_rate)
+    ends = ((q, start.q), (v, start.v), (activation, start.activation))
+    after_q, after_v, after_activation = (jnp.where(last, x, y) for x, y in ends)
+    velocity, *sums = (jnp.where(last, 0.0, x) for x in (velocity, *sums))
+    stage = _Stage(q, v, activation, velocity, (sums[0], sums[1], sums[2]), first_rate)
+    return State(after_q, after_v, after_activation, time), stage
 
 
 def _stage(topology: Topology, q: Any, v: Any, velocity: Any, acceleration: Any, dt: Any) -> Any:

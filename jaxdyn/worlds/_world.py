@@ -24,7 +24,7 @@ from jaxdyn.worlds import _steps
 from jaxdyn.worlds._actuator_blocks import Paths
 from jaxdyn.worlds._appearance import Appearance, VisualFile
 from jaxdyn.worlds._bodies import BodyMotion
-from jaxdyn.worlds._control_steps import control_step
+from jaxdyn.worlds._control_steps import advanced, control_step
 from jaxdyn.worlds._description import facts_of
 from jaxdyn.worlds._from_model import Attached, parts_of_model
 from jaxdyn.worlds._inertia_constants import with_inertias_of
@@ -216,8 +216,7 @@ class World(AbstractWorld):
         nbody, 6]` are a force (N) and a moment (N m) at the center of mass of each body, along the axes of the world:
         MuJoCo's `xfrc_applied`. All are zero by default. Derivatives of every order are those of the equations that the
         accelerations solve. Without MuJoCo's law, accelerations with contacts are those of a time step. **Raises**
-        `ShapeError` where a shape does not fit, `ModelError` where a mocap body that
-        carries joints is moved.
+        `ShapeError` where a shape does not fit, `ModelError` where a mocap body that carries joints is moved.
         """
         given = given_of(self, state, control, torque, wrenches)
         return _steps.solved(given, "acceleration").results["acceleration"]
@@ -242,24 +241,19 @@ class World(AbstractWorld):
         control: Controls | None = None,
         torque: Torque | None = None,
         wrenches: BodyWrenches | None = None,
-        *,
         substeps: int = 1,
     ) -> State:
-        """The state after one time step, with MuJoCo's law as `mj_step`, else as `jaxdyn.step`; what is given is held,
-        without MuJoCo's law `wrenches` as the torques that they have at the start of the step. `substeps` are as many
-        time steps, with native code in one program.
-
-        Arguments and errors as for `accelerations`, and `ModelError` for another number of `substeps`.
-        """
+        """The state after `substeps` time steps, with MuJoCo's law as `mj_step`, else as `jaxdyn.step`; what is given
+        is held, without MuJoCo's law `wrenches` as the torques that they have at the start of each step. Arguments and
+        errors as for `accelerations`, and `ModelError` for a number of `substeps` below one."""
         return control_step(self, state, control, torque, wrenches, substeps=substeps).state
 
     @compiled("names", "substeps")
     def step_and_read(
         self, state: State, control: Controls | None = None, *, names: tuple[str, ...], substeps: int = 1
     ) -> tuple[State, dict[str, Any]]:
-        """The state after one time step, or some `substeps`, and quantities of the last solution of the constraints in
-        it, by their names: at the start of the last step, or with RK4 at its last stage. There MuJoCo's `mjData` has
-        all but the state after `mj_step`.
+        """The state after `substeps` time steps, and quantities of the last solution of the constraints by their names:
+        at the start of the last step, or with RK4 at its last stage. There MuJoCo's `mjData` has them after `mj_step`.
 
         `names` are some of
 
@@ -270,7 +264,7 @@ class World(AbstractWorld):
           body, N, and of their moments about its center of mass, N m: MuJoCo's `cfrc_ext` about other points.
 
         Wrenches are along axes of the world. Arguments and errors as for `accelerations`; `UnknownNameError` for other
-        names, and `ModelError` for the last two without MuJoCo's law and for another number of `substeps`.
+        names, and `ModelError` for the last two without MuJoCo's law and for a number of `substeps` below one.
         """
         after = control_step(self, state, control, substeps=substeps, reads=names)
         return after.state, after.readings
@@ -344,9 +338,7 @@ class World(AbstractWorld):
         self, state: State, control: Any, torque: Any, wrenches: Any, *, sensed: bool = False, substeps: int = 1
     ) -> Advance:
         """See `AbstractWorld`."""
-        reads = ("sensors",) if sensed else ()
-        after = control_step(self, state, control, torque, wrenches, substeps=substeps, reads=reads, at_start=True)
-        return after._replace(readings=after.readings["sensors"] if sensed else None)
+        return advanced(self, state, control, torque, wrenches, sensed, substeps)
 
     def no_report(self, state: State) -> SolverReport:
         """See `AbstractWorld`."""
@@ -363,9 +355,8 @@ class World(AbstractWorld):
         """The values of the sensors by their names, `[*batch, n]` each: MuJoCo's `sensordata`. Arguments and errors as
         for `accelerations`."""
         given = given_of(self, state, control, torque, wrenches)
-        if not self.parts.sensors.names:
-            return {}
-        return _steps.by_name(self.parts.sensors, _steps.solved(given, "sensors").results["sensors"])
+        sensors = self.parts.sensors
+        return _steps.by_name(sensors, _steps.solved(given, "sensors").results["sensors"]) if sensors.names else {}
 
     @compiled()
     def report(
