@@ -137,7 +137,7 @@ def linearized(function: Repeated, perturbed: Sequence[int], shapes: Sequence[tu
     first = len(shapes) - function.rows
     carried = range(first - function.carried, first)
     moving = tuple(sorted({*perturbed, *carried}))
-    call = _Call(function.function, function.repetition.one_call(shapes), jnp.dtype(dtype), tuple(carried))
+    call = _OneCall(function.function, function.repetition.one_call(shapes), jnp.dtype(dtype), tuple(carried))
     traced = _linear_map(call, moving)
     results = *function.results, (function.length, traced.size)
     forward = dataclasses.replace(function, function=_WithResiduals(call, moving), results=results)
@@ -162,7 +162,7 @@ def transposed(function: Repeated, shapes: Sequence[tuple[int, ...]], dtype) -> 
     cotangents of the linear operands: of the carried ones, of those that stay, and of the rows."""
     parts = OperandKinds.of(function, len(shapes))
     one = function.repetition.one_call(shapes)
-    call = _Call(function.function, one, jnp.dtype(dtype), parts.carried)
+    call = _OneCall(function.function, one, jnp.dtype(dtype), parts.carried)
     more = [shape[1:] for shape in function.results[function.carried :]]
     known, rows = [one[i] for i in parts.fixed], [*(one[i] for i in parts.rows), *more]
     carry = [one[i] for i in (*parts.carried, *parts.linear_fixed)]
@@ -209,7 +209,7 @@ class OperandKinds(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class _Call:
+class _OneCall:
     """A call of a function of arrays without batch axes, of these shapes."""
 
     function: Callable
@@ -253,7 +253,7 @@ class _Traced(NamedTuple):
 
 
 @functools.lru_cache(maxsize=256)
-def _linear_map(call: _Call, moving: tuple[int, ...]) -> _Traced:
+def _linear_map(call: _OneCall, moving: tuple[int, ...]) -> _Traced:
     """Return a call with its derivative. Residuals are what is carried and what calls of robots' functions return:
     other operations are cheap, so that the map has them again."""
     maps: list[Any] = []
@@ -347,7 +347,7 @@ def _is_jaxpr(x: Any) -> bool:
 class _WithResiduals:
     """A call that also returns the residuals of its derivative."""
 
-    call: _Call
+    call: _OneCall
     moving: tuple[int, ...]
 
     def __call__(self, *operands):
@@ -359,7 +359,7 @@ class _WithResiduals:
 class _LinearMap:
     """The derivative of a call, by the operands of a `Linearized` loop in their order."""
 
-    call: _Call
+    call: _OneCall
     moving: tuple[int, ...]
     order: tuple[tuple[str, int], ...]
 
@@ -379,7 +379,7 @@ class _LinearMap:
 class _TransposedMap:
     """The transpose of a call, with the sums of the cotangents of operands that stay."""
 
-    call: _Call
+    call: _OneCall
     parts: OperandKinds
 
     def __call__(self, *operands):

@@ -18,7 +18,7 @@ PI = Fraction(
 
 
 class Backend:
-    """What a program is written for. Here it is a processor, with vectors of floats, or single ones where there is one
+    """The machine that a program is written for: a processor, with vectors of floats, or single ones where there is one
     lane."""
 
     inlining = "noinline"

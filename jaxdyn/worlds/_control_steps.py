@@ -77,7 +77,7 @@ class _Progress(NamedTuple):
         return [1, 1, 1, 0, *readings, *(0 for _ in numbers), *(1 for _ in jax.tree.leaves(self.stage))]
 
 
-class _Held(NamedTuple):
+class _HeldInputs(NamedTuple):
     """What is the same in all steps."""
 
     control: Any
@@ -125,7 +125,7 @@ class _Leaves:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Evaluation:
+class _StageEvaluation:
     """An evaluation of the accelerations, with what comes before the next one, as a function of arrays with leading
     batch axes: of the world, of what is held, and of what was handed on."""
 
@@ -156,9 +156,9 @@ def control_step(
     """Return the state after some time steps in which all else is held, quantities by their names of the last solution
     of the constraints in them, or of the first, and how well all of them were solved."""
     require_positive_integer(substeps, "substeps")
-    state, held = completed(world, state), _Held(control, torque, wrenches, state.mocap, state.active)
+    state, held = completed(world, state), _HeldInputs(control, torque, wrenches, state.mocap, state.active)
     dtype, evaluations = state.q.dtype, substeps * (len(WEIGHTS) if takes_stages(world) else 1)
-    held = _Held(*(None if x is None else jnp.asarray(x, dtype) for x in held))
+    held = _HeldInputs(*(None if x is None else jnp.asarray(x, dtype) for x in held))
     moving = dataclasses.replace(state, mocap=None, active=None)
     none = jnp.zeros((), dtype)
     crowded = none if world.parts.constraints.contacts.listed else None
@@ -170,7 +170,7 @@ def control_step(
         progress = jax.tree.map(lambda x: jnp.asarray(x, dtype), progress)
         static, operands = RobotOperands.of(world, world.axes(), dtype, (state, held))
         (of_held, given), (of_progress, carried) = _Leaves.of(held), _Leaves.of(progress)
-        evaluation = _Evaluation(static, of_held, of_progress, at_start)
+        evaluation = _StageEvaluation(static, of_held, of_progress, at_start)
         cores = *static.cores, *of_held.cores, *of_progress.cores
         shapes = tuple(x.shape[x.ndim - n :] for x, n in zip(carried, of_progress.cores, strict=True))
         plain = Plain(evaluation, cores, shapes, shared=len(operands))
@@ -205,7 +205,7 @@ def no_readings(world: World, state: State, names: tuple[str, ...]) -> dict[str,
     return {name: none if name == "sensors" else jnp.zeros(shapes[name], dtype) for name in names}
 
 
-def _evaluated(world: World, held: _Held, before: _Progress, at_start: bool) -> _Progress:
+def _evaluated(world: World, held: _HeldInputs, before: _Progress, at_start: bool) -> _Progress:
     """Return what an evaluation of the accelerations hands on."""
     state = dataclasses.replace(before.state, mocap=held.mocap, active=held.active)
     given = given_of(world, state, held.control, held.torque, held.wrenches)
