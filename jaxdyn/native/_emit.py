@@ -18,8 +18,8 @@ PI = Fraction(
 
 
 class Backend:
-    """The machine that a program is written for: here a processor, with vectors of floats, or single ones where there
-    is one lane."""
+    """The machine that a program is written for: a processor, with vectors of floats, or single ones where there is one
+    lane."""
 
     inlining = "noinline"
     """Whether LLVM puts a function that is called once into the one that calls it."""

@@ -125,7 +125,7 @@ class _Leaves:
 
 
 @dataclasses.dataclass(frozen=True)
-class _WorldEvaluation:
+class _StageEvaluation:
     """An evaluation of the accelerations, with what comes before the next one, as a function of arrays with leading
     batch axes: of the world, of what is held, and of what was handed on."""
 
@@ -170,7 +170,7 @@ def control_step(
         progress = jax.tree.map(lambda x: jnp.asarray(x, dtype), progress)
         static, operands = RobotOperands.of(world, world.axes(), dtype, (state, held))
         (of_held, given), (of_progress, carried) = _Leaves.of(held), _Leaves.of(progress)
-        evaluation = _WorldEvaluation(static, of_held, of_progress, at_start)
+        evaluation = _StageEvaluation(static, of_held, of_progress, at_start)
         cores = *static.cores, *of_held.cores, *of_progress.cores
         shapes = tuple(x.shape[x.ndim - n :] for x, n in zip(carried, of_progress.cores, strict=True))
         plain = Plain(evaluation, cores, shapes, shared=len(operands))
