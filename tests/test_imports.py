@@ -28,6 +28,7 @@ PACKAGES = (
     "spatial",
     "sysid",
     "trajopt",
+    "estimation",
     "viz",
 )
 

@@ -30,7 +30,7 @@ def expansion(horizon: int, n: int, m: int, dtype, seed: int = 0) -> tuple[Expan
 
 
 def compare(a, b, tolerance: float) -> None:
-    for x, y in zip(a, b, strict=True):
+    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
         np.testing.assert_allclose(x, y, rtol=0, atol=tolerance * (1e-30 + np.abs(y).max()))
 
 

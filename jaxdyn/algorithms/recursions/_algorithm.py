@@ -145,7 +145,7 @@ def algorithm[**P, R](
             if model.topology.missing_inertias:
                 # The primitive calls the function when it is compiled; what lacks is to be said while it is traced.
                 jax.eval_shape(on_rows, *operands)
-            lengths = {n: jnp.shape(x)[-1] for n, (_, x) in arrays.items()}
+            lengths = {n: jnp.asarray(x).shape[-1] for n, (_, x) in arrays.items()}
             further = {} if sizes is None else sizes(model.topology.spanning, lengths)
             out = call(on_rows.plain(dimensions, derivatives, further), *operands)
             out = map(functools.partial(_independent, model), out, dimensions, motion_axes or ((),) * len(out))
