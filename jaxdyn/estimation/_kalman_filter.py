@@ -162,7 +162,8 @@ def controls_of_readings(model: StateSpaceModel, given: Any, samples: int) -> Fl
     """A control for each reading; the last one is that of the last step where it is missing. **Raises**
     `ShapeError`."""
     nu = model.dynamics.nu
-    us = jnp.zeros((samples, 0), model.dtype) if given is None and nu == 0 else float_leaf(given, "us")
+    none = given is None and nu == 0
+    us = float_leaf(jnp.zeros((samples, 0), model.dtype) if none else given, "us")
     if us.shape == (samples - 1, nu) and samples > 1:
         return jnp.concatenate([us, us[-1:]])
     if us.shape != (samples, nu):

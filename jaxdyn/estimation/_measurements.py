@@ -194,10 +194,10 @@ class SensorMeasurement(AbstractMeasurement):
         return jnp.concatenate([jnp.asarray(values[name]) for name in self.names], axis=-1)
 
     def predict(self, dynamics, x, u, k):
-        world, nq = _world_of(dynamics), dynamics.robot.nq
+        world = _world_of(dynamics)
         for name in self.names:
             look_up(name, world.parts.sensors.names, "sensor")
-        q, v, activation = jnp.split(x, (nq, nq + world.model.nv))
+        q, v, activation = jnp.split(x, (world.model.nq, world.model.nq + world.model.nv))
         return self.stack(world.sensors(State(q, v, activation, dynamics.time(k).astype(x.dtype)), u))
 
     def innovation(self, dynamics, x, u, k, y):
