@@ -1,6 +1,6 @@
 """An extended Kalman filter over a recording, and the smoother of Rauch, Tung and Striebel."""
 
-from typing import Any
+from typing import Any, cast
 
 import equinox as eqx
 import jax
@@ -162,8 +162,9 @@ def controls_of_readings(model: StateSpaceModel, given: Any, samples: int) -> Fl
     """A control for each reading; the last one is that of the last step where it is missing. **Raises**
     `ShapeError`."""
     nu = model.dynamics.nu
-    none = given is None and nu == 0
-    us = float_leaf(jnp.zeros((samples, 0), model.dtype) if none else given, "us")
+    if nu == 0 and given is None:
+        given = jnp.zeros((samples, 0), model.dtype)
+    us = float_leaf(cast(Any, given), "us")
     if us.shape == (samples - 1, nu) and samples > 1:
         return jnp.concatenate([us, us[-1:]])
     if us.shape != (samples, nu):
