@@ -46,7 +46,7 @@ class Config(cli.ProgramConfig):
     page: str = "docs/benchmarks.md"
     """The page with the table of claims, a path below the repository."""
     kind: Literal["tests", "all"] = "tests"
-    """Which commands are run."""
+    """Whether tests alone are run, or experiments and trainings, too."""
     only: str = ""
     """Claims that contain this; empty for all."""
     seconds: float = 3600.0

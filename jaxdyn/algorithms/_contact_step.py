@@ -172,7 +172,7 @@ class _Solution(NamedTuple):
     change: Any
     factors: Factors
     impulses: Any
-    """Those of the contacts, rows `[m]`."""
+    """The impulses of the contacts, rows `[m]`."""
 
 
 def _solve(
@@ -237,7 +237,7 @@ def _length_of(topology: Topology, lengths: dict[str, int]) -> dict[str, int]:
 
 
 class _Changes(NamedTuple):
-    """What the derivatives of a solution consist of."""
+    """The parts of the derivatives of a solution."""
 
     solved: _Solution
     root: Any

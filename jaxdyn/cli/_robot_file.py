@@ -33,8 +33,8 @@ class RobotFile:
 
     @functools.cached_property
     def path(self) -> str:
-        """The path of the file, also of a robot that is given by its name. It is looked up where it is first used, so
-        that wrong options are told before."""
+        """The path of the file, also of a robot that is given by its name. It is looked up where it is first used:
+        a command names wrong options first."""
         return named_robot(self.file, ("MJCF", "URDF"))
 
     @property

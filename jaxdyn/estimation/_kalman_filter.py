@@ -54,7 +54,7 @@ class FilterEstimates(StateEstimates):
     innovation_covariances: Float[Array, "*batch samples m m"]
     """The covariances of innovations; those of the identity where nothing is observed."""
     observed: Bool[Array, "*batch samples m"]
-    """Which components of innovations are observed."""
+    """Whether each component of the innovations is observed."""
     log_likelihoods: Float[Array, "*batch samples"]
     """The log likelihood of each reading, given those before."""
 

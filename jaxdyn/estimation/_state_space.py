@@ -221,7 +221,7 @@ class StateSpaceModel(eqx.Module):
         return jnp.concatenate(parts, axis=1)
 
     def seen_readings(self, seen: Bool[Array, "m"]) -> Bool[Array, "ny"]:
-        """Which components of the readings are observed, from those of their noise."""
+        """Whether each component of the readings is observed, from whether those of their noise are."""
         parts = jnp.split(seen, np.cumsum(self.noise_sizes)[:-1])
         pairs = zip(parts, self.reading_sizes, strict=True)
         return jnp.concatenate([s if len(s) == n else jnp.broadcast_to(s.all(), (n,)) for s, n in pairs])

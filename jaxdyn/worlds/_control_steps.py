@@ -55,7 +55,7 @@ class _Stage(NamedTuple):
 
 
 class _Progress(NamedTuple):
-    """What one evaluation of the accelerations hands to the next."""
+    """The values that one evaluation of the accelerations hands to the next."""
 
     state: State
     """At the start of the step: `q`, `v`, `activation` and `time`."""
@@ -78,7 +78,7 @@ class _Progress(NamedTuple):
 
 
 class _HeldInputs(NamedTuple):
-    """What is the same in all steps."""
+    """The inputs that are the same in all steps."""
 
     control: Any
     torque: Any

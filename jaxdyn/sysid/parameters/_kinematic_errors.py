@@ -161,7 +161,7 @@ def _displacement(twist: jax.Array) -> jax.Array:
 
 class _KinematicErrors(AbstractBlock):
     base: tuple[int, ...] = eqx.field(static=True)
-    """Which of the six numbers of the mounting are free; they come first."""
+    """The numbers, of the six of the mounting, that are free; they come first."""
     roots: tuple[int, ...] = eqx.field(static=True)
     """The first joints of all trees."""
     rows: tuple[int, ...] = eqx.field(static=True)

@@ -95,7 +95,7 @@ def check_recording(
     findings += _still(recording, model, names)
     if model is not None and not model.topology.has_loops:
         findings = _with_torques(findings, recording, model, max_gap, max_delay)
-        # Friction of motors is no friction of the joints that they drive together.
+        # The friction of motors that drive joints together belongs to none of these joints.
         findings = [x for x in findings if x.kind != "misfit" or not coupled.issuperset(x.joints)]
     if warn:
         _warn_of(recording, findings)
