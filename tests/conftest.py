@@ -25,6 +25,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import jax
 
 from tests import shape_checks
+from tests.called_functions import CalledFunctions
 from tests.cost_table import CostTable
 
 # The library never enables double precision by itself, but the tests compare with double-precision oracles. They test
@@ -47,6 +48,10 @@ LONG_FILES = (
 together: pytest-xdist starts with the files that have most tests, and would leave some of these for the end."""
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--uncalled", action="store_true", help="end with the public functions that no test called")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Check the shapes of annotations, end the run with a table of costs, and keep a cache of compiled programs.
 
@@ -55,6 +60,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     shape_checks.install()
     config.pluginmanager.register(CostTable())
+    if config.option.uncalled:
+        config.pluginmanager.register(CalledFunctions())
     if hasattr(config.option, "loadscopereorder"):
         config.option.loadscopereorder = False
     if "JAX_COMPILATION_CACHE_DIR" in os.environ or getattr(config, "cache", None) is None:

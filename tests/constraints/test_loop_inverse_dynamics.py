@@ -14,6 +14,7 @@ import jaxdyn
 from jaxdyn import BodyInertia, Joint, Mimic, ModelBuilder, ModelError, Status
 from jaxdyn.spatial import compose_poses
 from jaxdyn.trajopt import ControlResidual, ModelDynamics, Problem, QuadraticCost, static_guess
+from tests.derivatives import check_derivatives
 from tests.loop_robots import DRIVES, LEGS, close_four_bar, five_bar, four_bar
 
 
@@ -134,18 +135,7 @@ def test_derivatives_of_redundant_torques():
         )
         return jnp.concatenate([found.tau, found.forces[::2]])
 
-    x, rng = jnp.concatenate([q, v, a, jnp.zeros(1)]), np.random.default_rng(0)
-    direction, weights, h = rng.normal(size=13), rng.normal(size=6), 1e-5
-
-    @jax.jit
-    def run(x):
-        value, forward = jax.jvp(torques, (x,), (jnp.asarray(direction),))
-        return value, forward, jax.grad(lambda x: (weights * torques(x)).sum())(x)
-
-    _, forward, reverse = run(x)
-    np.testing.assert_allclose(reverse @ direction, weights @ forward, rtol=1e-8)
-    differences = (run(x + h * direction)[0] - run(x - h * direction)[0]) / (2 * h)
-    np.testing.assert_allclose(forward, differences, atol=1e-6 * np.abs(forward).max())
+    check_derivatives(torques, jnp.concatenate([q, v, a, jnp.zeros(1)]), step=1e-5, reverse_rtol=1e-8)
 
 
 @pytest.mark.slow

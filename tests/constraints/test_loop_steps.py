@@ -16,8 +16,7 @@ from experiments.benchmark_loops import standing_quadruped
 from jaxdyn import BodyInertia, Joint, ModelBuilder, State
 from jaxdyn.native._specialize import specialize
 from jaxdyn.simulate import RolloutOptions, Trajectory
-from jaxdyn.simulate.integrators import RUNGE_KUTTA_STEPS
-from jaxdyn.simulate.integrators._closed_loops import closed
+from jaxdyn.simulate.integrators import RUNGE_KUTTA_STEPS, closed
 from jaxdyn.spatial import SE3
 from jaxdyn.trajopt import (
     ControlResidual,

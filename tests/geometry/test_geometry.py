@@ -12,6 +12,7 @@ import jaxdyn
 from jaxdyn.geometry import surface_witnesses
 from jaxdyn.native._specialize import specialize
 from jaxdyn.spatial import Pose, Vec3, transform_points
+from tests.derivatives import check_derivatives
 
 RNG = np.random.default_rng(0)
 SHAPES = {
@@ -77,29 +78,6 @@ def array_of(witness) -> jax.Array:
     return jnp.concatenate([witness.gap[..., None], witness.normal.to_array(), witness.point.to_array()], axis=-1)
 
 
-def compare_derivatives(function, args) -> None:
-    """Forward mode, reverse mode and central differences along a direction agree."""
-    rng = np.random.default_rng(2)
-    args = [np.asarray(x) for x in args]
-    tangents = [rng.normal(size=x.shape) for x in args]
-    weights = rng.normal(size=jax.eval_shape(function, *args).shape)
-
-    @jax.jit
-    def computed(args, tangents):
-        return *jax.jvp(function, args, tangents), jax.vjp(function, *args)[1](weights)
-
-    _, forward, backward = computed(args, tangents)
-    h = 1e-6
-    ends = [
-        np.asarray(computed([x + way * h * t for x, t in zip(args, tangents, strict=True)], tangents)[0])
-        for way in (-1, 1)
-    ]
-    scale = max(1.0, float(np.abs(forward).max()))
-    np.testing.assert_allclose(forward, (ends[1] - ends[0]) / (2 * h), atol=1e-7 * scale)
-    total = sum(np.vdot(x, y) for x, y in zip(backward, tangents, strict=True))
-    np.testing.assert_allclose((np.asarray(forward) * weights).sum(), total, rtol=1e-9, atol=1e-9 * scale)
-
-
 @functools.partial(jax.jit, static_argnums=0)
 def against(kind, sizes, poses, surface):
     return array_of(surface_witnesses(kind, sizes, Pose.from_vector(poses), surface))
@@ -152,7 +130,7 @@ def test_derivatives(name, surface):
         surface = jax.tree.unflatten(structure, numbers)
         return array_of(surface_witnesses(type(shape), sizes, Pose.from_vector(poses), surface))
 
-    compare_derivatives(outputs, [rows(shape, 2), random_poses(2), *numbers])
+    check_derivatives(outputs, rows(shape, 2), random_poses(2), *numbers)
 
 
 @pytest.mark.slow

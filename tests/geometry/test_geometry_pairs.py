@@ -11,7 +11,8 @@ import jaxdyn
 from jaxdyn.geometry import pair_witness_count, pair_witnesses
 from jaxdyn.native._specialize import specialize
 from jaxdyn.spatial import Pose
-from tests.geometry.test_geometry import array_of, compare_derivatives, random_poses, rows
+from tests.derivatives import check_derivatives
+from tests.geometry.test_geometry import array_of, random_poses, rows
 
 SHAPES = {
     "sphere": jaxdyn.Sphere(0.1),
@@ -152,18 +153,18 @@ def check_singular(kinds, dtype):
 @pytest.mark.parametrize("first", ["sphere", pytest.param("capsule", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("second", [pytest.param("capsule", marks=pytest.mark.slow), "box"])
 def test_derivatives(first, second):
-    check_derivatives(first, second)
+    compare_derivatives(first, second)
 
 
 @pytest.mark.slow
 def test_derivatives_of_boxes():
-    check_derivatives("box", "box")
+    compare_derivatives("box", "box")
 
 
-def check_derivatives(first, second):
+def compare_derivatives(first, second):
     shapes = shape_of(first, SIZES[first]), shape_of(second, OTHERS[second])
     args = random_poses(4, 0.2), random_poses(4, 0.2), rows(shapes[0], 4), rows(shapes[1], 4)
-    compare_derivatives(jax.jit(of_arrays(*map(type, shapes))), args)
+    check_derivatives(of_arrays(*map(type, shapes)), *args)
 
 
 @pytest.mark.parametrize("kinds", [*PAIRS, ("points", "box")], ids="-".join)

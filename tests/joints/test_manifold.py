@@ -12,6 +12,7 @@ from scipy.spatial.transform import Rotation
 
 import jaxdyn
 from jaxdyn import BodyInertia, Joint, Model, ModelBuilder, ShapeError, UnknownNameError, spring_torque
+from tests.derivatives import check_derivatives
 
 # Pinocchio's bindings have no types.
 pin: Any = pinocchio
@@ -299,32 +300,6 @@ def small_states(n: int, seed: int) -> tuple[Any, Any]:
     return q, rng.normal(size=(n, NV))
 
 
-def first_derivatives(f, x, y):
-    """Return the forward and reverse Jacobians with respect to both arguments, `[n, out, in]`."""
-
-    def both(x, y):
-        joined = jnp.concatenate([x, y])
-
-        def g(joined):
-            return f(joined[: len(x)], joined[len(x) :])
-
-        return jax.jacfwd(g)(joined), jax.jacrev(g)(joined)
-
-    fast = jax.jit(jax.vmap(both), compiler_options={"xla_backend_optimization_level": 0})
-    return map(np.asarray, fast(x, y))
-
-
-def central(f, x, y, step: float = 1e-5) -> np.ndarray:
-    columns = []
-    for a, b in ((step, 0), (0, step)):
-        size = (x if a else y).shape[-1]
-        for unit in np.eye(size):
-            plus = f(x + a * unit, y) if a else f(x, y + b * unit)
-            minus = f(x - a * unit, y) if a else f(x, y - b * unit)
-            columns.append((np.asarray(plus) - np.asarray(minus)) / (2 * step))
-    return np.stack(columns, axis=-1)
-
-
 def test_derivatives_of_integrate():
     """Derivatives are right at zero displacement, at tiny, half and whole turns, and at the neutral configuration."""
     q, dv = small_states(10, 12)
@@ -332,10 +307,7 @@ def test_derivatives_of_integrate():
     dv[2] *= 1e-9
     dv[3, 4:] = 0, -np.pi, 0
     dv[4, 4:] = 2 * np.pi, 0, 0
-    forward, reverse = first_derivatives(SMALL.integrate, q, dv)
-    assert np.isfinite(forward).all()
-    np.testing.assert_allclose(forward, reverse, rtol=0, atol=1e-12)
-    np.testing.assert_allclose(forward, central(SMALL.integrate, q, dv), rtol=0, atol=1e-8)
+    check_derivatives(SMALL.integrate, q, dv, each=True, step=1e-5, rtol=1e-8, reverse_rtol=1e-12)
 
 
 def test_derivatives_of_difference():
@@ -343,11 +315,7 @@ def test_derivatives_of_difference():
     (q0, dv), (q1, _) = small_states(10, 13), small_states(10, 14)
     q1[:2] = q0[:2]
     q1[2] = SMALL.integrate(q0[2], 1e-9 * dv[2])
-    forward, reverse = first_derivatives(SMALL.difference, q0, q1)
-    assert np.isfinite(forward).all()
-    np.testing.assert_allclose(forward, reverse, rtol=0, atol=1e-11)
-    scale = np.abs(forward).max()
-    np.testing.assert_allclose(forward, central(SMALL.difference, q0, q1, 1e-6), rtol=0, atol=1e-8 * scale)
+    check_derivatives(SMALL.difference, q0, q1, each=True, rtol=1e-8, reverse_rtol=1e-11)
 
 
 def displacement_jacobians(model):

@@ -15,6 +15,7 @@ from experiments import benchmark_learning, learning_gradients
 from jaxdyn import ModelError, ShapeError, learn
 from jaxdyn.sysid import AllScales, InertiaScale, Parametrization, Positive
 from jaxdyn.worlds import cause_names, changes_by_cause
+from tests.derivatives import check_derivatives
 
 pytest.importorskip("mujoco")
 
@@ -82,24 +83,11 @@ def require_right_gradient(env: learn.Environment, worlds: int, steps: int, rtol
     """Compare forward mode, reverse mode and, where the return is smooth, central differences along one direction."""
     arrays, rest = eqx.partition(linear_policy(env), eqx.is_inexact_array)
     states = starts(env, worlds)
-    leaves, structure = jax.tree.flatten(arrays)
-    random = np.random.default_rng(0)
-    direction = jax.tree.unflatten(structure, [jnp.asarray(random.normal(size=x.shape)) for x in leaves])
 
     def value(arrays):
         return returns(env, eqx.combine(arrays, rest), states, steps).mean()
 
-    forward = float(jax.jit(lambda t: jax.jvp(value, (arrays,), (t,))[1])(direction))
-    gradient = jax.jit(jax.grad(value))(arrays)
-    pairs = zip(jax.tree.leaves(gradient), jax.tree.leaves(direction), strict=True)
-    assert abs(forward) > 0.1
-    np.testing.assert_allclose(sum(float((x * y).sum()) for x, y in pairs), forward, rtol=rtol)
-    if smooth:
-        run = jax.jit(value)
-        # Truncation errors go with the square of the step, rounding errors with its inverse.
-        h = 1e-6
-        high, low = (float(run(jax.tree.map(lambda x, t, h=h: x + h * t, arrays, direction))) for h in (h, -h))
-        np.testing.assert_allclose((high - low) / (2 * h), forward, rtol=1e-5)
+    check_derivatives(value, arrays, rtol=1e-5 if smooth else None, reverse_rtol=rtol)
 
 
 def test_gradient_of_a_return_forward_reverse_and_by_differences():

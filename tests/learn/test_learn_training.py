@@ -28,6 +28,7 @@ from jaxdyn.learn import (
     SHAC,
     AbstractTask,
     Environment,
+    Episodes,
     Policy,
     environment,
     evaluate,
@@ -36,7 +37,6 @@ from jaxdyn.learn import (
     train,
 )
 from jaxdyn.learn._critic_fit import RecentSteps, lambda_returns
-from jaxdyn.learn._episodes import Episodes
 from jaxdyn.learn._gradient_gate import gradient_gate
 from jaxdyn.learn._networks import Critic, RunningNormalization
 from jaxdyn.learn._policy_gradient import Steps, policy_gradient

@@ -18,11 +18,10 @@ from jax import lax
 
 import jaxdyn
 from jaxdyn import _batching, native
-from jaxdyn.native import _kernel
+from jaxdyn.native import Kernel, _kernel
 from jaxdyn.native._emit import PI
 from jaxdyn.native._gpu import GpuBackend
 from jaxdyn.native._graph import Graph
-from jaxdyn.native._kernel import Kernel
 from jaxdyn.native._module import module_of
 from jaxdyn.native._ptx import KERNEL, THREADS, KernelEntry, assembled
 from jaxdyn.native._specialize import Program

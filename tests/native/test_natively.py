@@ -22,6 +22,7 @@ from jaxdyn.trajopt import (
     StateResidual,
     ddp,
 )
+from tests.derivatives import check_derivatives
 
 STAGES = 5
 TABLE = np.linspace(1.0, 2.0, STAGES)
@@ -179,12 +180,7 @@ def test_derivatives_of_both_modes(function, lowering):
 
 def test_differences_agree_with_derivatives():
     x, u, _, params = arguments()
-    value = jax.jit(total(loops, natively))
-    slope = jax.jit(jax.grad(total(loops, natively)))(x, u, params)
-    for i in np.ndindex(x.shape):
-        step = jnp.zeros_like(x).at[i].set(1e-6)
-        difference = (value(x + step, u, params) - value(x - step, u, params)) / 2e-6
-        assert_allclose(slope[i], difference, rtol=1e-6, atol=1e-8)
+    check_derivatives(total(loops, natively), x, u, params, each=True)
 
 
 @pytest.mark.parametrize("function", [rows, loops])

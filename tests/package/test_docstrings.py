@@ -2,7 +2,6 @@
 
 import ast
 import functools
-import importlib
 import inspect
 import re
 import textwrap
@@ -10,39 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import jaxdyn
+from tests.public_names import methods, public
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = (
-    *(
-        "",
-        "contact",
-        "geometry",
-        "samples",
-        "io",
-        "worlds",
-        "simulate",
-        "spatial",
-        "sysid",
-        "trajopt",
-        "estimation",
-        "learn",
-    ),
-    "viz",
-)
 ERRORS = {name for name in jaxdyn.__all__ if name.endswith("Error")} | {"ImportError"}
-
-
-def public() -> dict[str, Any]:
-    """Every public object once, under its first name."""
-    out, seen = {}, set()
-    for package in PACKAGES:
-        module = importlib.import_module(f"jaxdyn.{package}" if package else "jaxdyn")
-        for name in module.__all__:
-            value = getattr(module, name)
-            if id(value) not in seen and not inspect.ismodule(value):
-                seen.add(id(value))
-                out[f"{package}.{name}".lstrip(".")] = value
-    return out
 
 
 PUBLIC = public()
@@ -62,17 +32,6 @@ def raised(node: ast.AST) -> set[str]:
     """The errors of the library that a function's body raises by `raise Name(...)`."""
     calls = [x.exc.func for x in ast.walk(node) if isinstance(x, ast.Raise) and isinstance(x.exc, ast.Call)]
     return {call.id for call in calls if isinstance(call, ast.Name) and call.id in ERRORS}
-
-
-def methods(cls: type) -> dict[str, Any]:
-    """The public functions and properties that a class defines and does not inherit."""
-    out = {}
-    for name, value in vars(cls).items():
-        value = getattr(value, "__func__", value)
-        value = getattr(value, "method", value)  # equinox wraps methods of modules
-        if not name.startswith("_") and (inspect.isfunction(value) or isinstance(value, property)):
-            out[name] = value
-    return out
 
 
 def test_every_name_has_a_docstring():

@@ -138,6 +138,22 @@ def test_algorithms_keep_no_books():
     assert not bad, "\n".join(bad)
 
 
+TESTS = Path(__file__).parents[1]
+PRIVATE_IMPORT = re.compile(
+    r"^ *(?:from (?:jaxdyn\S*\._\S* import|jaxdyn\S* import \(?_[a-z])|import jaxdyn\S*\._)", re.MULTILINE
+)
+PRIVATE_IMPORTS = 101
+"""Imports of private modules and names by tests, a number that may only shrink: tests use what the packages offer."""
+
+
+def test_tests_import_public_names():
+    """The parts of native programs and of solves have no other users than their packages, so their tests are free."""
+    files = [x for x in TESTS.rglob("*.py") if x.parent.name not in ("native", "solve")]
+    count = sum(len(PRIVATE_IMPORT.findall(file.read_text())) for file in files)
+    assert count <= PRIVATE_IMPORTS, "use a public name of the package, or test what the package does"
+    assert count > PRIVATE_IMPORTS - 5, f"lower the number to {count}"
+
+
 SHARED_CLASSES = {"Plan", "Problem", "Solution", "_Touching"}
 """Names of classes that stand for several things. The list may only shrink: a name stands for one thing."""
 SHARED_MODULES = {"_step"}

@@ -16,6 +16,7 @@ from jaxdyn import (
     ShapeError,
     Sphere,
     State,
+    Status,
     World,
     algorithms,
     inverse_kinematics,
@@ -25,7 +26,6 @@ from jaxdyn import (
     sysid,
     trajopt,
 )
-from jaxdyn._status import Status
 from jaxdyn.sysid import Recording
 
 

@@ -16,8 +16,7 @@ import numpy as np
 import pytest
 
 import jaxdyn
-from jaxdyn import algorithms, samples, simulate, spatial, sysid, trajopt, viz
-from jaxdyn._errors import JaxdynError, ModelError, ShapeError
+from jaxdyn import JaxdynError, ModelError, ShapeError, algorithms, samples, simulate, spatial, sysid, trajopt, viz
 from jaxdyn._messages import plain_numbers
 
 MODEL = samples.arm()

@@ -15,6 +15,7 @@ from jaxdyn import ModelError, ShapeError, State, _waits
 from jaxdyn.simulate import DivergenceError, RolloutOptions, rk4_step, semi_implicit_euler_step
 from jaxdyn.simulate._checkpointed_scan import scan_in_segments, segment_length
 from tests.compilations import compilations
+from tests.derivatives import check_derivatives
 
 MODEL = jaxdyn.samples.cartpole()
 CHECK = RolloutOptions(check=True)
@@ -87,12 +88,7 @@ def test_network_learns_without_compiling_again():
         assert not np.allclose(loss(changed), value)
     assert not compiled
 
-    gradient = eqx.filter_jit(eqx.filter_grad(loss))(network)
-    direction = jax.tree.map(lambda g: jnp.cos(jnp.arange(g.size)).reshape(g.shape), gradient)
-    h = 1e-5
-    up, down = (loss(eqx.apply_updates(network, jax.tree.map(lambda d, s=s: s * h * d, direction))) for s in (1, -1))
-    slope = sum(jnp.vdot(g, d) for g, d in zip(jax.tree.leaves(gradient), jax.tree.leaves(direction), strict=True))
-    assert float(slope) == pytest.approx(float(up - down) / (2 * h), rel=1e-6)
+    check_derivatives(loss, network, modes=["reverse"], step=1e-5)
 
 
 def test_keys_are_carried():

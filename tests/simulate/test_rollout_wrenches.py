@@ -1,8 +1,5 @@
 """External wrenches act in steps, roll-outs and the vector field; results match closed forms and repeated steps."""
 
-import functools
-
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -10,6 +7,7 @@ import pytest
 import jaxdyn
 from jaxdyn import BodyInertia, Joint, Mimic, ModelBuilder, ShapeError, State
 from jaxdyn.simulate import RolloutOptions, vector_field
+from tests.derivatives import check_derivatives
 
 INTEGRATORS = ("euler", "semi_implicit_euler", "implicit_velocity", "midpoint", "rk4")
 MODEL = jaxdyn.samples.double_pendulum()
@@ -109,22 +107,9 @@ def test_gradient_by_the_wrenches(integrator):
     model, start = jaxdyn.samples.pendulum(), State(jnp.array([0.4]), jnp.array([0.5]))
 
     def last(f_ext):
-        end = jaxdyn.step(model, start, jnp.array([0.1]), 0.05, integrator=integrator, f_ext=f_ext)
-        return end.q[0] + end.v[0]
+        return jaxdyn.step(model, start, jnp.array([0.1]), 0.05, integrator=integrator, f_ext=f_ext)
 
-    f_ext, h = F[:1], 1e-4
-    direction = jnp.cos(jnp.arange(6.0))[None]
-
-    # One program serves all three evaluations.
-    @functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
-    def derivatives(f_ext):
-        value, slope = jax.jvp(last, (f_ext,), (direction,))
-        return value, slope, jnp.vdot(jax.grad(last)(f_ext), direction)
-
-    _, forward, reverse = derivatives(f_ext)
-    up, down = derivatives(f_ext + h * direction)[0], derivatives(f_ext - h * direction)[0]
-    assert float(forward) == pytest.approx(float(reverse), rel=1e-10)
-    assert float(forward) == pytest.approx(float(up - down) / (2 * h), rel=1e-6)
+    check_derivatives(last, F[:1], step=1e-4)
 
 
 @pytest.mark.parametrize(

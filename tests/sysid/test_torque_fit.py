@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 import jaxdyn
-from jaxdyn import DataError, ModelError, World
-from jaxdyn._status import Status
+from jaxdyn import DataError, ModelError, Status, World
 from jaxdyn.sysid import (
     CandidateWeights,
     JointEffects,

@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jaxdyn import Model
-from jaxdyn._status import Status
+from jaxdyn import Model, Status
 from jaxdyn.cli import Simulation, simulate_recording
 from jaxdyn.io import load_urdf
 from jaxdyn.sysid import (

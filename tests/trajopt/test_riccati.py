@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from jaxdyn import native
-from jaxdyn.trajopt.ddp._expansion import Expansion
-from jaxdyn.trajopt.ddp._riccati import HeldControls, backward, linear_roll_out
+from jaxdyn.trajopt.ddp import Expansion, backward
+from jaxdyn.trajopt.ddp._riccati import HeldControls, linear_roll_out
 from jaxdyn.trajopt.problem import Quadratic
 
 SIZES = ((3, 1, 1), (3, 12, 4), (2, 7, 17), (2, 70, 3))

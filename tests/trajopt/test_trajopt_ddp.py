@@ -48,6 +48,7 @@ from jaxdyn.trajopt.ddp import Expansion, backward, backward_associative, backwa
 from jaxdyn.trajopt.ddp._filter import Filter, Point, search
 from jaxdyn.trajopt.ddp._riccati import backward_with_active_set, linear_roll_out
 from jaxdyn.trajopt.problem import Quadratic, with_disturbance
+from tests.derivatives import check_derivatives
 from tests.trajopt.optimality import assert_optimal
 from tests.trajopt.trajopt_problems import acrobot, cartpole, double_pendulum, kinova, of_dtype
 
@@ -333,12 +334,7 @@ def test_derivatives_of_a_solution_are_central_differences():
         s = ddp(problem_with(parameters), options=TIGHT)
         return (by_x * s.xs).sum() + (by_u * s.us).sum() + s.cost
 
-    both = jax.jit(jax.value_and_grad(outcome))
-    zero, h = jnp.zeros(len(WAYS)), 1e-5
-    gradient = both(zero)[1]
-    for i, name in enumerate(WAYS):
-        plus, minus = (both(zero.at[i].set(s))[0] for s in (h, -h))
-        np.testing.assert_allclose(gradient[i], (plus - minus) / (2 * h), rtol=1e-5, err_msg=name)
+    check_derivatives(outcome, np.zeros(len(WAYS)), modes=["reverse"], step=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("mode", [pytest.param("forward", marks=pytest.mark.slow), "reverse"])
@@ -934,10 +930,7 @@ def test_external_wrenches_act_on_the_robot():
         problem = eqx.tree_at(lambda p: p.dynamics.f_ext, varying, f_ext)
         return problem.total_cost(problem.rollout(us), us)
 
-    value, gradient = jax.jit(cost), jax.jit(jax.grad(cost))(jnp.asarray(wrenches))
-    direction, h = rng.normal(size=wrenches.shape), 1e-6
-    difference = (value(wrenches + h * direction) - value(wrenches - h * direction)) / (2 * h)
-    np.testing.assert_allclose((gradient * direction).sum(), difference, rtol=1e-7)
+    check_derivatives(cost, wrenches, rtol=1e-7)
     with pytest.raises(ShapeError, match="f_ext has shape"):
         pushed_pendulum(np.zeros((nb + 1, 6)))
     with pytest.raises(ShapeError, match="f_ext has 3 rows, but the horizon has 4 stages"):
@@ -952,9 +945,7 @@ def test_derivative_of_a_solution_by_external_wrenches():
         solution = ddp(pushed_pendulum(s * wrenches), options=TIGHT)
         return solution.cost + solution.us.sum()
 
-    both = jax.jit(jax.value_and_grad(outcome))
-    plus, minus = (both(1.0 + h)[0] for h in (1e-5, -1e-5))
-    np.testing.assert_allclose(both(1.0)[1], (plus - minus) / 2e-5, rtol=1e-5)
+    check_derivatives(outcome, 1.0, modes=["reverse"], step=1e-5, rtol=1e-5)
 
 
 def test_wrong_input_is_named():
