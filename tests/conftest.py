@@ -39,10 +39,11 @@ jax.config.update("jax_traceback_filtering", "off")
 gc.set_threshold(200_000, 20, 50)
 
 LONG_FILES = (
-    "test_trajopt_ddp", "test_batching", "test_rotations", "test_native", "test_rollout_fit", "test_integrators",
-    "test_actuators", "test_manifold", "test_trajopt_terms", "test_world_collisions", "test_natively",
-    "test_formulations", "test_array_programs", "test_derivatives", "test_recording_checks", "test_world_forces",
-    "test_parametrization", "test_geometry", "test_contact", "test_urdf_writer", "test_urdf_fuzz", "test_mpc",
+    "test_trajopt_ddp", "test_model_worlds", "test_learn_gradients", "test_actuators", "test_world_forces",
+    "test_learn_training", "test_world_pairs", "test_world_fit", "test_learn_environment", "test_identification",
+    "test_world_collisions", "test_tracing", "test_world_control", "test_world_rollout", "test_mpc", "test_native_gpu",
+    "test_worlds", "test_trajopt_guesses", "test_loop_dynamics", "test_manifold", "test_integrators", "test_native",
+    "test_command_line", "test_learn_tasks", "test_recording_checks",
 )  # fmt: skip
 """The files that took longest, from the table at the end of a run. They run first, so that the processes of a run end
 together: pytest-xdist starts with the files that have most tests, and would leave some of these for the end."""

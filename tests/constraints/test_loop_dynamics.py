@@ -297,7 +297,10 @@ def in_motion(name: str) -> tuple[jaxdyn.Model, np.ndarray, np.ndarray]:
     return model, np.asarray(q), v / np.abs(v).max()
 
 
-@pytest.mark.parametrize("name", REDUNDANT)
+DEFAULT = ("cranks", "Sarrus")
+
+
+@pytest.mark.parametrize("name", [pytest.param(x, marks=[pytest.mark.slow] * (x not in DEFAULT)) for x in REDUNDANT])
 def test_redundant_equations_do_not_lock_loops_that_are_a_little_open(name):
     """Rows of loops that are open are independent where those of closed ones are not. Velocities and accelerations, and
     the response to torques, differ by parts of the order of the opening from those of the closed mechanism."""

@@ -204,9 +204,13 @@ def test_changes_pass_through_contacts_limits_and_the_rest():
 
         tangents = jax.vmap(lambda d: jax.jvp(moved, (jnp.zeros(2 * n),), (d,))[1])(directions)
         parts = changes_by_cause(world, state, control, tangents, jnp.zeros((2, 2)))
-        total = jax.vmap(lambda t: jax.jvp(lambda x: world.step(x, control).v, (state,), (t,))[1])(tangents)
+        # By the directions, and by torques at each joint.
+        along = jax.tree.map(lambda t: jnp.concatenate([t, jnp.zeros((n, *t.shape[1:]), t.dtype)]), tangents)
+        torques = jnp.concatenate([jnp.zeros((2, n)), jnp.eye(n)])
+        step = lambda x, torque: world.step(x, control, torque).v  # noqa: E731
+        change = jax.vmap(lambda *t: jax.jvp(step, (state, jnp.zeros(n)), t)[1])(along, torques)
+        total, push = change[:2], change[2:].T
         free = jax.vmap(lambda t: jax.jvp(lambda x: bare.accelerations(x, control, held), (state,), (t,))[1])(tangents)
-        push = jax.jacfwd(lambda torque: world.step(state, control, torque).v)(jnp.zeros(n))
         return parts, total, free, push
 
     parts, total, free, push = map(np.asarray, measured(directions))

@@ -43,7 +43,9 @@ def theirs(name):
     return env
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(x, marks=[pytest.mark.slow] * (x not in ("ant", "half_cheetah"))) for x in TASKS]
+)
 def test_tasks_are_those_of_gymnasium(name):
     env, reset, step = ours(name)
     gym = theirs(name)

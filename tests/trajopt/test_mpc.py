@@ -337,7 +337,7 @@ def test_time_by_which_a_step_ends_late_is_kept_free_in_the_next_one(monkeypatch
     assert solution.success
     assert after.reserve == pytest.approx(2.5)
     monkeypatch.undo()
-    _, later, solution = controller.step(eqx.tree_at(lambda p: p.reserve, plan, jnp.asarray(50.0)), x)
+    _, later, solution = controller.step(eqx.tree_at(lambda p: p.reserve, plan, 20 * after.reserve), x)
     assert solution.status == Status.OUT_OF_TIME
     assert solution.iterations == 1
     assert 49 < later.reserve < 50

@@ -1013,7 +1013,7 @@ def hanging(**more) -> Problem:
     )
 
 
-@pytest.mark.parametrize("limits", ["none", "box", "one_sided", "constraint"])
+@pytest.mark.parametrize("limits", ["none", "box", pytest.param("one_sided", marks=pytest.mark.slow), "constraint"])
 def test_a_maximum_is_left(limits):
     more = {
         "none": {},
@@ -1109,7 +1109,10 @@ def past_obstacles() -> Problem:
     )
 
 
-@pytest.mark.parametrize(("make", "guess"), [(crane, 0.0), (crane_without_bounds, 0.0), (past_obstacles, 0.5)])
+@pytest.mark.parametrize(
+    ("make", "guess"),
+    [(crane, 0.0), pytest.param(crane_without_bounds, 0.0, marks=pytest.mark.slow), (past_obstacles, 0.5)],
+)
 def test_controls_without_a_cost(make, guess):
     problem = make()
     s = ddp(problem, guess)

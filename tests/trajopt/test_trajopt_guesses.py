@@ -224,12 +224,16 @@ def test_the_best_of_several_starts():
         p = Problem(dynamics, np.array([0.8]), 2, stage_costs=costs, terminal_costs=[well])
         return ddp(p, starts=starts)
 
-    single, several = (solved(jnp.asarray(0.5), n) for n in (1, 6))
+    def cost(tilt):
+        solution = solved(tilt, 6)
+        return solution.cost, solution
+
+    single = solved(jnp.asarray(0.5), 1)
+    (_, several), slope = jax.jit(jax.value_and_grad(cost, has_aux=True))(0.5)
     assert single.success
     assert several.success
     assert single.xs[-1, 0] > 0 > several.xs[-1, 0]
     assert several.cost < single.cost
-    slope = jax.jit(jax.grad(lambda tilt: solved(tilt, 6).cost))(0.5)
     np.testing.assert_allclose(slope, several.xs[-1, 0], rtol=1e-6)
     with pytest.raises(ModelError, match="starts is 3, but multipliers"):
         ddp(problem(dynamics, np.zeros(1), 2), multipliers=several.multipliers, starts=3)

@@ -13,6 +13,7 @@ import pytest
 import jaxdyn
 from jaxdyn import Actuator, ContactLaw, ContactShape, ModelError, MujocoLaw, Sensor, State, World
 from jaxdyn.sysid import Parametrization, Positive
+from jaxdyn.worlds import accelerations_step_and_sensors
 from tests.derivatives import check_derivatives
 from tests.robots import robot_path
 from tests.worlds.world_oracle import accelerations_as_mujoco, as_mujoco, random_states, solved_to_the_end, state_of
@@ -119,12 +120,11 @@ def check_against_mujoco(m, world: World) -> None:
     """Weights, accelerations, sensors, and steps at states along random motions."""
     qpos, qvel, act, control, qacc, _, *after = random_states(m, 8)
     state = state_of(world, qpos, qvel, act)
-    a = world.accelerations(state, control)
+    a, end, measured = accelerations_step_and_sensors(world, state, control)
     assert relative(accelerations_as_mujoco(world, state, a), qacc) < 1e-8
-    end = world.step(state, control)
     for x, y in zip((end.q, as_mujoco(world, end.q, end.v)), after, strict=False):
         assert np.abs(np.asarray(x) - y).max() < 1e-8 * max(1, np.abs(y).max())
-    found, forces, touched = world.sensors(state, control), world.contact_forces(state, control), 0
+    forces, touched = world.contact_forces(state, control), 0
     pairs = list(dict.fromkeys(world.contact_names))
     owners = [pairs.index(name) for name in world.contact_names]
     for i in range(len(qpos)):
@@ -142,8 +142,8 @@ def check_against_mujoco(m, world: World) -> None:
             where = pairs.index(", ".join(names).replace("world", "ground"))
             theirs[where] += contact.frame.reshape(3, 3).T @ f[:3]
         assert np.abs(ours - theirs).max() < 1e-7 * max(1, np.abs(theirs).max())
-        for sensor in SENSORS:
-            expected, ours = d.sensor(sensor.title).data, np.asarray(found[sensor.title][i])
+        for sensor, at, dim in zip(SENSORS, m.sensor_adr, m.sensor_dim, strict=True):
+            expected, ours = d.sensordata[at : at + dim], np.asarray(measured[i, at : at + dim])
             assert np.abs(ours - expected).max() < 1e-7 * max(1, np.abs(expected).max()), sensor
     assert touched > 3
 

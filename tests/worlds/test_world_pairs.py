@@ -247,7 +247,7 @@ def test_contacts_that_are_searched_for_have_the_same_derivatives():
 
 def test_contacts_beyond_the_room_of_a_list_are_named(monkeypatch):
     text = "".join(
-        f'<body pos="{k} 0 .04"><freejoint/><geom type="sphere" size=".05" condim="1"/></body>' for k in range(4)
+        f'<body pos="{k} 0 .04"><freejoint/><geom type="sphere" size=".05" condim="1"/></body>' for k in range(2)
     )
     m = mujoco.MjModel.from_xml_string(
         f'<mujoco><worldbody><geom type="plane" size="9 9 .1"/>{text}</worldbody></mujoco>'
@@ -256,7 +256,7 @@ def test_contacts_beyond_the_room_of_a_list_are_named(monkeypatch):
     raised = world.start.at[2].set(1.0)
     state = world.state(jnp.stack([world.start, raised]))
     # No other test has a world of this structure, whose programs are kept.
-    monkeypatch.setattr("jaxdyn.worlds._contact_search.ROOM", (3, 3))
+    monkeypatch.setattr("jaxdyn.worlds._contact_search.ROOM", (1, 1))
     report = world.report(state)
     assert report.crowded.tolist() == [1, 0]
     assert report.converged.tolist() == [False, True]

@@ -10,6 +10,7 @@ import pytest
 import jaxdyn
 from jaxdyn import ModelError, ShapeError, State
 from jaxdyn.simulate import DivergenceError, RolloutOptions
+from tests.derivatives import check_derivatives
 
 STEPS = 12
 # A body that falls on a plane, with an arm whose servo has a state.
@@ -111,9 +112,7 @@ def test_gradients_are_differences(checkpoint):
         changed = jax.tree.map(lambda x: gain * x if x is actuators.gain else x, world())
         return changed.rollout(world().state(), CONTROLS, options=options).q[-1, -1]
 
-    step = 1e-5
-    difference = (end(1 + step) - end(1 - step)) / (2 * step)
-    np.testing.assert_allclose(jax.jit(jax.grad(end))(1.0), difference, rtol=1e-6)
+    check_derivatives(end, 1.0, modes=["reverse"], step=1e-5)
 
 
 def test_what_is_refused():
