@@ -4,6 +4,7 @@ without optimizations."""
 import collections
 import gc
 import os
+import sys
 from pathlib import Path
 
 import jaxlib.version
@@ -37,6 +38,10 @@ jax.config.update("jax_traceback_filtering", "off")
 
 # Tracing makes many objects that live long: looking through all of them often takes a twentieth of the time.
 gc.set_threshold(200_000, 20, 50)
+
+# Without bytecode, workers and the processes that tests start would compile the library's source again each time.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 LONG_FILES = (
     "test_trajopt_ddp", "test_model_worlds", "test_learn_gradients", "test_actuators", "test_world_forces",
@@ -73,6 +78,12 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.05"
     jax.config.update("jax_compilation_cache_dir", folder)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.05)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish() -> None:
+    """Keep the collector from the objects of a whole run, through which pytest looks twice at the end."""
+    gc.freeze()
 
 
 @pytest.hookimpl(trylast=True)

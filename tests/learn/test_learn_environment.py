@@ -11,7 +11,6 @@ import pytest
 import jaxdyn
 from jaxdyn import learn, sysid
 from jaxdyn.learn import AbstractTask, Environment, Episodes
-from tests.derivatives import check_derivatives
 
 SCENE = """
 <mujoco>
@@ -145,11 +144,22 @@ def test_derivatives_forward_and_reverse_agree_and_stop_where_episodes_end():
 
         return jax.lax.scan(body, jax.vmap(episodes.reset)(keys), actions)[1]
 
-    at, weights = 0.3 * jax.random.normal(jax.random.key(0), (5, 2, 1)), jax.random.normal(jax.random.key(2), (5, 2))
-    check_derivatives(rewards, at, 1.0, step=1e-5, reverse_rtol=1e-12)
+    @jax.jit
+    def derivatives(actions, mass, moved, weights):
+        _, forward = jax.jvp(rewards, (actions, mass), moved)
+        value, pull = jax.vjp(rewards, actions, mass)
+        return value, forward, pull(weights)
+
+    at, moved = (0.3 * jax.random.normal(jax.random.key(i), (5, 2, 1)) for i in range(2))
+    one, weights = jnp.array(1.0), jax.random.normal(jax.random.key(2), (5, 2))
+    _, forward, (by_action, by_mass) = derivatives(at, one, (moved, one), weights)
+    np.testing.assert_allclose((forward * weights).sum(), (by_action * moved).sum() + by_mass, rtol=1e-12)
+    step = 1e-5
+    ends = [derivatives(at + x * moved, one + x, (moved, one), weights)[0] for x in (step, -step)]
+    np.testing.assert_allclose(forward, (ends[0] - ends[1]) / (2 * step), rtol=1e-6, atol=1e-8)
     # Episodes end after three steps: no action before counts for what follows.
-    later = jax.jit(jax.grad(lambda actions: (rewards(actions, 1.0)[3:] * weights[3:]).sum()))(at)
-    assert np.all(np.asarray(later)[:3] == 0)
+    later = weights.at[:3].set(0)
+    assert np.all(np.asarray(derivatives(at, one, (moved, one), later)[2][0])[:3] == 0)
     assert np.all(np.asarray(by_action)[:3] != 0)
 
 
