@@ -10,6 +10,7 @@ import pytest
 
 import jaxdyn
 from jaxdyn.model import LEAVES
+from tests.derivatives import check_derivatives
 from tests.loop_robots import admissible_velocity, close_four_bar, four_bar
 
 
@@ -28,28 +29,18 @@ def arrays_of(model):
     return {n: getattr(model, n) for n, leaf in LEAVES.items() if leaf.dynamics and getattr(model, n) is not None}
 
 
-def weighted(weights):
-    """The accelerations and forces as one number, of the state and the arrays of the model."""
-
-    def f(model, arrays, q, v, tau):
-        changed = dataclasses.replace(model, **arrays)
-        a = jaxdyn.aba(changed, q, v, tau)
-        J = jaxdyn.constraint_jacobian(changed, q)
-        return weights @ a + 0.1 * weights @ (J.T @ jaxdyn.constraint_forces(changed, q, v, tau))
-
-    return f
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["connect", "revolute"])
 def test_forward_reverse_and_differences(kind):
     """By the state, the torques and all arrays; also where equations say the same twice. In the plane, in which such
     equations keep doing so when values change."""
-    model, q, v, tau, weights = case(kind)
-    f = jax.jit(functools.partial(weighted(weights), model))
-    point = (arrays_of(model), q, v, tau)
-    reverse = jax.jit(jax.grad(weighted(weights), (1, 2, 3, 4)))(model, *point)
-    rng = np.random.default_rng(1)
+    model, q, v, tau, _ = case(kind)
+    arrays, rng = arrays_of(model), np.random.default_rng(1)
+
+    def results(arrays, q, v, tau):
+        changed = dataclasses.replace(model, **arrays)
+        forces = jaxdyn.constraint_jacobian(changed, q).T @ jaxdyn.constraint_forces(changed, q, v, tau)
+        return jaxdyn.aba(changed, q, v, tau), forces
 
     def direction(x, name):
         out = rng.normal(size=np.shape(x))
@@ -60,20 +51,8 @@ def test_forward_reverse_and_differences(kind):
             out[..., [0, 2]] = 0
         return out
 
-    along = jax.jit(lambda t: jax.jvp(functools.partial(weighted(weights), model), point, t)[1])
-    directions = {name: direction(x, name) for name, x in point[0].items()}
-    zeros = jax.tree.map(np.zeros_like, point)
-    tangents = {name: ({**zeros[0], name: d}, *zeros[1:]) for name, d in directions.items()}
-    for k, name in enumerate(("q", "v", "tau"), start=1):
-        tangents[name] = (*zeros[:k], direction(point[k], name), *zeros[k + 1 :])
-    for name, t in tangents.items():
-        forward = float(along(t))
-        backward = float(sum(jax.tree.leaves(jax.tree.map(lambda g, d: (g * d).sum(), reverse, t))))
-        assert forward == pytest.approx(backward, rel=1e-8, abs=1e-8), name
-        h = 1e-4
-        ends = [f(*jax.tree.map(lambda x, d, s=s, h=h: x + s * h * d, point, t)) for s in (-2, -1, 1, 2)]
-        difference = float((ends[0] - 8 * ends[1] + 8 * ends[2] - ends[3]) / (12 * h))
-        assert forward == pytest.approx(difference, rel=1e-6, abs=1e-6), name
+    along = {name: direction(x, name) for name, x in arrays.items()}, *(direction(x, "") for x in (q, v, tau))
+    check_derivatives(results, arrays, q, v, tau, along=along, each=True, step=1e-5, reverse_rtol=1e-8, dependent=False)
 
 
 @pytest.mark.parametrize("kind", ["connect", pytest.param("revolute", marks=pytest.mark.slow)])
@@ -88,16 +67,13 @@ def test_matrices_are_the_derivatives_of_forward_dynamics(kind):
 
 @pytest.mark.slow
 def test_second_derivatives():
-    """The derivative of the gradient along a direction, against differences of the gradient."""
     model, q, v, tau, weights = case("connect")
-    f = weighted(weights)
-    gradient = jax.jit(lambda q, v: jax.grad(f, (2, 3))(model, {}, q, v, tau))
-    d = np.array([[0.3, -0.2, 0.5], [0.1, 0.4, -0.6]])
-    forward = jax.jit(lambda: jax.jvp(gradient, (q, v), (d[0], d[1]))[1])()
-    h = 1e-4
-    ends = [gradient(q + s * h * d[0], v + s * h * d[1]) for s in (-1, 1)]
-    for k in range(2):
-        np.testing.assert_allclose(forward[k], (ends[1][k] - ends[0][k]) / (2 * h), rtol=1e-5, atol=1e-4)
+
+    def weighted(q, v):
+        forces = jaxdyn.constraint_jacobian(model, q).T @ jaxdyn.constraint_forces(model, q, v, tau)
+        return weights @ (jaxdyn.aba(model, q, v, tau) + 0.1 * forces)
+
+    check_derivatives(jax.grad(weighted, (0, 1)), q, v, modes=["forward"], step=1e-4, rtol=1e-5)
 
 
 @pytest.mark.slow

@@ -23,6 +23,7 @@ from jaxdyn.sysid import (
     fit_fleet,
     fit_rollouts,
     rollout_errors,
+    write_rollout_report,
 )
 from jaxdyn.sysid.rollouts._arrow import (
     ArrowSystem,
@@ -186,7 +187,7 @@ def test_the_result_says_where_each_segment_is_from(fit, recordings):
     assert np.all(np.abs(out.defects[:19]).max(axis=0) < 10 * np.array([POSITION, POSITION, VELOCITY, VELOCITY]))
 
 
-def test_the_held_out_error_falls(fit):
+def test_the_held_out_error_falls(fit, tmp_path):
     out, _ = fit
     held_out = record(truth(), 1.5, 9)
     errors = [
@@ -201,6 +202,12 @@ def test_the_held_out_error_falls(fit):
         errors[0].rmse(0.6)
     with pytest.raises(DataError, match="does not fit"):
         rollout_errors(out.robot, held_out, 3.0, every=0.1)
+    page = tmp_path / "page.html"
+    write_rollout_report(page, out, {"held out": dict(zip(("before", "identified"), errors, strict=True))})
+    text = page.read_text()
+    assert all(x in text for x in ("Roll-out errors", "held out", "identified", *out.intervals().names))
+    with pytest.raises(DataError, match="nothing to report"):
+        write_rollout_report(page, out, {})
 
 
 def test_an_interrupted_fit_goes_on_to_the_same_end(fit, parametrization, recordings):

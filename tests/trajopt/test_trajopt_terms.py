@@ -31,6 +31,7 @@ from jaxdyn.trajopt import (
     Problem,
     QuadraticCost,
     Selected,
+    SmoothAbsCost,
     SoftConstraintCost,
     StateResidual,
     StepLengthResidual,
@@ -126,6 +127,19 @@ def test_the_state_has_the_control_before():
     after = dynamics.step(x, jnp.array([0.5]), 0)
     np.testing.assert_allclose(after, [*PENDULUM.step(x[:2], jnp.array([0.5]), 0), 0.5])
     np.testing.assert_allclose(ControlRateResidual()(dynamics, x, jnp.array([0.5]), 0), [(0.5 - 0.7) / 0.1])
+
+
+def test_smooth_absolute_costs_are_square_near_zero_and_linear_far_from_it():
+    weight, width = np.array([2.0, 0.5]), 0.1
+    cost, r = SmoothAbsCost(StateResidual(), weight, width), jnp.array([3.0, -1e-6])
+    value, slope, curvature = cost.penalty(r)
+    # For small r it is w r^2 / (2 width).
+    np.testing.assert_allclose(value, 2 * (np.hypot(3.0, width) - width) + 0.5 * 1e-12 / (2 * width), rtol=1e-14)
+    expected = jax.grad(lambda r: cost.penalty(r)[0]), jax.hessian(lambda r: cost.penalty(r)[0])
+    np.testing.assert_allclose(slope, expected[0](r), rtol=1e-12)
+    np.testing.assert_allclose(np.diag(curvature), expected[1](r), rtol=1e-9)
+    with pytest.raises(ShapeError, match=r"has shape \(2, 2\); a number or \[m\] is needed"):
+        SmoothAbsCost(StateResidual(), np.eye(2)).penalty(r)
 
 
 def test_steps_have_their_lengths():
