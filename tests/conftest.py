@@ -23,8 +23,9 @@ os.environ.setdefault(
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import jax
-import shape_checks
-from cost_table import CostTable
+
+from tests import shape_checks
+from tests.cost_table import CostTable
 
 # The library never enables double precision by itself, but the tests compare with double-precision oracles. They test
 # single precision with `model.astype(float32)`.

@@ -7,12 +7,12 @@ of a run take it from the cache of compiled programs (`conftest.py`).
 import functools
 from typing import NamedTuple
 
-import draws
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 import jaxdyn
+from tests import draws
 
 STATES = 20
 REFERENCES = ("local", "world", "local_world_aligned")

@@ -69,7 +69,7 @@ def install() -> None:
         return decorator
 
     jaxtyping.jaxtyped = decorate_those_with_shapes
-    jaxtyping.install_import_hook(PACKAGES, "shape_checks.checker")
+    jaxtyping.install_import_hook(PACKAGES, "tests.shape_checks.checker")
 
     enter, leave = pytest.RaisesExc.__enter__, pytest.RaisesExc.__exit__
 

@@ -3,15 +3,15 @@
 import functools
 from typing import NamedTuple
 
-import draws
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from oracles import PinocchioOracle, to_pinocchio
 
 import jaxdyn
 from jaxdyn import BodyInertia, Joint, Mimic, ModelBuilder
+from tests import draws
+from tests.oracles import PinocchioOracle, to_pinocchio
 
 STATES = 3
 
