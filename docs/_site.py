@@ -47,7 +47,7 @@ def prepare() -> None:
     shutil.copytree(ROOT / "docs", PAGES, ignore=shutil.ignore_patterns("_*"))
     for source, page in (("README.md", "index.md"), ("CHANGELOG.md", "changelog.md")):
         text = (ROOT / source).read_text(encoding="utf-8")
-        (PAGES / page).write_text(text.replace("](docs/", "]("), encoding="utf-8")
+        (PAGES / page).write_text(re.sub(r'(\]\(|src(?:set)?=")docs/', r"\1", text), encoding="utf-8")
     for page in (PAGES / "reference").glob("*.md"):
         give_classes_pages(page)
     for page in PAGES.rglob("*.md"):
@@ -68,17 +68,19 @@ def give_classes_pages(page: Path) -> None:
     """Move each class of a page of the reference to a page of its own. Tables of the classes that stood one after the
     other take their places."""
     parts = re.split(r"^::: (\S+)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
-    out = [parts[0]]
-    in_table = False
+    title = re.search(r"^# (.*)$", parts[0], flags=re.MULTILINE)
+    assert title is not None, page
+    out, in_table = [parts[0]], False
     for name, behind in zip(parts[1::2], parts[2::2], strict=True):
         value = pkgutil.resolve_name(name)
         # Options of a directive, which are indented below it, keep an entry where it is.
         if not inspect.isclass(value) or behind.startswith("\n    "):
-            out += [f"::: {name}", behind]
+            out += ["\n" * in_table + f"::: {name}", behind]
             in_table = False
             continue
         own = f"{name.removeprefix('jaxdyn.')}.md"
-        text = f"# {name.rsplit('.', 1)[1]}\n\n::: {name}\n    options:\n      heading_level: 2\n"
+        above = f"[{title[1]}]({page.name}) has what belongs to it.\n\n"
+        text = f"# {name.rsplit('.', 1)[1]}\n\n{above}::: {name}\n    options:\n      heading_level: 2\n"
         (page.parent / own).write_text(text, encoding="utf-8")
         if not in_table:
             out.append("| class | |\n|---|---|\n")
@@ -145,7 +147,9 @@ def render_equations(site: Path) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("folder", nargs="?", type=Path, default=ROOT / "build" / "site", help="where the site is written")
+    parser.add_argument(
+        "folder", nargs="?", type=Path, default=ROOT / "build" / "site", help="where the site is written"
+    )
     parser.add_argument("--serve", action="store_true", help="serve the site at http://127.0.0.1:8000 afterwards")
     parser.add_argument("--run-cells", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()

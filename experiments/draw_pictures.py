@@ -116,22 +116,28 @@ def trajectory(path: Path) -> None:
     figure.savefig(path, dpi=110)
 
 
-def readme(path: Path) -> None:
+def readme(path: Path, *, dark: bool = False) -> None:
     """Draw a robot with its meshes, its inertias, and two motions, side by side."""
     size = 720
+    look = {"width": size, "height": size, "dark": dark}
     talos = load_urdf(robot_file(TALOS))
     standing = talos_standing(talos)
     panda = arm()
     fallen = drop(panda, 3.0, 0.01, 60)[1][45]
     with tempfile.TemporaryDirectory() as folder:
         parts = [Path(folder) / f"{k}.png" for k in range(3)]
-        save_png(parts[0], talos, standing, visuals=robot_file(TALOS), width=size, height=size)
-        save_png(parts[1], talos, standing, width=size, height=size)
-        save_png(parts[2], panda, PANDA_Q[:7], compare=fallen, visuals=robot_file(PANDA), width=size, height=size)
+        save_png(parts[0], talos, standing, visuals=robot_file(TALOS), **look)
+        save_png(parts[1], talos, standing, **look)
+        save_png(parts[2], panda, PANDA_Q[:7], compare=fallen, visuals=robot_file(PANDA), **look)
         strip = Image.new("RGB", (3 * size, size), "white")
         for k, part in enumerate(parts):
             strip.paste(Image.open(part), (k * size, 0))
     strip.resize((3 * size * 2 // 3, size * 2 // 3), Image.Resampling.LANCZOS).save(path, optimize=True)
+
+
+def readme_dark(path: Path) -> None:
+    """Draw the same on a dark background."""
+    readme(path, dark=True)
 
 
 def run_page(name: str, folder: Path) -> None:
@@ -159,7 +165,17 @@ def contact(path: Path) -> None:
 
 PICTURES = {
     x.__name__: x
-    for x in (readme, gallery, parallel_robots, contact, viewer_panda, viewer_quadruped, viewer_compare, trajectory)
+    for x in (
+        readme,
+        readme_dark,
+        gallery,
+        parallel_robots,
+        contact,
+        viewer_panda,
+        viewer_quadruped,
+        viewer_compare,
+        trajectory,
+    )
 }
 
 
