@@ -19,14 +19,15 @@ from collections.abc import Sequence
 from importlib.metadata import distribution
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from PIL import Image
 
 import jaxdyn
 from experiments._page import page
-from jaxdyn import BodyInertia, Model, State, cli, load_urdf, rnea, rollout
-from jaxdyn.viz import Viewer, client_of, plot_trajectory, save_png, settle
+from jaxdyn import BodyInertia, Model, State, cli, learn, load_urdf, rnea, rollout
+from jaxdyn.viz import Viewer, client_of, plot_trajectory, save_png, save_video, settle
 
 PANDA, TALOS = "panda_description/urdf/panda.urdf", "talos_data/robots/talos_reduced.urdf"
 PANDA_Q = np.array([0.3, -0.4, 0.1, -1.9, 0.1, 1.6, 0.8, 0.03])
@@ -140,6 +141,17 @@ def readme_dark(path: Path) -> None:
     readme(path, dark=True)
 
 
+def trained_half_cheetah(path: Path) -> None:
+    """Film a policy, and train it first where `results` has none: as `jaxdyn train half_cheetah --steps 800000`."""
+    env, folder = learn.environment("half_cheetah"), Path("results/half_cheetah-shac-0")
+    learn.train(env, learn.SHAC(), steps=800_000, folder=folder, resume=True, evaluations=20)
+    states, _ = learn.play(env, learn.load_policy(folder / "best.npz"), jax.random.key(0), length=100)
+    # The first second is the start.
+    states = jax.tree.map(lambda x: x[40:], states)
+    options = {"frames_per_second": 25.0, "speed": 0.5, "width": 640, "height": 280}
+    save_video(path.with_suffix(".webp"), env.world, states, follow="torso", **options)
+
+
 def run_page(name: str, folder: Path) -> None:
     """Run the code of a page, which writes its pictures, in a folder."""
     text = (Path(__file__).parents[1] / "docs" / f"{name}.md").read_text(encoding="utf-8")
@@ -175,6 +187,7 @@ PICTURES = {
         viewer_quadruped,
         viewer_compare,
         trajectory,
+        trained_half_cheetah,
     )
 }
 
