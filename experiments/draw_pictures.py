@@ -19,14 +19,15 @@ from collections.abc import Sequence
 from importlib.metadata import distribution
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from PIL import Image
 
 import jaxdyn
 from experiments._page import page
-from jaxdyn import BodyInertia, Model, State, cli, load_urdf, rnea, rollout
-from jaxdyn.viz import Viewer, client_of, plot_trajectory, save_png, settle
+from jaxdyn import BodyInertia, Model, State, cli, learn, load_urdf, rnea, rollout
+from jaxdyn.viz import Viewer, client_of, plot_trajectory, save_png, save_video, settle
 
 PANDA, TALOS = "panda_description/urdf/panda.urdf", "talos_data/robots/talos_reduced.urdf"
 PANDA_Q = np.array([0.3, -0.4, 0.1, -1.9, 0.1, 1.6, 0.8, 0.03])
@@ -116,22 +117,39 @@ def trajectory(path: Path) -> None:
     figure.savefig(path, dpi=110)
 
 
-def readme(path: Path) -> None:
+def readme(path: Path, *, dark: bool = False) -> None:
     """Draw a robot with its meshes, its inertias, and two motions, side by side."""
     size = 720
+    look = {"width": size, "height": size, "dark": dark}
     talos = load_urdf(robot_file(TALOS))
     standing = talos_standing(talos)
     panda = arm()
     fallen = drop(panda, 3.0, 0.01, 60)[1][45]
     with tempfile.TemporaryDirectory() as folder:
         parts = [Path(folder) / f"{k}.png" for k in range(3)]
-        save_png(parts[0], talos, standing, visuals=robot_file(TALOS), width=size, height=size)
-        save_png(parts[1], talos, standing, width=size, height=size)
-        save_png(parts[2], panda, PANDA_Q[:7], compare=fallen, visuals=robot_file(PANDA), width=size, height=size)
+        save_png(parts[0], talos, standing, visuals=robot_file(TALOS), **look)
+        save_png(parts[1], talos, standing, **look)
+        save_png(parts[2], panda, PANDA_Q[:7], compare=fallen, visuals=robot_file(PANDA), **look)
         strip = Image.new("RGB", (3 * size, size), "white")
         for k, part in enumerate(parts):
             strip.paste(Image.open(part), (k * size, 0))
     strip.resize((3 * size * 2 // 3, size * 2 // 3), Image.Resampling.LANCZOS).save(path, optimize=True)
+
+
+def readme_dark(path: Path) -> None:
+    """Draw the same on a dark background."""
+    readme(path, dark=True)
+
+
+def trained_half_cheetah(path: Path) -> None:
+    """Film a policy, and train it first where `results` has none: as `jaxdyn train half_cheetah --steps 800000`."""
+    env, folder = learn.environment("half_cheetah"), Path("results/half_cheetah-shac-0")
+    learn.train(env, learn.SHAC(), steps=800_000, folder=folder, resume=True, evaluations=20)
+    states, _ = learn.play(env, learn.load_policy(folder / "best.npz"), jax.random.key(0), length=100)
+    # The first second is the start.
+    states = jax.tree.map(lambda x: x[40:], states)
+    options = {"frames_per_second": 25.0, "speed": 0.5, "width": 640, "height": 280}
+    save_video(path.with_suffix(".webp"), env.world, states, follow="torso", **options)
 
 
 def run_page(name: str, folder: Path) -> None:
@@ -159,7 +177,18 @@ def contact(path: Path) -> None:
 
 PICTURES = {
     x.__name__: x
-    for x in (readme, gallery, parallel_robots, contact, viewer_panda, viewer_quadruped, viewer_compare, trajectory)
+    for x in (
+        readme,
+        readme_dark,
+        gallery,
+        parallel_robots,
+        contact,
+        viewer_panda,
+        viewer_quadruped,
+        viewer_compare,
+        trajectory,
+        trained_half_cheetah,
+    )
 }
 
 

@@ -62,7 +62,7 @@ def main(arguments: Sequence[str]) -> None:
     print(f"{float(states.time[-1] - states.time[0]):.2f} s, return {returned:.1f}")
     if options.film:
         announce("drawing the pictures of the film")
-        save_video(options.film, env.world, states)
+        save_video(options.film, env.world, states, follow=env.world.model.body_names[0])
         print(f"wrote {options.film}")
         return
     with Viewer(env.world, host=options.host, port=options.port) as viewer:

@@ -14,7 +14,7 @@ from jaxdyn._errors import require_positive, require_suffix
 from jaxdyn._extras import import_extra
 from jaxdyn._waits import saying
 from jaxdyn.viz._clips import Clip, force_surfaces
-from jaxdyn.viz._drawing import Drawing
+from jaxdyn.viz._drawing import Drawing, frame_poses
 from jaxdyn.viz._ray_images import draw_robots
 
 PICTURES = (".png", ".jpg", ".jpeg", ".webp")
@@ -40,19 +40,32 @@ def film_path(path: str | os.PathLike) -> Path:
 
 
 def images_of(
-    drawing: Drawing, clip: Clip, frames_per_second: float, speed: float, path_of: str | None, size: tuple[int, int]
+    drawing: Drawing,
+    clip: Clip,
+    frames_per_second: float,
+    speed: float,
+    path_of: str | None,
+    size: tuple[int, int],
+    *,
+    follow: str | None = None,
+    dark: bool = False,
 ) -> Iterator[np.ndarray]:
-    """Yield the pictures `[height, width, 3]` of a film. The camera stands still and sees all of the trajectory."""
+    """Yield the pictures `[height, width, 3]` of a film. The camera stands still and sees all of the trajectory, or
+    moves horizontally with the frame `follow`."""
     require_positive(frames_per_second, "frames_per_second (1/s)")
     require_positive(speed, "speed")
     drawn = [x for x in (clip.poses, clip.compared) if x is not None]
-    bounds = drawing.bounds(np.concatenate([x[:: max(1, len(x) // 50)] for x in drawn]))
+    way = np.zeros((len(clip.t), 3))
+    if follow is not None:
+        way[:, :2] = frame_poses(drawing.model, follow, clip.poses)[:, :2]
+    shift = np.concatenate([way, np.zeros((len(way), 4))], axis=-1)[:, None]
+    low, high = drawing.bounds(np.concatenate([(x - shift)[:: max(1, len(x) // 50)] for x in drawn]))
     paths = [] if path_of is None else [drawing.path(path_of, x, compared=k > 0) for k, x in enumerate(drawn)]
     count = max(2, round(float(clip.t[-1] - clip.t[0]) / speed * frames_per_second) + 1)
     for seconds in np.linspace(0.0, clip.t[-1] - clip.t[0], count):
         k = clip.sample_at(float(seconds))
         more = [*paths, *force_surfaces(drawing, clip.forces, k)]
-        yield draw_robots(drawing, [x[k] for x in drawn], size, bounds, more)
+        yield draw_robots(drawing, [x[k] for x in drawn], size, (low + way[k], high + way[k]), more, dark=dark)
 
 
 def write_film(path: Path, images: Iterable[np.ndarray], frames_per_second: float) -> None:

@@ -41,6 +41,7 @@ def save_png(
     width: int = 1200,
     height: int = 900,
     show: Sequence[str] | None = None,
+    dark: bool = False,
     **arguments: Any,
 ) -> None:
     """Write a picture of a robot as a PNG file; no screen is needed.
@@ -56,6 +57,7 @@ def save_png(
     - `width`, `height`: in pixels.
     - `show`: what is drawn, of `"meshes"`, `"collisions"`, `"ellipsoids"`, `"skeleton"`, `"frames"`, `"axes"`,
       `"loops"`, `"tendons"`, `"contacts"`, `"forces"`; by default as in `Viewer`.
+    - `dark`: draw on a dark background, for pages that have one; not by the browser.
     - `arguments`: `visuals`, `package_dirs`, `skip_missing`, `contacts` and the loader's options, as in `Viewer`.
 
     To draw a moment of a trajectory, give its configuration, or use `Viewer.save_png`.
@@ -80,7 +82,8 @@ def save_png(
     poses = [drawing.poses(*configuration_of(x)) for x in ((shown,) if compare is None else (shown, compare))]
     if renderer == "browser":
         return _by_browser(path, drawing, poses, drawn, (width, height))
-    write_image(path, draw_robots(drawing, poses, (width, height), more=force_surfaces(drawing, drawn, 0)))
+    more = force_surfaces(drawing, drawn, 0)
+    write_image(path, draw_robots(drawing, poses, (width, height), more=more, dark=dark))
 
 
 @naming_arguments
@@ -92,12 +95,14 @@ def save_video(
     *,
     compare: ArrayLike | Trajectory | State | None = None,
     path_of: str | None = None,
+    follow: str | None = None,
     forces: ContactForces | None = None,
     newtons_per_meter: float | None = None,
     frames_per_second: float = 25.0,
     speed: float = 1.0,
     width: int = 640,
     height: int = 480,
+    dark: bool = False,
     **arguments: Any,
 ) -> None:
     """Write a film of a trajectory, as MP4, WebM, GIF or WebP by the suffix of `path`; no screen is needed.
@@ -106,9 +111,11 @@ def save_video(
 
     - `t`, `qs`, `compare`: the trajectory, and that of a second robot, as in `Viewer.play`.
     - `path_of`: the name of a frame whose path is drawn.
+    - `follow`: the name of a frame with which the camera moves horizontally, such as the trunk of a robot that runs;
+      by default the camera stands still and sees the whole trajectory.
     - `forces`, `newtons_per_meter`: contact forces of a world at each time, as in `Viewer.play`.
     - `frames_per_second`: pictures in a second of the film; `speed`: seconds of the trajectory in one of the film.
-    - `width`, `height`: of the pictures, in pixels.
+    - `width`, `height`: of the pictures, in pixels; `dark`: as in `save_png`.
     - `arguments`: `show` and the others of `save_png`.
 
     **Raises** as `Viewer`, `Viewer.play` and `save_png`; `DataError` for another suffix; `ImportError` without imageio,
@@ -117,7 +124,7 @@ def save_video(
     path = film_path(path)
     drawing = _drawing_of(model_or_path, arguments, arguments.pop("show", None))
     clip = clip_of(drawing, t, qs, compare, forces, newtons_per_meter)
-    images = images_of(drawing, clip, frames_per_second, speed, path_of, (width, height))
+    images = images_of(drawing, clip, frames_per_second, speed, path_of, (width, height), follow=follow, dark=dark)
     write_film(path, images, frames_per_second)
 
 

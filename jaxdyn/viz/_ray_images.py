@@ -22,6 +22,20 @@ _SAMPLES = 2
 """Rays along each side of a pixel."""
 
 
+class Background(NamedTuple):
+    """The color `[3]` behind a robot, the brightness that lines of the grid add to it, and the part of the light that a
+    shadow takes away."""
+
+    color: np.ndarray
+    line: float
+    shadow: float
+
+
+_LIGHT_PAGE = Background(np.ones(3), -0.14, 0.15)
+_DARK = Background(np.array([13, 17, 23]) / 255, 0.16, 0.5)
+"""The background of GitHub's dark pages."""
+
+
 class Camera(NamedTuple):
     """A camera at `position`; the rows of `axes` point to the right, up and forwards; `half` is the half width and the
     half height of the picture at the distance of one."""
@@ -129,10 +143,12 @@ def draw_robots(
     size: tuple[int, int],
     bounds: tuple[np.ndarray, np.ndarray] | None = None,
     more: Sequence[Surface] = (),
+    *,
+    dark: bool = False,
 ) -> np.ndarray:
     """Return a picture `[height, width, 3]`, 0 to 255, of a robot with its bodies at `poses[0]` `[nb, 7]`, of a second
     one where there are two poses, and of more surfaces in the world. The camera sees the box `bounds`, by default that
-    of the robots; `size` is width and height in pixels."""
+    of the robots; `size` is width and height in pixels; `dark` chooses the background."""
     for name, pixels in zip(("width", "height"), size, strict=True):
         require_positive_integer(pixels, f"{name} (pixels)")
 
@@ -149,7 +165,7 @@ def draw_robots(
         second = [x.as_compared(drawing.unit) for x in second if not drawing.is_shared(x)]
         surfaces += second
         places += [poses[1]] * len(second)
-    return _draw(surfaces, places, bounds, drawing.ground(*bounds), size)
+    return _draw(surfaces, places, bounds, drawing.ground(*bounds), size, _DARK if dark else _LIGHT_PAGE)
 
 
 def _draw(
@@ -158,6 +174,7 @@ def _draw(
     bounds: tuple[np.ndarray, np.ndarray],
     ground: tuple[float, float],
     size: tuple[int, int],
+    background: Background,
 ) -> np.ndarray:
     """Return a picture of surfaces, each with its own poses of the bodies; `ground` is the height of the ground and the
     size of the cells of its grid, m."""
@@ -167,14 +184,15 @@ def _draw(
     # Lines of the grid are smooth already, at one ray for each pixel.
     points, below = camera.on_ground(camera.rays(*size), level)
     lines = below * _grid(points[..., :2], (bounds[0] + bounds[1])[:2] / 2, cell)
-    picture = np.repeat((1 - 0.14 * lines).repeat(_SAMPLES, axis=0).repeat(_SAMPLES, axis=1)[..., None], 3, axis=-1)
+    lines = lines.repeat(_SAMPLES, axis=0).repeat(_SAMPLES, axis=1)[..., None]
+    picture = background.color + background.line * lines
     rays = camera.rays(width, height)
     # The shadow lies where rays to the light meet the robot.
     shadow = scene.vertices - ((scene.vertices[:, 2] - level) / _LIGHT[2])[:, None] * _LIGHT
     where = camera.window(shadow, width, height)
     points, below = camera.on_ground(rays[where], level + 1e-4 * cell)
     dark = scene.nearest(points.reshape(-1, 3), np.broadcast_to(_LIGHT, (below.size, 3))) >= 0
-    picture[where] -= 0.15 * (dark.reshape(below.shape) & below)[..., None]
+    picture[where] *= 1 - background.shadow * (dark.reshape(below.shape) & below)[..., None]
     where = camera.window(scene.vertices, width, height)
     seen = scene.paint(camera.position, rays[where].reshape(-1, 3), picture[where].reshape(-1, 3))
     picture[where] = seen.reshape(picture[where].shape)

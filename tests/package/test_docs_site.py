@@ -19,7 +19,7 @@ PACKAGES += (".viz",)
 @pytest.fixture(scope="module")
 def site(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
+    command = [sys.executable, "docs/_site.py", str(folder)]
     out = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert out.returncode == 0, out.stderr
     return folder
@@ -123,6 +123,16 @@ def test_words_of_tasks_lead_to_pages_that_show_how(site):
 @pytest.mark.docs
 def test_signatures_link_their_types_and_show_their_source(site):
     page = (site / "reference" / "dynamics" / "index.html").read_text()
-    assert re.search(r'href="\.\./models/#jaxdyn\.Model"[^>]*>Model', page)
+    assert re.search(r'href="\.\./Model/#jaxdyn\.Model"[^>]*>Model', page)
     assert re.search(r'href="\.\./#jaxdyn\._types\.Velocity"[^>]*>Velocity', page)
     assert "jaxdyn/algorithms/_aba.py" in page
+
+
+@pytest.mark.docs
+def test_every_class_has_a_page(site):
+    """Tables of the reference lead to pages of single classes."""
+    listed = (site / "reference" / "models" / "index.html").read_text()
+    assert re.search(r'href="\.\./Model/"[^>]*><code>jaxdyn\.Model</code>', listed)
+    page = (site / "reference" / "Model" / "index.html").read_text()
+    assert 'id="jaxdyn.Model"' in page
+    assert 'id="jaxdyn.Frame"' not in page

@@ -221,6 +221,28 @@ def test_paths_moments_films_and_notebooks(tmp_path):
     assert np.abs(film[0].astype(int) - film[-1]).max() > 50
 
 
+def test_camera_that_follows_a_robot(tmp_path):
+    """A robot that moves by many times its size stays where it is in the pictures, on either background."""
+    model, t = jaxdyn.samples.quadruped(), np.array([0.0, 0.1, 0.2])
+    q = np.tile(model.neutral(), (3, 1))
+    q[:, 0] += [0.0, 1.0, 2.0]
+    size = {"width": 96, "height": 72, "frames_per_second": 10.0}
+
+    def places(**options) -> np.ndarray:
+        """Return the mean rows and columns of the pixels that have a color, as only the robot has."""
+        save_video(tmp_path / "film.gif", model, t, q, show=["ellipsoids"], **size, **options)
+        film = iio.imread(tmp_path / "film.gif").astype(int)
+        return np.array([np.argwhere(np.ptp(image, axis=-1) > 25).mean(axis=0) for image in film])
+
+    assert np.ptp(places(), axis=0).max() > 20
+    for dark in (False, True):
+        assert np.ptp(places(follow=model.body_names[0], dark=dark), axis=0).max() < 1
+    corner = iio.imread(tmp_path / "film.gif")[0, 0, 0]
+    assert corner.max() < 60
+    with pytest.raises(UnknownNameError, match="torso_of_another"):
+        places(follow="torso_of_another")
+
+
 @pytest.mark.slow
 def test_films_as_files(tmp_path):
     t = np.linspace(0, 0.2, 5)
