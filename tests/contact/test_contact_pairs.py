@@ -29,6 +29,7 @@ from jaxdyn import (
     State,
     World,
 )
+from tests.derivatives import check_derivatives
 
 DT = 1e-3
 HALF = 0.03
@@ -83,19 +84,6 @@ def pressed():
     return world, State(q, v), tau
 
 
-@eqx.filter_jit
-def weighted_derivatives(inputs, direction, weights):
-    """A weighted sum of the accelerations of a step, its derivative along a direction of all arrays, by forward mode,
-    and its gradient, by reverse mode."""
-
-    def weighted(arrays):
-        world, state, tau = eqx.combine(arrays, static)
-        return (weights * world.accelerations(state, torque=tau)).sum()
-
-    arrays, static = eqx.partition(inputs, eqx.is_inexact_array)
-    return *jax.jvp(weighted, (arrays,), (direction,)), jax.grad(weighted)(arrays)
-
-
 @pytest.mark.slow
 def test_a_step_solves_its_equations():
     """The forces of contact and of the other torques balance what the loops and the mimicking joint leave free."""
@@ -132,31 +120,19 @@ def test_a_step_solves_its_equations():
 
 @pytest.mark.slow
 def test_derivatives_by_all_arrays():
-    """Forward and reverse mode are equal, and equal to central differences."""
-    inputs = pressed()
-    random = np.random.default_rng(1)
+    inputs, random = pressed(), np.random.default_rng(1)
     skipped = ("position_lower", "position_upper", "velocity_limit", "effort_limit", "width", "start", "keys")
 
     def along(path, x):
         if any(getattr(key, "name", None) in skipped for key in path):
-            return np.zeros(x.shape)
-        return random.normal(size=x.shape) * np.maximum(np.abs(x), 1e-3)
+            return np.zeros(np.shape(x))
+        return random.normal(size=np.shape(x)) * np.maximum(np.abs(x), 1e-3)
 
-    direction = jax.device_put(jax.tree_util.tree_map_with_path(along, eqx.filter(inputs, eqx.is_inexact_array)))
-    weights = jnp.asarray(random.normal(size=inputs[0].model.nv))
-    _, forward, gradient = weighted_derivatives(inputs, direction, weights)
-    reverse = sum(jax.tree.leaves(jax.tree.map(lambda x, y: (x * np.asarray(y)).sum(), gradient, direction)))
-    np.testing.assert_allclose(forward, reverse, rtol=1e-8)
-    arrays, static = eqx.partition(inputs, eqx.is_inexact_array)
-    # In NumPy: each operation of JAX on an array of another shape would be a program.
-    numbers, steps = jax.tree.map(np.asarray, (arrays, direction))
+    def accelerations(world, state, tau):
+        return world.accelerations(state, torque=tau)
 
-    def moved(h):
-        x = jax.tree.map(lambda x, d: np.where(d == 0, x, x + h * d), numbers, steps)
-        return weighted_derivatives(eqx.combine(jax.device_put(x), static), direction, weights)[0]
-
-    near, far = (moved(h) - moved(-h) for h in (1e-5, 2e-5))
-    np.testing.assert_allclose((8 * near - far) / 12e-5, forward, rtol=1e-5)
+    direction = jax.tree_util.tree_map_with_path(along, eqx.filter(inputs, eqx.is_inexact_array_like))
+    check_derivatives(accelerations, *inputs, along=direction, rtol=1e-5, reverse_rtol=1e-8)
 
 
 @pytest.mark.slow

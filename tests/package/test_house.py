@@ -2,32 +2,18 @@
 
 import ast
 import collections
-import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import jaxdyn
+from tests.package.sources import PACKAGE, nodes, trees
 from tests.package.test_layering import FLOORS
 
-PACKAGE = Path(jaxdyn.__file__).parent
 EVERYBODYS = {name for name in FLOORS if name.startswith("_")}
 """Private modules beside the packages, which every package above them may import."""
 BEGINNING = re.compile(r"(Of|By|That of|Those of|What)\b")
 BOOKKEEPING = {"rank", "full", "rows_of", "packed_rows", "to_leading"}
 FUNCTION = ast.FunctionDef | ast.AsyncFunctionDef
-
-
-@functools.cache
-def trees() -> dict[str, ast.Module]:
-    """The syntax tree of every file, by its path below the package."""
-    return {str(file.relative_to(PACKAGE)): ast.parse(file.read_text()) for file in sorted(PACKAGE.rglob("*.py"))}
-
-
-@functools.cache
-def nodes() -> dict[str, list[ast.AST]]:
-    """The nodes of the syntax tree of every file; to walk through the trees takes a second."""
-    return {file: list(ast.walk(tree)) for file, tree in trees().items()}
 
 
 def functions() -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:

@@ -5,8 +5,8 @@ import graphlib
 import pathlib
 
 import jaxdyn
+from tests.package.sources import PACKAGE, nodes, trees
 
-PACKAGE = pathlib.Path(jaxdyn.__file__).parent
 FLOORS = {
     "_signatures": -1,
     "_types": 1,
@@ -55,10 +55,10 @@ FLOORS = {
 }
 
 
-def imported(file: pathlib.Path) -> set[str]:
+def imported(file: str) -> set[str]:
     """The packages of the library that a file imports from."""
     rooms = set()
-    for node in ast.walk(ast.parse(file.read_text())):
+    for node in nodes()[file]:
         if isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{file}: imports are absolute"
             parts = (node.module or "").split(".")
@@ -71,10 +71,9 @@ def imported(file: pathlib.Path) -> set[str]:
 
 
 def test_imports_point_down():
-    files = sorted(PACKAGE.rglob("*.py"))
-    assert len(files) > 20
-    for file in files:
-        room = file.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    assert len(nodes()) > 20
+    for file in nodes():
+        room = pathlib.Path(file).parts[0].removesuffix(".py")
         assert room in FLOORS, f"{file} is not on any floor"
         for other in imported(file) - {room}:
             assert other in FLOORS, f"{file} imports {other}"
@@ -86,13 +85,13 @@ def test_imports_point_down():
 def file_imports() -> dict[str, set[str]]:
     """The modules that each module imports, also inside of functions and for annotations only."""
     names = {}
-    for file in sorted(PACKAGE.rglob("*.py")):
-        parts = (PACKAGE.name, *file.relative_to(PACKAGE).with_suffix("").parts)
+    for file in nodes():
+        parts = (PACKAGE.name, *pathlib.Path(file).with_suffix("").parts)
         names[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = file
     graph = {}
     for name, file in names.items():
         graph[name] = set()
-        for node in ast.walk(ast.parse(file.read_text())):
+        for node in nodes()[file]:
             if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == PACKAGE.name:
                 modules = {f"{node.module}.{alias.name}" for alias in node.names}
                 graph[name] |= {module if module in names else node.module for module in modules} - {name}
@@ -130,9 +129,8 @@ def test_modules_are_private_and_names_public():
 
 def test_no_global_configuration_on_import():
     """Only the command line, which is a program, configures JAX, and only when it is called."""
-    for file in PACKAGE.rglob("*.py"):
-        text = file.read_text()
-        if file.relative_to(PACKAGE).parts[0] != "cli":
-            assert "jax.config.update" not in text, file
-        outside_functions = [x for x in ast.parse(text).body if not isinstance(x, ast.FunctionDef | ast.ClassDef)]
-        assert not any("jax.config.update" in ast.unparse(x) for x in outside_functions), file
+    for file, tree in trees().items():
+        if "jax.config.update" in (PACKAGE / file).read_text():
+            assert pathlib.Path(file).parts[0] == "cli", file
+            outside_functions = [x for x in tree.body if not isinstance(x, ast.FunctionDef | ast.ClassDef)]
+            assert not any("jax.config.update" in ast.unparse(x) for x in outside_functions), file
