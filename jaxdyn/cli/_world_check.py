@@ -27,11 +27,18 @@ import numpy as np
 from jaxdyn.cli._comparison import free_joint_axes, free_joint_turning, without_mujoco_warnings
 from jaxdyn.cli._world_contacts import contacts_of, forward_with_contacts, unoptimized
 from jaxdyn.cli._world_contacts import stages_of as stages_of
-from jaxdyn.cli._world_perturbations import forward_with_turned_contacts, perturbed
-from jaxdyn.cli._world_states import MujocoState, displace, drawn_states, place, random_controls
+from jaxdyn.cli._world_states import (
+    MujocoState,
+    displace,
+    drawn_states,
+    forward_with_turned_contacts,
+    perturbed,
+    place,
+    random_controls,
+    state_of,
+)
 from jaxdyn.io import RobotFileWarning
 from jaxdyn.io.mjcf import compile_mjcf, enum_name, object_name
-from jaxdyn.simulate import State
 from jaxdyn.worlds import World, accelerations_step_and_sensors, load_world
 
 PERTURBATION = 1e-12
@@ -296,12 +303,6 @@ def solved_to_the_end(m) -> Any:
     m.opt.ccd_tolerance, m.opt.ccd_iterations = _SEARCH, 500
     m.opt.ls_tolerance, m.opt.ls_iterations = 1e-10, 200
     return m
-
-
-def state_of(world: World, case: MujocoState) -> State:
-    """Return a state of MuJoCo as the world has it."""
-    active = case.active if len(case.active) else None
-    return world.state(case.qpos, free_joint_axes(world.model, case.qpos) @ case.qvel, case.act, active=active)
 
 
 def _answers(world: World, m, cases: list[MujocoState], rng) -> tuple[list, list, np.ndarray]:

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdyn.cli._world_perturbations import forward_from_positions
+from jaxdyn.cli._world_states import forward_from_positions
 from jaxdyn.geometry import FAR
 from jaxdyn.io.mjcf import enum_name, object_name
 from jaxdyn.simulate import State
