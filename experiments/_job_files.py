@@ -1,5 +1,5 @@
-"""Files of jobs that continue after an interruption: archives, checkpoints with checksums, and the file that says how a
-job was begun. Damaged files are set aside."""
+"""Files of jobs that continue after an interruption: archives, and the file that says how a job was begun. A damaged
+file is set aside."""
 
 from __future__ import annotations
 
@@ -58,38 +58,10 @@ def digest_of_json(content: Any) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def write_checkpoint(path: Path, arrays: Mapping[str, Any], job: str) -> None:
-    """Write arrays for `read_checkpoint`, with a checksum of them and of the text `job`, which says whose they are."""
-    write_npz(path, {**arrays, _CHECKSUM: np.array(_checksum(arrays, job))})
-
-
-def read_checkpoint(path: Path, job: str, build: Callable[[dict[str, np.ndarray]], Any] = dict) -> Any:
-    """Return `build` of the arrays that `write_checkpoint` wrote for the same `job`, or None where there are none. A
-    file that is damaged, or from another job, is set aside with a warning that names it (`set_aside`)."""
-
-    def checked(arrays: dict[str, np.ndarray]) -> Any:
-        checksum = str(arrays.pop(_CHECKSUM, "none"))
-        if checksum != _checksum(arrays, job):
-            raise DataError("its checksum is not that of its arrays and this job")
-        return build(arrays)
-
-    if not os.path.lexists(path):
-        return None
-    try:
-        return read_npz(path, checked, "it is of no use here")
-    except DataError as error:
-        cli.set_aside(path, str(error).removeprefix(f"{path}: "))
-        return None
-
-
-def _checksum(arrays: Mapping[str, Any], job: str) -> str:
-    return digest_of_arrays({**arrays, "job": np.array(job)})
-
-
-def begin(path: Path, content: dict[str, Any], why: str, advice: str = "") -> dict[str, Any]:
+def begin(path: Path, content: dict[str, Any], why: str) -> dict[str, Any]:
     """Write down how a job was begun, or compare `content` with the file of an earlier run, and return the file's
     content. A damaged file is set aside, and the job begun anew: what lies beside the file and is of this job has its
-    own checksums. **Raises** `DataError` with the entries that differ, `why` they must be the same, and an advice."""
+    own checksums. **Raises** `DataError` with the entries that differ, and `why` they must be the same."""
     content = json.loads(json.dumps(content))
     earlier = None
     if os.path.lexists(path):
@@ -109,7 +81,7 @@ def begin(path: Path, content: dict[str, Any], why: str, advice: str = "") -> di
         if before.get(key, missing) != now.get(key, missing)
     ]
     if differences:
-        advice = advice or "Give the same configuration as before, another name, or delete the folder"
+        advice = "Give the same configuration as before, another name, or delete the folder"
         raise DataError(f"{path} was begun otherwise, and {why}: {'; '.join(differences)}. {advice}")
     return earlier
 

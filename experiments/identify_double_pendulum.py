@@ -15,8 +15,6 @@ states `q, v` of the held-out run, every `start_every` s, under that run's torqu
 seconds, each time with the robot in question held fixed, and with the angles as they were read. Nothing else is
 estimated from the held-out run. The error of a roll-out is the root mean square of both joints' position errors over
 all samples after the start, up to the horizon; the printed figure is the median over all roll-outs.
-
-An interrupted fit continues where it stopped.
 """
 
 from __future__ import annotations
@@ -32,7 +30,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from experiments import _job_files
 from experiments._main import CONFIGS, experiment
 from jaxdyn import DataError, Joint, Model, ModelBuilder, cli, sysid
 
@@ -127,11 +124,10 @@ def run(config: Config) -> dict[str, Any]:
         raise DataError(f"{config.recordings} has one run only, and one is held out: give two at least")
     folder = config.make_folder()
     with cli.alone_in(folder):
-        job = begin_fits(folder, config, runs)
         out: dict[str, Any] = {"config": dataclasses.asdict(config), "runs": {}}
         tested: dict[str, Errors] = {}
         for name in held_out:
-            fit, seconds = fit_others(folder, job, config, runs, name)
+            fit, seconds = fit_others(config, runs, name)
             out["runs"][name], tested[name] = test(config, fit, seconds, runs[name])
             show(config, name, out["runs"][name])
             if config.report:
@@ -262,61 +258,27 @@ def fit_options(config: Config) -> sysid.RolloutFitOptions:
     )
 
 
-def fit_others(
-    folder: Path, job: str, config: Config, runs: dict[str, sysid.Recording], held_out: str
-) -> tuple[sysid.RolloutFit, float]:
-    """Fit all runs but one. Returns the fit and the time of all its parts, compilation included, s."""
-    path = folder / f"state-{held_out}.npz"
+def fit_others(config: Config, runs: dict[str, sysid.Recording], held_out: str) -> tuple[sysid.RolloutFit, float]:
+    """Fit all runs but one. Returns the fit and its time, compilation included, s."""
     used = [recording for name, recording in runs.items() if name != held_out]
-    p = parametrization(config)
     began = time.perf_counter()
-    state, before = load_state(path, job)
-    if state is not None:
-        print(f"{held_out}: continues after step {int(state.iteration)}")
     cli.announce(f"compiling, and fitting all runs but {held_out}")
-    with cli.ProgressBar(
-        desc=f"fit without {held_out}", unit=" steps", initial=0 if state is None else int(state.iteration)
-    ) as bar:
+    with cli.ProgressBar(desc=f"fit without {held_out}", unit=" steps") as bar:
 
         def report(step) -> None:
             bar.update()
             bar.set_postfix(cost=f"{step.cost:.6g}", expected_decrease=f"{step.expected_decrease:.1e}")
-            content = {**step.state.arrays(), "seconds": np.float64(before + time.perf_counter() - began)}
-            _job_files.write_checkpoint(path, content, job)
 
         out = sysid.fit_rollouts(
-            p,
+            parametrization(config),
             used,
             segment=config.segment,
             position_noise=config.position_noise,
             velocity_noise=config.velocity_noise,
             options=fit_options(config),
-            state=state,
             report=report,
         )
-    return out, before + time.perf_counter() - began
-
-
-def load_state(path: Path, job: str) -> tuple[sysid.ShootingState | None, float]:
-    """Return the state of an unfinished fit and its time, s, or None and 0. One that is damaged is set aside."""
-
-    def restored(arrays: dict[str, np.ndarray]) -> tuple[sysid.ShootingState, float]:
-        return sysid.ShootingState.from_arrays(arrays), float(arrays["seconds"])
-
-    return _job_files.read_checkpoint(path, job, restored) or (None, 0.0)
-
-
-def begin_fits(folder: Path, config: Config, runs: dict[str, sysid.Recording]) -> str:
-    """Write the manifest, and return a digest of it and the runs, which marks the states of these fits. **Raises**
-    `DataError` if other fits were begun in the folder."""
-    # These keys do not change the steps of a fit.
-    free = {"name", "results", "plot", "report", "bootstrap", "held_out", "horizon", "start_every"}
-    free |= {"max_iterations", "calibrate", "history"}
-    manifest = {"config": {k: v for k, v in dataclasses.asdict(config).items() if k not in free}}
-    _job_files.begin(folder / "manifest.json", manifest, "a fit that continues would be a mixture of both")
-    named = {f"{name}.{x}": getattr(run, x) for name, run in runs.items() for x in ("t", "q", "v", "tau")}
-    data = _job_files.digest_of_arrays({name: x for name, x in named.items() if x is not None})
-    return _job_files.digest_of_json([manifest, data])
+    return out, time.perf_counter() - began
 
 
 def horizons(config: Config) -> tuple[float, float]:

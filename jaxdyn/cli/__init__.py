@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from jaxdyn.cli._application import *
     from jaxdyn.cli._comparison import *
     from jaxdyn.cli._config import *
-    from jaxdyn.cli._figures import *
     from jaxdyn.cli._identification import *
     from jaxdyn.cli._identification_data import *
     from jaxdyn.cli._progress import *
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 # Where names are looked for, in this order: the modules that load little come first. Nothing may be computed before
 # processes are connected (`jax.distributed.initialize`), and importing the last ones takes seconds.
 _SOURCES = (
-    *("application", "config", "result_files", "progress", "figures", "comparison"),
+    *("application", "config", "result_files", "progress", "comparison"),
     *("world_check", "simulated_recording", "identification_data", "identification"),
 )
 

@@ -17,7 +17,6 @@ import numpy as np
 
 from jaxdyn import sysid
 from jaxdyn._printing import percent
-from jaxdyn.cli._figures import pyplot, save_figure
 from jaxdyn.cli._identification_data import (
     IdentificationData,
     IdentifyConfig,
@@ -27,11 +26,7 @@ from jaxdyn.cli._identification_data import (
     physical_start,
 )
 from jaxdyn.cli._progress import ProgressBar, announce
-from jaxdyn.cli._result_files import (
-    alone_in,
-    write_durably,
-    write_json,
-)
+from jaxdyn.cli._result_files import alone_in, pyplot, save_figure, write_durably, write_json
 from jaxdyn.model import Model
 from jaxdyn.viz import plot_torques
 
@@ -61,33 +56,31 @@ def identify(config: IdentifyConfig) -> dict[str, Any]:
 
 
 def _identify(config: IdentifyConfig, folder: Path, model: Model, data: IdentificationData) -> dict[str, Any]:
-    fits, seconds = _run_fits(config, model, data)
+    found, fits, seconds = _run_fits(config, model, data)
     held_out = {"raw torque": data.raw, "filtered torque": data.held_out}
     if data.simulated is not None:
         held_out["noise-free torque"] = data.simulated.exact.between(config.fit_stop, config.test_stop)
-    found = {kind: {name: x.evaluate(recording) for name, x in fits.items()} for kind, recording in held_out.items()}
-    errors = {kind: {name: x.rms_error for name, x in by_fit.items()} for kind, by_fit in found.items()}
-    relative = {key: {name: x.relative for name, x in found[kind].items()} for key, kind in _RELATIVE.items()}
+    evaluated = {
+        kind: {name: x.evaluate(recording) for name, x in fits.items()} for kind, recording in held_out.items()
+    }
+    errors = {kind: {name: x.rms_error for name, x in by_fit.items()} for kind, by_fit in evaluated.items()}
+    relative = {key: {name: x.relative for name, x in evaluated[kind].items()} for key, kind in _RELATIVE.items()}
     _print_errors(model, data, fits, errors, relative)
-    verdict = _verdict(data, fits, found["filtered torque"][PHYSICAL])
+    verdict = _verdict(found, evaluated["filtered torque"][PHYSICAL])
     print("\nverdict on the physical fit", *verdict, sep="\n- ")
     out = _summary(config, model, fits, errors, seconds) | relative | {"verdict": verdict}
     _write(folder, config, data, fits, out)
     if config.plot:
-        draw_torques(folder / "torque.png", config, model, data, found["filtered torque"])
+        draw_torques(folder / "torque.png", config, model, data, evaluated["filtered torque"])
     return out
 
 
-def _run_fits(config: IdentifyConfig, model: Model, data: IdentificationData) -> tuple[Fits, dict[str, float]]:
-    """Return the fits, and their wall times (s), by name."""
-    plan, began = data.plan, time.perf_counter()
-    common: dict[str, Any] = {"friction_velocity": config.friction_velocity, "shape": plan.shape}
-    # Least squares takes the lengths that the first fit of the plan has found.
-    believed = dataclasses.replace(model, **{x: getattr(plan.start, x) for x in _LENGTHS})
-    effects = dataclasses.replace(plan.joint_effects, length=False)
-    announce("compiling, and fitting by least squares and with physical links")
-    linear = sysid.ordinary_least_squares(believed, plan.recordings, joint_effects=effects, **common)
-    seconds = {LINEAR: time.perf_counter() - began}
+def _run_fits(
+    config: IdentifyConfig, model: Model, data: IdentificationData
+) -> tuple[sysid.Identification, Fits, dict[str, float]]:
+    """Return the identification, and its fits and their wall times (s) by name."""
+    announce("compiling, and fitting with physical links and by least squares")
+    began, at = time.perf_counter(), {}
     with ProgressBar(desc=PHYSICAL, unit=" steps", mininterval=0.1) as bar:
 
         def report(step: sysid.Step) -> None:
@@ -95,25 +88,30 @@ def _run_fits(config: IdentifyConfig, model: Model, data: IdentificationData) ->
             bar.set_postfix(round=step.round, cost=f"{step.cost:.6g}", expected_decrease=decrease, refresh=False)
             bar.update()
 
-        options = {"rounds": config.rounds, "max_iterations": config.max_iterations, "report": report}
-        options |= common | {"joint_effects": plan.joint_effects, "prior_weight": plan.prior_weight}
-        physical = sysid.fit_inverse_dynamics(plan.start, plan.recordings, **options)
-    seconds[PHYSICAL] = time.perf_counter() - began - seconds[LINEAR]
+        found = data.plan.identify(
+            friction_velocity=config.friction_velocity,
+            rounds=config.rounds,
+            max_iterations=config.max_iterations,
+            report=report,
+            progress=lambda doing: at.setdefault(doing.split(",")[0].split(" for ")[0], time.perf_counter()),
+        )
+    seconds = {LINEAR: time.perf_counter() - at[LINEAR], PHYSICAL: at["searching"] - began}
     times = ", ".join(f"{name} {x:.1f} s" for name, x in seconds.items())
+    before = sysid.InverseDynamicsFit.unfitted(model, data.plan.recordings[0].transmission)
+    assert found.linear is not None, "a drive gain is refused before"
+    fits, physical = {BEFORE: before, LINEAR: found.linear, PHYSICAL: found.fit}, found.fit
     print(
         f"physical fit: {physical.status.text}; {physical.iterations} steps, {physical.rounds} rounds; least squares: "
-        f"{linear.status.text}\nwall time, compilation included: {times}"
+        f"{found.linear.status.text}\nwall time, compilation included: {times}"
     )
-    before = sysid.InverseDynamicsFit.unfitted(model, plan.recordings[0].transmission)
-    return {BEFORE: before, LINEAR: linear, PHYSICAL: physical}, seconds
+    return found, fits, seconds
 
 
-def _verdict(data: IdentificationData, fits: Fits, held_out: sysid.Evaluation) -> list[str]:
+def _verdict(found: sysid.Identification, held_out: sysid.Evaluation) -> list[str]:
     """Sentences about the physical fit."""
-    causes = sysid.residual_causes(fits[PHYSICAL], data.plan.recordings)
-    first, *others = sysid.Identification(fits[PHYSICAL], fits[LINEAR], data.plan, causes).verdict()
+    first, *others = found.verdict()
     sentence = f"On the held-out data the error is {percent(held_out.relative)} of the torque's norm."
-    times = held_out.total_rms / max(fits[PHYSICAL].evaluate(data.plan.recordings).total_rms, 1e-300)
+    times = held_out.total_rms / max(found.fit.evaluate(found.plan.recordings).total_rms, 1e-300)
     if times > _TIMES_LARGER and held_out.relative > _EXACT:
         sentence += (
             f" Its root mean square is {times:.2g} times that on the fit's own data: the model or these data lack "

@@ -192,6 +192,11 @@ def _joint_effects(config: IdentifyConfig) -> JointEffects | None:
     names = [x.name for x in dataclasses.fields(JointEffects)]
     for name in config.joint_effects:
         look_up(name, names, "joint effect")
+    if "gain" in config.joint_effects:
+        raise DataError(
+            "joint_effects has gain, which ordinary least squares cannot tell from heavier links: use "
+            "jaxdyn.sysid.identify, or scale the recorded torques"
+        )
     return JointEffects(**{name: name in config.joint_effects for name in names}) if config.joint_effects else None
 
 

@@ -1,5 +1,5 @@
-"""Files of results: where recorded data are, durable writes, and folders that one process holds. How files are written
-and held is in `jaxdyn._durable_files`."""
+"""Files of results: where recorded data are, durable writes, figures, and folders that one process holds. How files are
+written and held is in `jaxdyn._durable_files`."""
 
 from __future__ import annotations
 
@@ -111,3 +111,24 @@ def _holder(folder: Path) -> str:
     with contextlib.suppress(DataError):
         return read_json(folder / _HOLDER, lambda x: f" (process {x['pid']:d} on {x['host']:s}, since {x['since']:s})")
     return ""
+
+
+def pyplot() -> Any:
+    """Return Matplotlib's `pyplot` without a screen; None, after a message, where Matplotlib is not installed."""
+    try:
+        import matplotlib as mpl
+
+        mpl.use("Agg")
+        import matplotlib.pyplot as plt
+    except ImportError:
+        print("no pictures: matplotlib is not installed (pip install 'jaxdyn[viz]')")
+        return None
+    return plt
+
+
+def save_figure(path: Path, figure: Any, dpi: int = 100) -> None:
+    """Write a figure into a file, close it, and print the path."""
+    import matplotlib.pyplot as plt
+
+    write_durably(path, lambda temporary: figure.savefig(temporary, dpi=dpi), announce=True)
+    plt.close(figure)

@@ -130,28 +130,16 @@ def test_what_is_set_aside_replaces_nothing(tmp_path):
     assert [(tmp_path / f"x.npz.damaged{end}").read_text() for end in ("", "-2", "-3")] == ["0", "1", "2"]
 
 
-def test_a_checkpoint_is_of_its_job(tmp_path):
-    path = tmp_path / "x.npz"
-    _job_files.write_checkpoint(path, ARRAYS, "mine")
-    again = _job_files.read_checkpoint(path, "mine")
-    assert list(again) == list(ARRAYS)
-    assert all(np.array_equal(again[name], x) and again[name].dtype == x.dtype for name, x in ARRAYS.items())
-    assert _job_files.read_checkpoint(tmp_path / "y.npz", "mine") is None
-    with pytest.warns(UserWarning, match=r"this job"):
-        assert _job_files.read_checkpoint(path, "another") is None
-    assert not path.exists()
-
-
 def test_a_file_that_may_not_be_read_is_left_alone(tmp_path, monkeypatch):
     path = tmp_path / "x.npz"
-    _job_files.write_checkpoint(path, ARRAYS, "mine")
+    _job_files.write_npz(path, ARRAYS)
 
     def forbidden(*_, **__):
         raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.setattr(np, "load", forbidden)
     with pytest.raises(PermissionError):
-        _job_files.read_checkpoint(path, "mine")
+        _job_files.read_npz(path)
     assert path.exists()
 
 
@@ -163,23 +151,18 @@ def any_warning():
 
 
 class Readers:
-    """The readers of all checkpoints, each with an undamaged file: name, content, and a function that reads the file
-    with this content. It returns None for what is set aside, and bytes that stand for all else."""
+    """The readers of a job's files, each with an undamaged file: name, content, and a function that reads the file with
+    this content and returns bytes that stand for the outcome."""
 
     def __init__(self, folder: Path):
         self.folder = folder
-        _job_files.write_checkpoint(folder / "checkpoint.npz", ARRAYS, "job")
 
         def made() -> bytes:
             pieces = Pieces(folder, "pieces", ["a.npz", "b.npz"], {"seed": 1}, "why")
             pieces.make(pieces.check(), lambda i: {"x": np.full(3, i)}, lambda arrays: "")
             return b"".join((folder / name).read_bytes() for name in ("a.npz", "b.npz"))
 
-        self.all = {
-            "checkpoint.npz": lambda: flat(_job_files.read_checkpoint(folder / "checkpoint.npz", "job", numbers)),
-            "manifest.json": made,
-            "b.npz": made,
-        }
+        self.all = {"manifest.json": made, "b.npz": made}
         made()
         self.content = {name: (folder / name).read_bytes() for name in self.all}
         self.expected = {name: read() for name, read in self.all.items()}
@@ -203,13 +186,8 @@ class Readers:
             assert x.read_bytes() == damaged
             assert any(path.name in str(w.message) and x.name in str(w.message) for w in seen)
             x.unlink()
-        assert result == self.expected[name] or (result is None and aside)
+        assert result == self.expected[name]
         return "set aside" if aside else "as before"
-
-
-def numbers(arrays: dict[str, np.ndarray]) -> list[np.ndarray]:
-    """The arrays that are no text."""
-    return [x for x in arrays.values() if x.dtype.kind != "U"]
 
 
 def flat(tree) -> bytes | None:
@@ -219,7 +197,7 @@ def flat(tree) -> bytes | None:
 
 @pytest.fixture(scope="module")
 def readers(tmp_path_factory) -> Readers:
-    return Readers(tmp_path_factory.mktemp("checkpoints"))
+    return Readers(tmp_path_factory.mktemp("files"))
 
 
 def outcomes(readers: Readers, count: int, seed: int) -> dict[str, dict[str, int]]:
@@ -234,8 +212,8 @@ def outcomes(readers: Readers, count: int, seed: int) -> dict[str, dict[str, int
     return out
 
 
-def test_damaged_checkpoints_are_set_aside(readers):
-    ends = outcomes(readers, 108, 0)
+def test_damaged_files_are_set_aside(readers):
+    ends = outcomes(readers, 72, 0)
     for name in readers.all:
         # Most damage changes the content; what is not part of it, such as spaces, may change.
         assert ends[name].get("set aside", 0) > 20, ends[name]
@@ -245,7 +223,7 @@ def test_damaged_checkpoints_are_set_aside(readers):
 
 
 @pytest.mark.slow
-def test_thousands_of_damaged_checkpoints(readers, capsys):
+def test_thousands_of_damaged_files(readers, capsys):
     ends = outcomes(readers, 6000, 1)
     with capsys.disabled():
         print(json.dumps(ends, indent=1))

@@ -295,6 +295,7 @@ def test_a_choice_that_is_none_is_named(tmp_path):
     [
         (["nowhere.toml"], "nowhere.toml: no such file"),
         (["--robot", "spider"], "robot is 'spider'"),
+        (["--joint-effects", "gain"], "joint_effects has gain"),
         (["--fit-stop", "-1"], "fit_start 0 < fit_stop -1"),
         (["--recording", "/nowhere/run.npz"], "no such file"),
         (["--cutoff", "450", *SHORT], "0.4 times the rate"),

@@ -13,8 +13,7 @@ import jaxdyn
 from experiments import identify
 from jaxdyn import DataError, cli, to_urdf
 from jaxdyn.cli import _identification, _identification_data, alone_in
-from jaxdyn.cli._identification_data import IdentificationData
-from jaxdyn.sysid import JointEffects, Recording, fit_inverse_dynamics, ordinary_least_squares, plan_identification
+from jaxdyn.sysid import JointEffects, Recording, plan_identification
 from jaxdyn.sysid.reports._fit_reports import _torque_figures
 
 ROBOT = jaxdyn.samples.chain(2)
@@ -271,17 +270,14 @@ def test_kuka(tmp_path, capsys):
 def test_the_verdict_compares_held_out_data_with_those_of_the_fit():
     first, second = (Recording(**recorded(ROBOT, k), name=f"run {k}") for k in range(2))
     plan = plan_identification(ROBOT, first, joint_effects=JointEffects(), prior_weight=1.0, cutoff=5.0)
-    options = {"joint_effects": plan.joint_effects, "prior_weight": 1.0}
-    fits = {
-        _identification.PHYSICAL: fit_inverse_dynamics(ROBOT, plan.recordings, **options),
-        _identification.LINEAR: ordinary_least_squares(ROBOT, plan.recordings),
-    }
+    found = plan.identify(progress=False)
+    assert found.linear is not None
+    fits = {_identification.PHYSICAL: found.fit, _identification.LINEAR: found.linear}
     assert second.tau is not None
     said = []
     for extra in (0.0, 3.0):
         test = dataclasses.replace(second, tau=second.tau + extra * np.sin(5 * second.t)[:, None]).prepared(5.0)
-        data = IdentificationData(plan, test, test, None)
-        said.append(_identification._verdict(data, fits, fits[_identification.PHYSICAL].evaluate(test))[1])
+        said.append(_identification._verdict(found, found.fit.evaluate(test))[1])
         # Pictures of the page show the errors that its tables have.
         (figure, _) = _torque_figures(fits, test).values()
         drawn = figure.axes[1].lines[1].get_ydata()

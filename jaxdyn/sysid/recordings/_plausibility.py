@@ -60,12 +60,11 @@ def check_recording(
     power of its torque remains when the torque of each link may be five times larger or smaller than the model's, with
     a payload of up to half of the robot's mass, armature of up to 20 times its inertia, friction and an offset. It is
     reported if a third of that, or less, remains with another factor, in another order of joints, or with positions in
-    degrees. For exchanged columns the torques, the positions, and all of them are compared, and several are named where
-    they explain the torques about as well. A joint whose friction is large beside the torques of its links is judged by
-    the size of its torque and the sign of its friction only: `unchecked_torques` names such joints. A finding is grave
-    only where no true recording looks so: the given reading leaves much and the other one hardly anything; a sign also
-    needs friction that opposes it, or a torque that is not small beside others; a factor far below 1 at single joints
-    may be a joint without a drive.
+    degrees. For exchanged columns the torques, the positions, and all of them are compared, and the best is named. A
+    joint whose friction is large beside the torques of its links is judged by the size of its torque and the sign of
+    its friction only: `unchecked_torques` names such joints. A finding is grave only where no true recording looks so:
+    the given reading leaves much and the other one hardly anything; a sign also needs friction that opposes it, or a
+    torque that is not small beside others; a factor far below 1 at single joints may be a joint without a drive.
 
     The checks with a model are those of the joints (`Recording.of_joints`), without `"misfit"` at joints that motors
     drive together, whose friction the check does not know. Without a model, joints are named by their columns. Torques

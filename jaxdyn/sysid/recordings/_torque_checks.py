@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -31,8 +30,6 @@ _BETTER = 1 / 3
 # Far better readings, by a factor of ten, count as well: where the given one leaves a little, or where the model is too
 # rough for one of two joints.
 _FAR_BETTER, _LITTLE = 0.1, 0.03
-# The same for a reading that leaves suspicious joints: the model is too rough there to tell it from others.
-_POOR = 0.05
 # Friction confirms a sign if, whatever the inertias are, the other sign leaves this part of the power or more, and this
 # many times as much as the given one. Where friction is silent, torques smaller than this part of the robot's largest
 # may be negative because centers of mass lie on another side than the model's.
@@ -93,32 +90,19 @@ def _other_readings(x: ComparedTorques) -> list[Finding]:
     explained = {name for finding in findings for name in finding.joints}
     if order is None and all(u <= SUSPICIOUS or name in explained for u, name in zip(unexplained, names, strict=True)):
         return findings
-    readings = _OrderSearch(x).readings(order)
-    if not readings or readings[0].misfit > _misfit(before):
+    best = _OrderSearch(x).best_reading(order)
+    if best is None or best.misfit > _misfit(before):
         return findings
-    best, moved = readings[0], readings[0].moved
     # Factors say something only of torques in their places.
-    right = []
+    right, moved = [], best.moved
     if best.what == _TORQUES:
         left = np.where(moved, 0.0, unexplained), scaled, np.where(moved, np.inf, negated)
         right = _factors(x, *left, possible)
-    return [_exchanged(readings, names, best.is_beyond_doubt(unexplained)), *right]
-
-
-def _exchanged(readings: Sequence[_Reading], names: tuple[str, ...], grave: bool) -> Finding:
-    """Return a finding about columns that belong to other joints, from possible readings, the best one first. `grave`:
-    no true recording looks so."""
-    places = [{names[i]: names[x.order[i]] for i in np.flatnonzero(x.moved)} for x in readings]
-    shown, best = [in_places(x) for x in places], readings[0]
-    if best.is_sure and len(readings) == 1:
-        message = f"the columns of the {best.what} stand in another order than the joints: {shown[0]}; exchange them"
-    else:
-        either = "; or ".join(f"those of the {x.what}, {where}" for x, where in zip(readings, shown, strict=True))
-        message = (
-            f"columns seem to stand in another order than the joints: {either}. The model is too rough there to be "
-            "sure: compare the columns with the names of the joints"
-        )
-    return Finding("order", message, tuple(dict.fromkeys(joint for x in places for joint in x)), grave=grave)
+    places = {names[i]: names[best.order[i]] for i in np.flatnonzero(moved)}
+    message = f"the columns of the {best.what} stand in another order than the joints: {in_places(places)}; "
+    # A rough model tells which joints, and not always which of their columns.
+    message += "exchange them" if best.is_sure else "compare all columns of these joints with their names"
+    return [Finding("order", message, tuple(places), grave=best.is_beyond_doubt(unexplained)), *right]
 
 
 def _possible_signs(x: ComparedTorques) -> np.ndarray:
@@ -300,11 +284,11 @@ class _OrderSearch:
         self.coordinates, self.joints = torques.model.topology.scalar_coordinates
         self._costs: dict[tuple[int, ...], np.ndarray] = {}
 
-    def readings(self, torque_order: np.ndarray | None) -> list[_Reading]:
-        """Return the best reading, if it fits far better than the given order, and then those that fit nearly as well.
-        `torque_order`: that of `_torque_order`, if it found one."""
-        same, before = self.same, self.torques.unexplained
-        orders, out, good = [] if torque_order is None else [torque_order], [], []
+    def best_reading(self, torque_order: np.ndarray | None) -> _Reading | None:
+        """Return the best reading that fits far better than the given order, if there is one. `torque_order`: that of
+        `_torque_order`, if it found one."""
+        same, before, good = self.same, self.torques.unexplained, []
+        orders = [] if torque_order is None else [torque_order]
         searchable = 2 <= len(self.joints) <= _JOINTS
         if searchable:
             orders += [np.argsort(self.columns(self.best(with_torques))) for with_torques in (False, True)]
@@ -316,17 +300,10 @@ class _OrderSearch:
                     # Exchanges of two are the same in both directions; of cycles the other one is tried as well.
                     found |= {tuple(x.tolist()): x for x in (order, np.argsort(order))}
             for best in sorted((self.reading(what, x) for x in found.values()), key=lambda x: x.misfit)[:1]:
-                out.append(best)
                 accepted = what == _TORQUES and torque_order is not None and (best.order == torque_order).all()
                 if accepted or best.is_far_better(before):
                     good.append(best)
-        if not good:
-            return []
-        best = min(good, key=lambda x: x.misfit)
-        # Beyond this misfit, another reading is no longer possible.
-        limit = min(_misfit(before), best.misfit + np.log(1 / (_BETTER if best.is_sure else _POOR)))
-        alike = [x for x in out if x is not best and x.misfit < limit]
-        return [best, *sorted(alike, key=lambda x: x.misfit)]
+        return min(good, key=lambda x: x.misfit, default=None)
 
     def columns(self, places: tuple[int, ...]) -> np.ndarray:
         """Return, for each degree of freedom, the column in which it stands if joint `k` stands in `places[k]`."""

@@ -127,7 +127,7 @@ def base_parameters(
     data = Samples(model, recordings, effects)
     (compressed,) = data.compressed()
     rows = compressed.stacked(data.torque_scale)[:, :-2]
-    return base_parameters_of(rows, data.layout.names(model), threshold)
+    return base_parameters_of(rows, data.names, threshold)
 
 
 def base_parameters_of(rows: np.ndarray, names: Sequence[str], threshold: float | None = None) -> BaseParameters:

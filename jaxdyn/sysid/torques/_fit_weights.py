@@ -96,7 +96,7 @@ def least_norm_solution(
     """Solve weighted rows `[k, P + 1]`: of all parameters `[P]` with the best base parameters, return those of least
     norm in columns of unit length, and the base parameters."""
     A, b = rows[:, :-1], rows[:, -1]
-    base = base_parameters_of(A, samples.layout.names(samples.model), threshold)
+    base = base_parameters_of(A, samples.names, threshold)
     Q, T = np.linalg.qr(A[:, base.independent])
     best = solve_triangular(T, Q.T @ b)
     length = np.linalg.norm(A, axis=0)

@@ -19,11 +19,11 @@ from jaxdyn.model import BodyInertia, Model
 from jaxdyn.spatial import inertia_matrix, transform_inertial_parameters
 from jaxdyn.sysid.parameters import cholesky, leaves
 from jaxdyn.sysid.recordings import Recordings, RecordingWarning, as_recordings, signals
-from jaxdyn.sysid.torques._base_parameters import base_parameters_of
 from jaxdyn.sysid.torques._effect_search import effect_shape
 from jaxdyn.sysid.torques._effects import JointEffects
-from jaxdyn.sysid.torques._intervals import Intervals, normal_intervals
-from jaxdyn.sysid.torques._layout import Layout
+from jaxdyn.sysid.torques._fit_weights import least_norm_solution
+from jaxdyn.sysid.torques._intervals import Intervals, Posterior, normal_intervals
+from jaxdyn.sysid.torques._layout import INERTIAL_NAMES, Layout
 from jaxdyn.sysid.torques._physical_fit import Physical, PhysicalProblem, minimize
 from jaxdyn.sysid.torques._residual_causes import LEAST_PART, LEAST_STATISTIC
 from jaxdyn.sysid.torques._residual_noise import Correlation, SlopeNoise
@@ -206,6 +206,7 @@ class PayloadSamples(Samples):
         """`added` `[P, 10]`: the robot's parameters for one unit of each of the payload's."""
         super().__init__(model, (*without, *with_), effects, shape)
         self.added = added
+        self.names += [f"{x}(payload)" for x in INERTIAL_NAMES]
         self.carried = np.arange(len(self)) >= self.lengths[: len(without)].sum()
         """`[len(self)]`: whether an equation is of a motion with the payload."""
         self._carrying = np.arange(len(self.q)) >= self.starts[len(without)]
@@ -258,7 +259,7 @@ class _LinearPayload(NamedTuple):
     """The robot and the payload by linear least squares."""
 
     parameters: np.ndarray
-    """`[P + 10]`: the robot's, zero for those that are not independent, and the payload's."""
+    """`[P + 10]`: the robot's, of least norm, and the payload's."""
     residuals: np.ndarray
     """`[n, nv]`"""
     correlation: np.ndarray
@@ -268,24 +269,27 @@ class _LinearPayload(NamedTuple):
     equations: np.ndarray
     """`[10, 11]`: the equations `[T, z]` for the payload that remain when the robot's parameters are eliminated."""
     score_factors: tuple[np.ndarray, ...]
-    """`[k, 10]` each: estimates `K` for which `K^T K` is the covariance of the slope with respect to the payload."""
+    """`[k, 10]` each: estimates `K` for which `K^T K` is the covariance of the slope with respect to the payload, with
+    the robot's parameters at their best."""
 
 
 def _solve(samples: PayloadSamples, rounds: int) -> _LinearPayload:
     """Solve by least squares, and estimate each joint's noise from the residuals, `rounds` times. With load friction,
     each round is a Gauss-Newton step."""
-    layout, sigma = samples.layout, samples.torque_scale
-    floor, names, (data,) = 1e-9 * sigma, layout.names(samples.before), samples.compressed()
+    P, nv, sigma, (data,) = samples.layout.size, samples.layout.nv, samples.torque_scale, samples.compressed()
+    floor = 1e-9 * sigma
     for k in range(rounds + 1):
-        parameters, root, equations, elimination = _eliminate(data.weighted(sigma), names)
-        residuals = samples.residuals_at(*np.split(parameters, [layout.size]))
+        R = data.weighted(sigma)
+        parameters, base = least_norm_solution(samples, R)
+        residuals = samples.residuals_at(*np.split(parameters, [P]))
+        covariance = Posterior(np.eye(P + 10)[:, base.independent], np.linalg.qr(R[:, base.independent], mode="r").T)
+        root = covariance.covariance_root()
         if k == rounds:
             break
         # Correlation counts at the end only: before, it would give little weight to a joint because its residuals are
         # alike, and they would stay alike because the joint has little weight.
-        alike = Correlation(*np.ones((3, layout.nv)))
-        if k == rounds - 1:
-            alike = Correlation.largest(samples.without_and_with(residuals))
+        last = k == rounds - 1
+        alike = Correlation.largest(samples.without_and_with(residuals)) if last else Correlation(*np.ones((3, nv)))
         # The trace of each joint's part of the matrix that takes measured to fitted torques: how many parameters its
         # samples determine.
         fitted = np.sum((data.factors[..., :-2] / sigma[:, None, None] @ root) ** 2, axis=(1, 2))
@@ -295,38 +299,18 @@ def _solve(samples: PayloadSamples, rounds: int) -> _LinearPayload:
         correlation = left * alike.length + (1 - left) * alike.span
         noise = _root_mean_square(residuals) * np.sqrt(correlation / left)
         sigma = np.maximum(noise, floor)
-        if layout.by_load:
+        if samples.layout.by_load:
             (data,) = samples.compressed()
+    robot = base.independent[base.independent < P]
+    rows, n = np.linalg.qr(R[:, [*robot, *range(P, P + 11)]], mode="r"), len(robot)
+    # The robot's parameters that minimize |R11 r + R12 p|^2 for the payload's p are -R11^-1 R12 p.
+    elimination = np.zeros((P + 10, 10))
+    elimination[robot], elimination[P:] = -solve_triangular(rows[:n, :n], rows[:n, n:-1]), np.eye(10)
     # Neither spectra of short lags nor blocks have what recurs much later.
-    noisy = SlopeNoise(samples, residuals * np.sqrt(alike.recurrence), sigma, np.ones(layout.nv), root)
+    noisy = SlopeNoise(samples, residuals * np.sqrt(alike.recurrence), sigma, np.ones(nv), root)
     factors = noisy.by_spectra() @ elimination, noisy.by_blocks() @ elimination
     share = np.where(noise > floor, share, 0.0)
-    return _LinearPayload(parameters, residuals, correlation, share, equations, factors)
-
-
-def _eliminate(R: np.ndarray, names: list[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Solve the weighted equations `R` `[k, P + 11]` for the robot's parameters with these names, and for the
-    payload's.
-
-    Returns the parameters `[P + 10]`; `W` `[P + 10, k]` with `W W^T` their covariance, for independent residuals of
-    unit variance; the payload's `equations` of `_LinearPayload`; and `M` `[P + 10, 10]`, which takes the slope `s` of
-    half the sum of squares with respect to all parameters to that with respect to the payload's, `M^T s`, with the
-    robot's at their best.
-    """
-    P = len(names)
-    independent = base_parameters_of(R[:, :P], names).independent
-    columns, rank = np.concatenate([independent, np.arange(P, P + 10)]), len(independent)
-    length = np.linalg.norm(R[:, columns], axis=0)
-    # Columns far shorter than the others, as of what does not move out of a plane, are rounding.
-    length = np.where(length > 1e-12 * length.max(), length, np.inf)
-    U, singular, V = np.linalg.svd(R[:, columns] / length, full_matrices=False)
-    kept = singular > 1e-9 * singular[0]
-    root, elimination = np.zeros((P + 10, int(kept.sum()))), np.zeros((P + 10, 10))
-    root[columns] = V[kept].T / singular[kept] / length[:, None]
-    rows = np.linalg.qr(R[:, [*columns, -1]], mode="r")
-    # The robot's parameters that minimize |R11 r + R12 p|^2 for the payload's p are -R11^-1 R12 p.
-    elimination[columns] = np.concatenate([-solve_triangular(rows[:rank, :rank], rows[:rank, rank:-1]), np.eye(10)])
-    return root @ (U[:, kept].T @ R[:, -1]), root, rows[rank : rank + 10, rank:], elimination
+    return _LinearPayload(parameters, residuals, correlation, share, rows[n : n + 10, n:], factors)
 
 
 def _doubts(samples: PayloadSamples, x: _LinearPayload) -> Iterator[str]:

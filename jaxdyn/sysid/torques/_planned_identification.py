@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -70,6 +70,48 @@ class Plan(NamedTuple):
         smooth = recording.prepared(self.cutoff, motion_cutoff=self.cutoff, model=self.start)
         tau = signals.interpolate(recording.t, recording.require("tau")[0], smooth.t, "linear")
         return dataclasses.replace(smooth, cutoff=None, tau=tau)
+
+    def identify(
+        self,
+        *,
+        friction_velocity: ArrayLike | None = None,
+        tilt: bool = False,
+        loss: Loss = "squared",
+        report: Callable[[Step], None] | None = None,
+        progress: ProgressReport = True,
+        **options: int,
+    ) -> Identification:
+        """Fit the recordings as planned, and search for what the residuals come from. The arguments are those of
+        `identify`, which makes the plan first; `options`: `rounds` and `max_iterations` of `fit_inverse_dynamics`."""
+        say = progress if isinstance(progress, Progress) else Progress(progress, "identify")
+        model, common = self.start, dict[str, Any](friction_velocity=friction_velocity, loss=loss)
+        for turns_left in reversed(range((_TILT_ROUNDS if tilt else 0) + 1)):
+            # Samples of a model with another gravity have other columns, for which no search was made.
+            samples, common["shape"] = Samples(model, self.recordings), self.shape if model is self.start else None
+            fit = fit_inverse_dynamics(
+                model,
+                samples,
+                joint_effects=self.joint_effects,
+                prior_weight=self.prior_weight,
+                report=_saying(say, "physical fit", report),
+                **common,
+                **options,
+            )
+            say("searching for causes of the residuals")
+            causes = residual_causes(fit, samples)
+            found = [x.parameters for x in causes if x.name == "tilt"]
+            if turns_left and found:
+                gravity = model.gravity + jnp.asarray(found[0] @ horizontal_axes(model), model.dtype)
+                size = jnp.linalg.norm(model.gravity) / jnp.linalg.norm(gravity)
+                model = dataclasses.replace(model, gravity=size * gravity)
+        if self.joint_effects.dofs("gain", model).any():
+            return Identification(fit, None, self, causes)
+        say("least squares, for comparison")
+        effects = dataclasses.replace(self.joint_effects, length=False)
+        if self.joint_effects.length:
+            model, samples, common["shape"] = with_lengths_of(model, fit.model), self.recordings, None
+        linear = ordinary_least_squares(model, samples, joint_effects=effects, **common)
+        return Identification(fit, linear, self, causes)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -177,32 +219,7 @@ def identify(
         lengths=lengths,
         progress=say,
     )
-    model = plan.start
-    options = {"joint_effects": plan.joint_effects, "friction_velocity": friction_velocity, "loss": loss}
-    rounds = _TILT_ROUNDS if tilt else 0
-    for round_ in range(rounds + 1):
-        # The search was made for the start, not for another direction of gravity.
-        options["shape"] = plan.shape if model is plan.start else None
-        options["report"] = _saying(say, "physical fit", report)
-        # Samples of a model with another gravity have other columns.
-        data = Samples(model, plan.recordings)
-        fit = fit_inverse_dynamics(model, data, prior_weight=plan.prior_weight, **options)
-        say("searching for causes of the residuals")
-        causes = residual_causes(fit, data)
-        found = [x.parameters for x in causes if x.name == "tilt"]
-        if round_ < rounds and found:
-            gravity = model.gravity + jnp.asarray(found[0] @ horizontal_axes(model), model.dtype)
-            size = jnp.linalg.norm(model.gravity) / jnp.linalg.norm(gravity)
-            model = dataclasses.replace(model, gravity=size * gravity)
-    say("least squares, for comparison")
-    known = not plan.joint_effects.dofs("gain", model).any()
-    del options["report"]
-    if known:
-        options["joint_effects"] = dataclasses.replace(plan.joint_effects, length=False)
-        if plan.joint_effects.length:
-            model, options["shape"] = with_lengths_of(model, fit.model), None
-    linear = ordinary_least_squares(model, plan.recordings, **options) if known else None
-    return Identification(fit, linear, plan, causes)
+    return plan.identify(friction_velocity=friction_velocity, tilt=tilt, loss=loss, report=report, progress=say)
 
 
 @naming_arguments

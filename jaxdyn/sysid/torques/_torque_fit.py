@@ -61,7 +61,7 @@ class Step(NamedTuple):
 @naming_arguments
 def ordinary_least_squares(
     model: Model,
-    recordings: Recordings,
+    recordings: Recordings | Samples,
     *,
     joint_effects: JointEffects | None = None,
     friction_velocity: ArrayLike | None = None,
@@ -357,7 +357,7 @@ def _fit_result(
     fitted, values = values.split(fitted, samples.transmission)
     triangle = data.weighted(weighting.sigma * gain)[:, :-1]
     if posterior is None:
-        independent = base_parameters_of(triangle, samples.layout.names(samples.before)).independent
+        independent = base_parameters_of(triangle, samples.names).independent
         factor = np.linalg.qr(triangle[:, independent], mode="r").T
         posterior = Posterior(np.eye(triangle.shape[1])[:, independent], factor)
     residual, hat = samples.residuals(parameters, gain), posterior.covariance_root()

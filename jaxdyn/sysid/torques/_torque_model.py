@@ -104,6 +104,8 @@ class Samples:
         self.refined = np.zeros((len(SEARCHED), model.nv), bool) if refined is None else refined
         """`[4, nv]` of bool: which numbers of the shape are parameters."""
         self.layout = Layout.of(model, effects, refined, self.transmission)
+        self.names = self.layout.names(model)
+        """The names of the parameters."""
         if isinstance(recordings, Samples):
             self._recorded, self._body_columns = recordings._recorded, recordings._shared_body_columns
             self._clipped = recordings._clipped
