@@ -10,8 +10,6 @@ import pytest
 from scipy.spatial.transform import Rotation
 
 from jaxdyn import ModelError
-from jaxdyn._batched_functions import Plain
-from jaxdyn._batching import call
 from jaxdyn.geometry import (
     FAR,
     Box,
@@ -27,6 +25,8 @@ from jaxdyn.geometry import (
     shallow_depth,
 )
 from jaxdyn.io.mjcf import GEOM_SHAPES, GeomType, hulls_of_geoms
+from jaxdyn.native._batched_functions import Plain
+from jaxdyn.native._batching import call
 from tests.derivatives import check_derivatives
 from tests.worlds.world_contacts import OnArrays, difference, evaluate
 
