@@ -229,9 +229,9 @@ def plan_identification(
        later is taken away again, and so is Stribeck friction unless it is significantly better than another width of
        the sign alone, where both are searched for finely. There are five parts, each of motions that the others do not
        have (other positions, directions and speeds), or one for each recording. (An improvement by one standard error,
-       a common rule, comes too often by chance: there are several candidates, and an effect that is not there makes statements false.) None
-       is tried where another cause explains most of what a fit without them leaves (`residual_causes`), and none is
-       taken that explains less than another cause would.
+       a common rule, comes too often by chance: there are several candidates, and an effect that is not there makes
+       statements false.) None is tried where another cause explains most of what a fit without them leaves
+       (`residual_causes`), and none is taken that explains less than another cause would.
     3. The weight of the prior is 1, which says that a link's inertia, its shape kept, is known within a factor of about
        1.6, unless 0.1 predicts significantly better. A larger weight may predict better as well, but would claim
        to know the start.
