@@ -184,8 +184,10 @@ def _promising(trials: Trials, effects: JointEffects, chosen: list[dict[str, boo
         group = dict.fromkeys(CAUSES.get(cause.name, ()), True)
         if group and group not in chosen and cause.part > _WORTHWHILE and cause.chance < _BY_CHANCE:
             found.append((cause.part, group))
+    impossible = set() if samples.transmission is None else {"spring"}
     if samples.joints is not None and has_redundant_drives(model, samples.q[:1], samples.joints):
-        found = [x for x in found if not set(x[1]).intersection(SEARCHED)]
+        impossible |= set(SEARCHED)
+    found = [x for x in found if not impossible.intersection(x[1])]
     found.sort(key=lambda x: -x[0])
     return [group for _, group in found[:_TRIED]]
 

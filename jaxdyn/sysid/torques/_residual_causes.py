@@ -76,8 +76,8 @@ class Cause(NamedTuple):
     parameters: np.ndarray
     """`[k]`: the cause's own parameters that would explain it, to first order: of the three axes of each joint's
     placement, and of the first and the second frame of each closed loop, in m, of gravity along the two axes of
-    `horizontal_axes` in m/s^2, or one for each degree of freedom (of flexibility the compliance, rad/(N m)); of a
-    structure NaN."""
+    `horizontal_axes` in m/s^2, or one for each degree of freedom (of flexibility the compliance, rad/(N m)), several
+    times that for laws with several columns, and 0 for joints that do not need it; of a structure NaN."""
     chance: float = 0.0
     """The probability of such a statistic by chance; of a structure, at the joint where that is largest."""
     hidden: tuple[str, ...] = ()
