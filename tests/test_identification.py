@@ -394,7 +394,7 @@ def test_coverage_with_effects_of_joints(effect):
     """Over 100 recordings of an arm of three joints, with white noise of the torque on exact motion."""
     inside = []
     for seed in range(100):
-        start, truth, values, recording = recording_with(COVERED[effect], seed, rate=50.0, exact=True)
+        start, truth, values, recording = recording_with(COVERED[effect], seed, rate=100.0, exact=True)
         effects = sysid.JointEffects(**{effect: ("joint2", "joint3") if effect == "backlash" else True})
         fit = sysid.fit_inverse_dynamics(start, recording, joint_effects=effects)
         base, p = fit.base_parameters(), np.nan_to_num(fit.parameters_of(truth, values))

@@ -116,8 +116,8 @@ class Layout:
 
     @property
     def nonlinear(self) -> bool:
-        """Whether the torque is not linear in some parameters: lengths, or those of `EffectShape`."""
-        return bool(self.places or self.dofs(*SCALES, *DELAYS))
+        """Whether the torque is not linear in some parameters: lengths, deflections, or those of `EffectShape`."""
+        return bool(self.places or self.dofs(*SCALES, *DELAYS, "compliance", "backlash"))
 
     def names(self, model: Model) -> list[str]:
         inertial = [f"{x}({body})" for body in model.body_names for x in INERTIAL_NAMES]
