@@ -128,7 +128,7 @@ class Trials:
         if self._first_noise is None:
             self._first_noise = first_noise(self.samples(JointEffects()))
         if (effects, finely) not in self._errors:
-            more = ", ".join(x.replace("_", " ") for x, y in vars(effects).items() if y and not vars(_USUAL)[x])
+            more = ", ".join(x.replace("_", " ") for x in effects.chosen if x not in _USUAL.chosen)
             self.say(f"choosing effects by cross-validation: {more or 'the usual ones'}")
             samples, weights = self.samples(effects, finely=finely), (PRIOR_WEIGHT,)
             errors, self.near = held_out_errors(samples, self._first_noise, weights, _FOLDS, near=self.near)

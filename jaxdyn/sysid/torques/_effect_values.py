@@ -56,7 +56,7 @@ class EffectShape(NamedTuple):
 
 
 class FrictionMotion(NamedTuple):
-    """What the friction of joints depends on, `[..., nv]` each."""
+    """The motion that the friction of joints depends on, `[..., nv]` each."""
 
     velocity: Any
     """`u`, with the delay of friction."""

@@ -1,4 +1,4 @@
-"""What friction depends on along recordings, and the torque's derivatives by the numbers in which it is not linear."""
+"""The motions that friction depends on along recordings, and the torque's derivatives by the numbers in which it is not linear."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _STEP = 1e-4
 
 
 def friction_motion(samples: Samples, shape: EffectShape, effects: JointEffects) -> FrictionMotion:
-    """What friction depends on, but for the load, for the numbers of the shape and the effects."""
+    """The motion that friction depends on, but for the load, for the numbers of the shape and the effects."""
     _, v, a = samples.drive_motion
     u = samples.on_recordings(lambda t, x: delay_signal(t, v[x], a[x], shape.friction_delay))
     direction = samples.on_recordings(lambda t, x: friction_directions(t, u[x], shape))

@@ -162,7 +162,7 @@ def residual_causes(fit: InverseDynamicsFit, recordings: Recordings | Samples) -
 
 
 class _ScoreTest(NamedTuple):
-    """What columns explain of residuals."""
+    """The part of residuals that columns explain."""
 
     basis: np.ndarray
     """`[n, size]`: an orthonormal basis of the columns that count."""

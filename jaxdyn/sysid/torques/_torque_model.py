@@ -186,7 +186,7 @@ class Samples:
     def _take_shape(self) -> None:
         """Take what friction depends on, and the measured torques, for the numbers of the shape."""
         self.friction_motion = friction_motion(self, self.shape, self.effects)
-        """What friction depends on, but for the load; `[n, nv]` each."""
+        """The motion that friction depends on, but for the load; `[n, nv]` each."""
         self.u = self.friction_motion.velocity
         # The torque of the motion at t is recorded at t + delay, unless the recording ends before.
         delay = self.shape.torque_delay
