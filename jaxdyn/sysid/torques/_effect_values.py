@@ -293,7 +293,7 @@ class DriveFriction(AbstractDriveBlock):
     beyond_limits: ClassVar[bool] = True
 
     values: JointEffectValues
-    """Those of one degree of freedom."""
+    """The values of one degree of freedom."""
     damping: Any
     friction: Any
     friction_velocity: Any

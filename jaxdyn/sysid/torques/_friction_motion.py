@@ -1,4 +1,4 @@
-"""The motions that friction depends on along recordings, and the torque's derivatives by the numbers in which it is not linear."""
+"""The motions that friction depends on, and the torque's derivatives by the numbers in which it is not linear."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class Layout:
     springs: tuple[int, ...]
     """`[nv]`: the coordinate of each degree of freedom with an unknown spring, -1 for the others."""
     harmonics: tuple[float, ...]
-    """Those of friction that depends on the position."""
+    """The harmonics of friction that depends on the position."""
     places: tuple[Place, ...]
     """The joints, and frames of loops, whose positions are parameters, three each."""
     coupled: tuple[int, ...] = ()
