@@ -155,6 +155,11 @@ def test_effects_that_depend_on_more_than_the_velocity_are_found_and_predict(kin
             jaxdyn.sysid.optimize_excitation(truth, duration=1.0, joint_effects=JointEffects(flexibility=True))
 
 
+@jax.jit
+def advance(block, signal, at, memory):
+    return block.advance(signal, at, memory)
+
+
 def test_friction_with_a_state_simulates():
     """Along a velocity, blocks of actuators have the friction of the identified law, step by step."""
     truth, _, plain = robot_with_effects(load=np.zeros(3))
@@ -170,9 +175,9 @@ def test_friction_with_a_state_simulates():
     expected = law.torque(v) - (d * v + f * np.tanh(v / w))
     for j, actuator in enumerate(values.actuators(truth)):
         (block,) = actuator.force_path
-        memory, step = block.start(), jax.jit(block.advance)
+        memory = block.start()
         for k in range(len(t)):
-            out, memory = step(0.0, ActuatorState(q[k, j], v[k, j], 0.01), memory)
+            out, memory = advance(block, 0.0, ActuatorState(q[k, j], v[k, j], 0.01), memory)
             assert out == pytest.approx(-expected[k, j], abs=1e-10)
     world = World(truth, actuators=values.actuators(truth), timestep=0.01)
     motion = world.rollout(world.state(np.zeros(3)), np.ones((20, 3)))
