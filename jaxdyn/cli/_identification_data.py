@@ -189,7 +189,7 @@ def load_data(config: IdentifyConfig, start: Model) -> IdentificationData:
 
 def _joint_effects(config: IdentifyConfig) -> JointEffects | None:
     """The effects that the configuration names, or None. **Raises** `UnknownNameError`."""
-    names = [x.name for x in dataclasses.fields(JointEffects)]
+    names = [x.name for x in dataclasses.fields(JointEffects) if isinstance(x.default, bool)]
     for name in config.joint_effects:
         look_up(name, names, "joint effect")
     if "gain" in config.joint_effects:

@@ -1,6 +1,20 @@
-"""Coulomb friction, with the exact and with a smooth sign, and the smooth sign that other laws share."""
+"""Coulomb friction, with the exact and with a smooth sign, and the direction of friction that other laws share."""
+
+import equinox as eqx
 
 from jaxdyn.friction._abstract_friction import AbstractFriction, Values, array_module
+
+
+class GivenDirection(eqx.Module):
+    """The direction of friction where the velocity alone does not tell it, as before sliding (`Dahl`). Laws take it in
+    the place of `friction_velocity`."""
+
+    direction: Values
+    """Between -1 and 1, in the shape of a torque."""
+
+
+type Direction = Values | GivenDirection
+"""The velocity over which friction changes its sign, rad/s or m/s, positive; or the direction itself."""
 
 
 class ExactCoulomb(AbstractFriction):
@@ -33,8 +47,7 @@ class Coulomb(AbstractFriction):
 
     friction: Values
     """N m or N."""
-    friction_velocity: Values
-    """The velocity over which the torque changes its sign, rad/s or m/s; positive."""
+    friction_velocity: Direction
 
     @property
     def coefficients(self):
@@ -50,18 +63,25 @@ class Coulomb(AbstractFriction):
         return self.friction * smooth_sign_secant(v, self.friction_velocity)
 
 
-def smooth_sign(v: Values, width: Values):
-    """`tanh(v / width)`."""
+def smooth_sign(v: Values, width: Direction):
+    """`tanh(v / width)`, or the direction that is given."""
+    if isinstance(width, GivenDirection):
+        return width.direction
     return array_module(v, width).tanh(v / width)
 
 
-def smooth_sign_slope(v: Values, width: Values):
+def smooth_sign_slope(v: Values, width: Direction):
     """The derivative of `smooth_sign` with respect to `v`."""
+    if isinstance(width, GivenDirection):
+        return 0 * width.direction
     return (1 - smooth_sign(v, width) ** 2) / width
 
 
-def smooth_sign_secant(v: Values, width: Values):
-    """`smooth_sign(v, width) / v`, which is `1 / width` at `v = 0`."""
+def smooth_sign_secant(v: Values, width: Direction):
+    """`smooth_sign(v, width) / v`, which is `1 / width` at `v = 0`; there 0 for a direction that is given."""
+    if isinstance(width, GivenDirection):
+        xp = array_module(v, width.direction)
+        return width.direction * xp.where(v == 0, 0, 1 / xp.where(v == 0, 1, v))
     xp = array_module(v, width)
     x = v / width
     # Near zero tanh(x) / x is 1 - x^2 / 3 to double precision. JAX differentiates both branches, so neither may divide

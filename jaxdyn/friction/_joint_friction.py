@@ -1,7 +1,7 @@
 """Sums of friction laws, and the friction that a model has in its joints."""
 
 from jaxdyn.friction._abstract_friction import AbstractFriction, Values
-from jaxdyn.friction._coulomb import Coulomb
+from jaxdyn.friction._coulomb import Coulomb, Direction
 from jaxdyn.friction._viscous import Viscous
 
 
@@ -33,5 +33,5 @@ class JointFriction(FrictionSum):
     The arguments are the model's leaves of the same names. The coefficients are `(damping, friction)`.
     """
 
-    def __init__(self, damping: Values, friction: Values, friction_velocity: Values):
+    def __init__(self, damping: Values, friction: Values, friction_velocity: Direction):
         super().__init__(Viscous(damping), Coulomb(friction, friction_velocity))

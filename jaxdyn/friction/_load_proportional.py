@@ -1,7 +1,7 @@
 """Friction in proportion to the load."""
 
 from jaxdyn.friction._abstract_friction import AbstractFriction, Values
-from jaxdyn.friction._coulomb import smooth_sign, smooth_sign_secant, smooth_sign_slope
+from jaxdyn.friction._coulomb import Direction, smooth_sign, smooth_sign_secant, smooth_sign_slope
 
 
 class LoadProportional(AbstractFriction):
@@ -13,8 +13,7 @@ class LoadProportional(AbstractFriction):
     """Friction per transmitted torque, dimensionless."""
     load: Values
     """The transmitted torque, N m or N; its sign does not matter."""
-    friction_velocity: Values
-    """The velocity over which the torque changes its sign, rad/s or m/s; positive."""
+    friction_velocity: Direction
 
     @property
     def coefficients(self):

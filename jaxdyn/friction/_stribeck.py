@@ -1,7 +1,7 @@
 """Coulomb friction that is higher near rest."""
 
 from jaxdyn.friction._abstract_friction import AbstractFriction, Values, array_module
-from jaxdyn.friction._coulomb import smooth_sign, smooth_sign_secant, smooth_sign_slope
+from jaxdyn.friction._coulomb import Direction, smooth_sign, smooth_sign_secant, smooth_sign_slope
 
 
 class Stribeck(AbstractFriction):
@@ -22,8 +22,7 @@ class Stribeck(AbstractFriction):
     """Break-away friction, N m or N."""
     stribeck_velocity: Values
     """rad/s or m/s; positive."""
-    friction_velocity: Values
-    """The velocity over which the torque changes its sign, rad/s or m/s; positive."""
+    friction_velocity: Direction
 
     @property
     def coefficients(self):

@@ -23,10 +23,12 @@ from jaxdyn import (
     UnknownNameError,
     World,
 )
+from jaxdyn.friction import Dahl
 from jaxdyn.model import BodyInertia
 from jaxdyn.simulate import (
     AbstractDriveBlock,
     ActuatorState,
+    DahlFriction,
     DCMotorLimits,
     Delay,
     EffortLimits,
@@ -169,6 +171,22 @@ def test_soft_limits_push_and_never_pull():
 
 
 # Worlds
+
+
+def test_friction_before_sliding_holds_like_a_spring():
+    """Below the friction a mass swings about the deflection of a spring, and its state is among the activations."""
+    friction = DahlFriction(10.0, 0.01)
+    world = World(slider(), actuators=[Actuator("rail0", force_path=[friction])], timestep=1e-3)
+    motion = world.rollout(world.state(), jnp.full((600, 1), 4.0))
+    q, v = np.asarray(motion.q)[:, 0], np.asarray(motion.v)
+    states = Dahl(10.0, np.array([0.01])).along(v[:-1], np.full(len(v) - 1, 1e-3))
+    np.testing.assert_allclose(np.asarray(motion.activation), states, atol=1e-9)
+    # Without a reversal z = 1 - exp(-x / distance), so that the work of the force is used up at 1.13 of the distance.
+    assert q[:200].max() == pytest.approx(1.13 * 0.01, rel=0.05)
+    assert 10.0 * states[300:].mean() == pytest.approx(4.0, rel=0.1)
+    sliding = world.rollout(world.state(), jnp.full((600, 1), 14.0))
+    assert float(sliding.final.v[0]) == pytest.approx(4.0 / MASS * 0.6, rel=0.1)
+
 
 PATHS = {
     "control_path": (Delay(2), FirstOrderLag(0.02)),
@@ -424,6 +442,7 @@ WRONG = {
     "upper - lower is": lambda: EffortLimits(1.0, 2.0),
     "lower limit of a tanh": lambda: EffortLimits(2.0, 1.0, kind="tanh"),
     "no-load speed is": lambda: DCMotorLimits(1.0, 0.0),
+    "presliding distance is": lambda: DahlFriction(1.0, 0.0),
     "Stribeck velocity is": lambda: StribeckFriction(1.0, 1.0, 0.0),
     "the width is": lambda: SoftLimits(0.0, 1.0, 1.0, 1.0, 0.0),
     "actuator 'rail0': force_path has 'int'": lambda: driven(force_path=[3]),

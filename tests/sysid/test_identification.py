@@ -13,6 +13,7 @@ from jaxdyn.cli._simulated_recording import Simulation, _change_parameters, _exc
 from jaxdyn.sysid.torques._residual_noise import SlopeNoise, independent_share, without_leverage
 from jaxdyn.sysid.torques._torque_model import EffectShape, Samples
 from jaxdyn.sysid.torques._verdict import verdict
+from tests.sysid.faulty_joints import FAULTS, recording_with
 
 FRICTION = {"damping": 0.8, "friction": 1.5, "friction_velocity": 0.05}
 
@@ -351,10 +352,55 @@ def test_structure_without_a_name_is_something_else(kind):
         assert "Nor do they show structure in time, position, direction" in text
         assert "The torques of gravity" not in text
         return
-    assert evident[0].name == kind
+    assert evident[0].name == {"time": "warm-up", "direction": "presliding friction"}.get(kind, kind)
+    if kind in ("time", "direction"):
+        assert f"The residuals point to {evident[0].name}, which would explain" in text
+        assert "choose it among the joint_effects" in text
+        return
     assert evident[0].structure
     assert "Something else is left in the residuals, which no parameter here describes" in text
     assert "Nor do they show" not in text
+
+
+@pytest.mark.slow
+def test_the_first_cause_is_the_effect_that_is_there():
+    """Twenty changes of joints, of seven kinds and none, ten recordings each."""
+    right = {}
+    for cause, changes in FAULTS.items():
+        for change in changes:
+            for seed in range(10):
+                start, *_, recording = recording_with(change, seed)
+                prepared = recording.prepared(10.0, model=start)
+                fit = sysid.fit_inverse_dynamics(start, prepared, prior_weight=1.0)
+                evident = [x.name for x in sysid.residual_causes(fit, prepared) if x.evident]
+                right.setdefault(cause, []).append((evident or ["none"])[0] == cause)
+    assert sum(map(len, FAULTS.values())) == 20
+    assert {cause: np.mean(x) >= 0.9 for cause, x in right.items()} == dict.fromkeys(FAULTS, True)
+
+
+COVERED = {
+    "asymmetry": {"viscous_asymmetry": np.array([0.2, -0.1, 0.15])},
+    "position": {"harmonics": (1.0, 2.0), "cosine": np.full((2, 3), 0.2), "sine": np.full((2, 3), -0.1)},
+    "warm_up": {"warm_up": np.full(3, 4.0), "warm_up_viscous": np.full(3, 0.2), "warm_up_coulomb": np.full(3, 0.3)},
+    "presliding": {"presliding": np.array([0.03, 0.05, 0.08])},
+    "flexibility": {"compliance": np.array([1.0, 1.5, 2.0]) / 1000},
+    "backlash": {"backlash": np.array([0.0, 0.03, 0.03])},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("effect", COVERED)
+def test_coverage_with_effects_of_joints(effect):
+    """Over 100 recordings of an arm of three joints, with white noise of the torque on exact motion."""
+    inside = []
+    for seed in range(100):
+        start, truth, values, recording = recording_with(COVERED[effect], seed, rate=100.0, exact=True)
+        effects = sysid.JointEffects(**{effect: ("joint2", "joint3") if effect == "backlash" else True})
+        fit = sysid.fit_inverse_dynamics(start, recording, joint_effects=effects)
+        base, p = fit.base_parameters(), np.nan_to_num(fit.parameters_of(truth, values))
+        intervals, y = fit.intervals(base), base.matrix @ p
+        inside.append((intervals.lower <= y) & (y <= intervals.upper))
+    assert 0.90 <= np.mean(np.concatenate(inside)) <= 0.98
 
 
 def test_lengths_that_leave_no_residuals_are_named():

@@ -10,6 +10,8 @@ import pytest
 
 import jaxdyn
 from jaxdyn import DataError, ModelError, Status, World
+from jaxdyn.friction import Dahl
+from jaxdyn.simulate import ActuatorState
 from jaxdyn.sysid import (
     CandidateWeights,
     JointEffects,
@@ -22,6 +24,7 @@ from jaxdyn.sysid import (
     fit_inverse_dynamics,
     ordinary_least_squares,
 )
+from jaxdyn.sysid.torques._effect_values import FrictionMotion
 from jaxdyn.sysid.torques._physical_fit import minimize, start_at
 from jaxdyn.sysid.torques._torque_model import EffectShape, Samples
 from tests.sysid.convex_optimum import convex_optimum
@@ -88,6 +91,97 @@ def test_identified_effects_simulate():
     with pytest.raises(ModelError, match="without_delays"):
         late.actuators(truth)
     assert len(late.actuators(truth, without_delays=True)) == 3
+
+
+OF_STATE = {
+    "friction": {
+        "presliding": np.array([0.03, 0.0, 0.05]),
+        "viscous_asymmetry": np.array([0.05, -0.04, 0.0]),
+        "harmonics": (1.0, 3.0),
+        "cosine": np.array([[0.1, 0.0, 0.05], [0.0, 0.05, 0.0]]),
+        "sine": np.array([[0.0, 0.1, -0.05], [0.05, 0.0, 0.0]]),
+    },
+    "time": {
+        "warm_up": np.array([2.0, 2.0, 2.0]),
+        "warm_up_viscous": np.array([0.05, 0.1, 0.05]),
+        "warm_up_coulomb": np.array([0.2, 0.1, 0.1]),
+    },
+    "temperature": {
+        "temperature": np.full(3, 30.0),
+        "warm_up_viscous": np.array([-0.01, -0.01, 0.0]),
+        "warm_up_coulomb": np.array([-0.02, 0.0, 0.02]),
+    },
+    "deflection": {"compliance": np.array([0.0, 0.002, 0.002]), "backlash": np.array([0.0, 0.02, 0.0])},
+}
+
+
+@pytest.mark.parametrize("kind", OF_STATE)
+def test_effects_that_depend_on_more_than_the_velocity_are_found_and_predict(kind):
+    truth, prior, values = robot_with_effects()
+    plain = dataclasses.replace(JointEffectValues.none(truth), offset=values.offset)
+    values = dataclasses.replace(plain, **OF_STATE[kind])
+    recordings = []
+    for seed in (1, 2):
+        motion = smooth_motion(truth, plain, seed)
+        t, q, v, a = motion.t, *motion.require("q", "v", "a")
+        temperature = 30.0 + 10.0 * np.cos(0.5 * t)[:, None] * [1.0, 0.8, 0.6] if kind == "temperature" else None
+        tau = values.torque(truth, t, q, v, a, temperature=temperature)
+        recordings.append(Recording(t, q, v, a, tau, temperature=temperature))
+    chosen = {
+        "friction": {"presliding": ["joint0", "joint2"], "asymmetry": True, "position": True, "harmonics": (1, 3)},
+        "deflection": {"flexibility": ["joint1", "joint2"], "backlash": ["joint1"]},
+    }
+    effects = JointEffects(spring=["joint2"], **chosen.get(kind, {"warm_up": True}))
+    weights = {"prior_weight": 0.01, "effects_weight": 0.01}
+    fit = fit_inverse_dynamics(prior, recordings[0], joint_effects=effects, friction_velocity=V_SCALE, **weights)
+    without = fit_inverse_dynamics(
+        prior, recordings[0], joint_effects=JointEffects(spring=["joint2"]), friction_velocity=V_SCALE, **weights
+    )
+    error = fit.evaluate(recordings[1]).relative
+    assert error < 0.003
+    assert without.evaluate(recordings[1]).relative > 5 * error
+    found = dict(zip(fit.names, fit.parameters, strict=True))
+    true = dict(zip(fit.names, fit.parameters_of(truth, values), strict=True))
+    for name in (x for x in fit.names if x.startswith(("presliding", "viscous asym", "warm-up", "compliance", "back"))):
+        assert found[name] == pytest.approx(true[name], rel=0.1, abs=0.02 if name.startswith("warm-up") else 0.003)
+    if kind == "temperature":
+        with pytest.raises(DataError, match="changes with temperature, but the recording has none"):
+            fit.predict(dataclasses.replace(recordings[1], temperature=None))
+    if kind == "deflection":
+        with pytest.raises(ModelError, match="these actuators are rigid"):
+            fit.values.actuators(fit.model)
+        with pytest.raises(DataError, match="does not take the effects flexibility"):
+            jaxdyn.sysid.optimize_excitation(truth, duration=1.0, joint_effects=JointEffects(flexibility=True))
+
+
+@jax.jit
+def advance(block, signal, at, memory):
+    return block.advance(signal, at, memory)
+
+
+def test_friction_with_a_state_simulates():
+    """Along a velocity, blocks of actuators have the friction of the identified law, step by step."""
+    truth, _, plain = robot_with_effects(load=np.zeros(3))
+    kinds = OF_STATE["friction"] | OF_STATE["time"] | {"presliding": np.array([0.03, 0.01, 0.05])}
+    values = dataclasses.replace(plain, **kinds)
+    t = 0.01 * np.arange(80)
+    q = np.sin(np.outer(t, [5.0, 9.0, 14.0]))
+    v = q / 2
+    d, f, w = (np.asarray(x) for x in (truth.damping, truth.friction, truth.friction_velocity))
+    states = Dahl(1.0, values.presliding, w).along(v, np.full(len(t), 0.01), 0.0)[1:]
+    change = np.exp(-t[:, None] / values.warm_up)
+    law = values.friction(d, f, FrictionMotion(v, states, 0.0, q, change))
+    expected = law.torque(v) - (d * v + f * np.tanh(v / w))
+    for j, actuator in enumerate(values.actuators(truth)):
+        (block,) = actuator.force_path
+        memory = block.start()
+        for k in range(len(t)):
+            out, memory = advance(block, 0.0, ActuatorState(q[k, j], v[k, j], 0.01), memory)
+            assert out == pytest.approx(-expected[k, j], abs=1e-10)
+    world = World(truth, actuators=values.actuators(truth), timestep=0.01)
+    motion = world.rollout(world.state(np.zeros(3)), np.ones((20, 3)))
+    assert motion.activation.shape[-1] == 6
+    assert np.isfinite(motion.q).all()
 
 
 def test_a_torque_that_is_late_and_drives_with_unknown_gains():

@@ -6,6 +6,6 @@ from jaxdyn.simulate.actuators._drive_block import (
     AbstractMemorylessBlock,
     ActuatorState,
 )
-from jaxdyn.simulate.actuators._joint_effects import SoftLimits, StribeckFriction
+from jaxdyn.simulate.actuators._joint_effects import DahlFriction, SoftLimits, StribeckFriction
 from jaxdyn.simulate.actuators._motor_limits import DCMotorLimits, EffortLimits
 from jaxdyn.simulate.actuators._time_lags import Delay, FirstOrderLag

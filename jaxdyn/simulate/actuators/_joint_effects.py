@@ -1,14 +1,19 @@
 """Friction and soft limits of actuators, which their motors do not produce."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
 
 from jaxdyn._types import Array, Float, leaf_of
-from jaxdyn.friction import FrictionSum, Stribeck, Viscous
+from jaxdyn.friction import Dahl, FrictionSum, Stribeck, Viscous
 from jaxdyn.model import FRICTION_VELOCITY
-from jaxdyn.simulate.actuators._drive_block import AbstractJointEffect, ActuatorState, require_values
+from jaxdyn.simulate.actuators._drive_block import (
+    AbstractDriveBlock,
+    AbstractJointEffect,
+    ActuatorState,
+    require_values,
+)
 
 
 class StribeckFriction(AbstractJointEffect):
@@ -42,6 +47,34 @@ class StribeckFriction(AbstractJointEffect):
     def torque(self, at: ActuatorState) -> Any:
         stribeck = Stribeck(self.coulomb, self.static, self.stribeck_velocity, self.friction_velocity)
         return -FrictionSum(stribeck, Viscous(self.damping)).torque(at.velocity)
+
+
+class DahlFriction(AbstractDriveBlock):
+    """Coulomb friction of an actuator that builds up over a distance after each reversal, like a spring before it
+    slides: `jaxdyn.friction.Dahl`, whose state is among the activations of a world's `State`."""
+
+    beyond_limits: ClassVar[bool] = True
+
+    coulomb: Float[Array, "*batch"] = eqx.field(converter=leaf_of("DahlFriction: `coulomb`"))
+    """N m or N."""
+    distance: Float[Array, "*batch"] = eqx.field(converter=leaf_of("DahlFriction: `distance`"))
+    """The presliding distance, rad or m."""
+    initial: Float[Array, "*batch"] = eqx.field(converter=leaf_of("DahlFriction: `initial`"), default=0.0)
+    """The state before the first step, from -1 to 1."""
+    friction_velocity: Float[Array, "*batch"] = eqx.field(
+        converter=leaf_of("DahlFriction: `friction_velocity`"), default=0.0
+    )
+    """The velocity over which steady friction changes its sign, rad/s or m/s; 0 for the exact sign."""
+
+    def __check_init__(self):
+        require_values(lambda x: x > 0, self.distance, "the presliding distance", "positive")
+
+    def start(self) -> tuple[Any, ...]:
+        return (self.initial,)
+
+    def advance(self, signal: Any, at: ActuatorState, memory: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
+        torque, z = Dahl(self.coulomb, self.distance, self.friction_velocity).step(memory[0], at.velocity, at.dt)
+        return signal - torque, (z,)
 
 
 class SoftLimits(AbstractJointEffect):

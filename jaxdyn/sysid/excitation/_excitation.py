@@ -128,6 +128,7 @@ def optimize_excitation(
     and where the torque limits can hold none of the random postures at rest.
     """
     torque_model.require_known_lengths(joint_effects, "optimize_excitation", "leave them out")
+    torque_model.require_effects_of_state(joint_effects, "optimize_excitation")
     _require_arguments(model, duration, kind, size, criterion)
     for name, x in (("starts", starts), ("steps", steps)):
         require_positive_integer(x, name, error=DataError)
@@ -193,7 +194,7 @@ class _Objective(eqx.Module):
         q, v, a = (B @ coefficients for B in self.grid)
         ones: Any = jnp.ones_like(self.noise)
         friction_velocity: Any = self.model.friction_velocity
-        shape = torque_model.EffectShape(friction_velocity, 0.5 * ones, 0 * ones, 0 * ones)
+        shape = torque_model.EffectShape(friction_velocity, 0.5 * ones, 0 * ones, ones, 0 * ones, 0 * ones)
         load = jnp.abs(rnea(self.model, q, v, a)) if self.layout.by_load else jnp.zeros_like(v)
         Y = torque_model.torque_columns(self.model, (q, v, a, load), shape, self.layout)
         return Y[..., np.array(self.independent)] / (self.noise[:, None] * self.scale)

@@ -19,7 +19,7 @@ from jaxdyn.sysid.recordings._closing import JointColumns, completed, joint_name
 from jaxdyn.sysid.recordings._signals import MIXED, clipped_samples
 from jaxdyn.sysid.recordings._transmissions import alone, joint_columns, transmission_matrix
 
-_OPTIONAL = ("v", "a", "tau", "current", "clipped", "control", "activation")
+_OPTIONAL = ("v", "a", "tau", "current", "clipped", "control", "activation", "temperature")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,21 +29,20 @@ class Recording:
     - `t` `[n]`: s, strictly increasing. Durations (`timedelta64`, with a unit) become s, and dates (`datetime64`)
       become s since the first sample;
     - `q` `[n, nq]`: rad or m; `v` `[n, nv]`, rad/s or m/s; `a` `[n, nv]`, rad/s^2 or m/s^2; `tau` `[n, nv]`: N m or N;
-    - `current` `[n, m]`: of motors, A (see `torque_from_current`);
+    - `current` `[n, m]`: of motors, A (see `torque_from_current`); `temperature` `[n, nv]` or `[n, 1]`: of joints, K;
     - `clipped` `[n, nv]`: the part of each torque that comes from clipped samples (`clipped_torques`), as filters have
       mixed them; fits leave out what has more than 0.01;
     - `control` `[n, nu]`: inputs of a `World`'s actuators, held until the next sample; `activation` `[n, na]`: states
       of those with dynamics, of which fits read the first row; None: the first controls hold them (`fit_rollouts`);
-    - `name`: put in front of messages;
-    - `cutoff`: Hz, where fits low-pass the torques and the torque model alike (see `prepared`); None for fits to the
-      samples as they are;
+    - `name`: put in front of messages; `cutoff`: Hz, where fits low-pass the torques and the torque model alike (see
+      `prepared`); None for fits to the samples as they are;
     - `joints`: for robots with closed loops, the names of the joints that the columns belong to, each with one
       coordinate: those that are driven and measured. All others are passive, and follow from the loops (see
       `completed`). None where the columns are those of all joints;
     - `transmission` `[nv, nv]`: the matrix `T` with `q = T q_motor` and `tau_motor = T^T tau` where the columns are
       those of motors, which drive joints together as in a coupled wrist (see `of_joints`); None for columns of joints;
-    - `assembly` `[nq]`: with `joints`, a configuration of all joints from which the loops are followed to the first
-      sample; the model's neutral one by default.
+    - `assembly` `[nq]`: with `joints`, a configuration of all joints near the first sample, from which the loops are
+      followed; the model's neutral one by default.
 
     All but `t` and `q` may be None. Several recordings are a list of them: each keeps its length and its rate.
 
@@ -71,6 +70,7 @@ class Recording:
     control: np.ndarray | None = None
     activation: np.ndarray | None = None
     transmission: np.ndarray | None = None
+    temperature: np.ndarray | None = None
 
     def __post_init__(self):
         for name in ("t", "q", *_OPTIONAL):

@@ -6,7 +6,8 @@ from jaxdyn.sysid.torques import _torque_model as torque_model
 from jaxdyn.sysid.torques._base_parameters import BaseParameters, base_parameters
 from jaxdyn.sysid.torques._bootstrap import Bootstrap, bootstrap
 from jaxdyn.sysid.torques._choices import Choice
-from jaxdyn.sysid.torques._effects import JointEffects, JointEffectValues, MotorEffects
+from jaxdyn.sysid.torques._effect_values import JointEffectValues, MotorEffects
+from jaxdyn.sysid.torques._effects import JointEffects
 from jaxdyn.sysid.torques._fit_result import Evaluation, InverseDynamicsFit
 from jaxdyn.sysid.torques._fit_weights import CandidateWeights, CrossValidation
 from jaxdyn.sysid.torques._intervals import Intervals

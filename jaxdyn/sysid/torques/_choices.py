@@ -15,13 +15,15 @@ from scipy.stats import t as student_t
 from jaxdyn._printing import percent
 from jaxdyn.model import Model
 from jaxdyn.sysid.recordings import Recording, signals
+from jaxdyn.sysid.torques._effect_columns import searched_numbers
 from jaxdyn.sysid.torques._effect_search import effect_shape
-from jaxdyn.sysid.torques._effects import SEARCHED, JointEffects, has_redundant_drives
+from jaxdyn.sysid.torques._effect_values import EffectShape
+from jaxdyn.sysid.torques._effects import CAUSES, SEARCHED, JointEffects, has_redundant_drives
 from jaxdyn.sysid.torques._fit_weights import first_noise, held_out_errors
 from jaxdyn.sysid.torques._physical_fit import Physical
 from jaxdyn.sysid.torques._residual_causes import Cause, best_rival, residual_causes, what_explains_most
 from jaxdyn.sysid.torques._torque_fit import fit_inverse_dynamics, ordinary_least_squares
-from jaxdyn.sysid.torques._torque_model import EffectShape, Samples
+from jaxdyn.sysid.torques._torque_model import Samples
 
 type ProgressReport = bool | Callable[[str], None]
 """True for lines on stderr, a function that gets each text, or False for silence."""
@@ -56,6 +58,8 @@ _FOLDS = 5
 _CONFIDENCE = 0.95
 # The part of the held-out mean square below which an improvement is not worth an effect: one percent of the error.
 _WORTHWHILE = 0.02
+# The number of effects that are tried together, and the probability by chance above which none is.
+_TRIED, _BY_CHANCE = 3, 0.01
 _USUAL = JointEffects()
 BESIDE = ", beside the others"
 """Ends the name of an effect that was compared again beside those that came later."""
@@ -73,7 +77,7 @@ class Choice(NamedTuple):
     """Its standard error, from these parts."""
     taken: bool
     """Whether the improvement is worthwhile, at least 2 %, and significant, by Student's one-sided test at a level of
-    5 % for all effects that are tried together. An effect that was taken stays if it is worthwhile beside those that
+    5 % for all effects that there are together. An effect that was taken stays if it is worthwhile beside those that
     came later, and Stribeck friction if it is significantly better than another width of the sign."""
 
 
@@ -98,7 +102,7 @@ class Trials:
             options = {"finely": finely, "found": self._found, "near": next(iter(self.near), None)}
             found = effect_shape(self.model, self.plain, effects, self.friction_velocity, **options)
             self._shapes[effects, finely] = found
-            searched = np.stack([effects.dofs(name, self.model) for name in SEARCHED])
+            searched = searched_numbers(effects, self.model)
             self._found = np.where(searched, found, self._found)
         return self._shapes[effects, finely]
 
@@ -124,7 +128,7 @@ class Trials:
         if self._first_noise is None:
             self._first_noise = first_noise(self.samples(JointEffects()))
         if (effects, finely) not in self._errors:
-            more = ", ".join(x.replace("_", " ") for x, y in vars(effects).items() if y and not vars(_USUAL)[x])
+            more = ", ".join(x.replace("_", " ") for x in effects.chosen if x not in _USUAL.chosen)
             self.say(f"choosing effects by cross-validation: {more or 'the usual ones'}")
             samples, weights = self.samples(effects, finely=finely), (PRIOR_WEIGHT,)
             errors, self.near = held_out_errors(samples, self._first_noise, weights, _FOLDS, near=self.near)
@@ -134,43 +138,58 @@ class Trials:
 
 def choose_effects(trials: Trials) -> tuple[JointEffects, list[Choice], list[str]]:
     """Add the effect that lowers the held-out error most, as long as it does so significantly, and more than a cause
-    that is no such effect would; then take away what is not worth it beside those that came later. Also returns
-    sentences about causes for which effects were not taken."""
-    effects, choices, notes = JointEffects(), [], []
+    that is no such effect would; then take away what is not worth it beside those that came later. Only effects are
+    tried whose causes the residuals show. Also returns sentences about causes for which effects were not taken."""
+    effects, notes = JointEffects(), []
     if explained := what_explains_most(trials.causes(effects)):
         return effects, [], [explained]
-    model, samples = trials.model, trials.plain
-    groups = [{"load": True}]
-    if samples.joints is None or not has_redundant_drives(model, samples.q[:1], samples.joints):
-        groups += [{"stribeck": True, "friction_velocity": True}, {"friction_delay": True}]
-    if samples.transmission is None and (JointEffects(spring=True).spring_coordinates(model) >= 0).any():
-        groups.append({"spring": True})
-
-    chosen, refused = [], []
-    while groups:
+    choices: list[Choice] = []
+    refused: dict[str, Choice] = {}
+    chosen: list[dict[str, bool]] = []
+    while groups := _promising(trials, effects, chosen):
         candidates = [dataclasses.replace(effects, **group) for group in groups]
         errors = trials.errors(effects)
-        refused = [
-            _compare(_named(x), errors, trials.errors(y), len(groups)) for x, y in zip(groups, candidates, strict=True)
+        compared = [
+            _compare(_named(x), errors, trials.errors(y), len(CAUSES)) for x, y in zip(groups, candidates, strict=True)
         ]
-        taken = [i for i, x in enumerate(refused) if x.taken]
+        refused |= {x.name: x for x in compared}
+        taken = [i for i, x in enumerate(compared) if x.taken]
         if not taken:
             break
-        best = max(taken, key=lambda i: refused[i].improvement)
+        best = max(taken, key=lambda i: compared[i].improvement)
         rival = best_rival(trials.causes(effects))
-        if rival is not None and rival.part > refused[best].improvement:
+        if rival is not None and rival.part > compared[best].improvement:
             notes.append(
                 f"Further effects were not taken, since {rival.name} would explain {percent(rival.part)} of what is "
-                f"left, more than any of them (the best, {refused[best].name}, explains "
-                f"{percent(refused[best].improvement)} of held-out parts): they may only make up for it."
+                f"left, more than any of them (the best, {compared[best].name}, explains "
+                f"{percent(compared[best].improvement)} of held-out parts): they may only make up for it."
             )
-            refused = [x._replace(taken=False) for x in refused]
             break
-        choices.append(refused.pop(best))
+        choices.append(refused.pop(compared[best].name))
         effects = candidates[best]
-        chosen.append(groups.pop(best))
+        chosen.append(groups[best])
     effects, again = _without_needless(trials, effects, chosen)
-    return effects, choices + again + refused, notes
+    return effects, choices + again + [x._replace(taken=False) for x in refused.values()], notes
+
+
+def _promising(trials: Trials, effects: JointEffects, chosen: list[dict[str, bool]]) -> list[dict[str, bool]]:
+    """Return the effects to try: those that the residuals show most, by a score test after all parameters of the fit.
+
+    Without constraints and prior an effect cannot help by giving way to these, as it may on held-out parts. And to
+    first order an effect explains no more of held-out parts than of those of the fit, so that one that explains little
+    of these need not be fitted."""
+    model, samples = trials.model, trials.plain
+    found = []
+    for cause in trials.causes(effects):
+        group = dict.fromkeys(CAUSES.get(cause.name, ()), True)
+        if group and group not in chosen and cause.part > _WORTHWHILE and cause.chance < _BY_CHANCE:
+            found.append((cause.part, group))
+    impossible = set() if samples.transmission is None else {"spring"}
+    if samples.joints is not None and has_redundant_drives(model, samples.q[:1], samples.joints):
+        impossible |= set(SEARCHED)
+    found = [x for x in found if not impossible.intersection(x[1])]
+    found.sort(key=lambda x: -x[0])
+    return [group for _, group in found[:_TRIED]]
 
 
 def _named(group: dict[str, bool]) -> str:

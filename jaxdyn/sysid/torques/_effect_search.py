@@ -1,4 +1,4 @@
-"""The search for the friction velocities, Stribeck velocities and delays of joints, by variable projection."""
+"""The search for the numbers of joints in which the torque is not linear, by variable projection."""
 
 from __future__ import annotations
 
@@ -11,18 +11,25 @@ from scipy.optimize import minimize as minimize_function
 
 from jaxdyn._errors import DataError
 from jaxdyn._types import ArrayLike
-from jaxdyn.friction import Coulomb, JointFriction, LoadProportional, Stribeck
+from jaxdyn.friction import JointFriction
 from jaxdyn.model import Model
 from jaxdyn.sysid.parameters import nearest_physical_model
 from jaxdyn.sysid.recordings import Recording, Recordings, check_recording
+from jaxdyn.sysid.torques._effect_columns import friction_column, friction_kinds
+from jaxdyn.sysid.torques._effect_values import EffectShape, FrictionMotion, change_signal, friction_directions
 from jaxdyn.sysid.torques._effects import SEARCHED, JointEffects, delay_signal
 from jaxdyn.sysid.torques._physical_fit import Physical, minimize, start_at
 from jaxdyn.sysid.torques._recorded_motions import driven_joints
-from jaxdyn.sysid.torques._torque_model import EffectShape, Samples, recordings_of, with_parameters
+from jaxdyn.sysid.torques._torque_model import Samples, recordings_of, with_parameters
 
-# Velocities of the first grid, as parts of the joint's largest velocity.
-_FRICTION_VELOCITY = np.geomspace(0.01, 0.3, 5)
-_STRIBECK_VELOCITY = np.geomspace(0.03, 0.6, 5)
+# The first grid of the friction velocity, the Stribeck velocity, the presliding distance and the warm-up time, as parts
+# of the joint's largest velocity, its way and the time (`Samples.shape_scales`).
+_SCALES = (
+    np.geomspace(0.01, 0.3, 5),
+    np.geomspace(0.03, 0.6, 5),
+    np.geomspace(0.001, 0.1, 6),
+    np.array([0.1, 0.3, 0.9]),
+)
 _DELAYS = np.array([0.0, 0.015, 0.03, 0.045, 0.06, 0.09])
 _ROUNDS = 3
 # The longest delay that the finer grids may reach, s.
@@ -30,13 +37,14 @@ _LONGEST = 0.115
 # The simplex of a fine search: its size and resolution, in logarithms of velocities and parts of the grid's spacing of
 # delays, and the most evaluations.
 _SIMPLEX, _RESOLUTION, _EVALUATIONS = 0.3, 0.003, 200
+# Groups of numbers that are searched for together.
+_GROUPS = ([0, 1], [2], [3], [4], [5])
 # Passes over all joints, re-weightings of the fit in a pass, and the weight of its prior.
 _PASSES, _FITS, _PRIOR_WEIGHT = 2, 3, 0.1
 # The number of samples that a search uses: neighboring samples of a filtered recording say the same.
 _ROWS = 1500
 # Numbers in the friction columns that are computed at once: they stay in the processor's cache.
 _AT_ONCE = 2**17
-_FRICTIONS = ("viscous", "coulomb", "stribeck", "load")
 
 
 def effect_shape(
@@ -49,14 +57,14 @@ def effect_shape(
     found: np.ndarray | None = None,
     near: Physical | None = None,
 ) -> EffectShape:
-    """Return the numbers in which the torque is not linear: the velocities and delays that `effects` chooses are
-    searched for, the others are as given or by default.
+    """Return the numbers in which the torque is not linear: those that `effects` chooses are searched for, the others
+    are as given or by default.
 
     For every candidate the best linear parameters are eliminated (variable projection: Golub & Pereyra 1973), so each
-    joint has at most four numbers to search for: on a grid, then on finer ones about the best, joint after joint, in
+    joint has at most six numbers to search for: on a grid, then on finer ones about the best, joint after joint, in
     several passes. The last grid has steps of about a tenth; `finely`, a simplex follows. The inertias are free as far
     as the other joints' torques and the prior allow, by the linearization of a physical fit with the shape so far, and
-    lengths are the model's. Delays are searched up to about 0.1 s. `found` `[4, nv]`: what searches with other effects
+    lengths are the model's. Delays are searched up to about 0.1 s. `found` `[6, nv]`: what searches with other effects
     have found, NaN for nothing; one pass is enough where all that is searched for has been found before. `near`: a fit
     to these samples, perhaps with other effects, to start fits from.
 
@@ -69,24 +77,27 @@ def effect_shape(
     effects = dataclasses.replace(effects, length=False)
     if (joints := driven_joints(model, recordings_of(recordings))) is not None:
         effects = effects.of_driven(model, joints)
-    searched = np.stack([effects.dofs(name, model) for name in SEARCHED])
-    if not searched.any():
+    if not np.any([effects.dofs(name, model) for name in SEARCHED]):
         return out
     model, _ = nearest_physical_model(model)
+    samples = Samples(model, recordings, effects, out)
+    searched, scales = samples.searched, samples.shape_scales
+    # The search for distances begins in the middle of their grid.
+    middle = out._replace(presliding=_SCALES[2][2] * scales[2])
     known = searched & np.isfinite(np.full_like(out, np.nan) if found is None else found)
-    out = EffectShape(*np.where(known, 0.0 if found is None else found, out))
+    out = EffectShape(*np.where(known, 0.0 if found is None else found, np.where(searched, middle, out)))
     linearization, passes = None, 1 if (known == searched).all() else _PASSES
     for number in range(passes):
-        recordings = Samples(model, recordings, effects, out)
-        linearization = _Linearization(recordings, linearization, near)
-        shape = np.array(out, np.float64)
-        for j in np.flatnonzero(searched.any(axis=0)).tolist():
-            top = float(np.abs(linearization.samples.drive_motion[1][:, j]).max())
-            if top > 0:
-                misfits = _JointTorque(linearization, j).misfits
-                shape[:, j] = _grid_search(misfits, searched[:, j], shape[:, j].tolist(), top)
-                if finely and number == passes - 1:
-                    shape[:, j] = _simplex_search(misfits, searched[:, j], shape[:, j].tolist(), top)
+        samples = Samples(model, samples, effects, out)
+        linearization = _Linearization(samples, linearization, near)
+        shape, ranges = np.array(out, np.float64), searched_range(samples)
+        for j in np.flatnonzero(searched.any(axis=0) & (scales[0] > 0)).tolist():
+            misfits = _JointTorque(linearization, j).misfits
+            grids = [x * scale for x, scale in zip(_SCALES, scales[:, j].tolist(), strict=True)]
+            shape[:, j] = _grid_search(misfits, searched[:, j], shape[:, j].tolist(), [*grids, _DELAYS, _DELAYS])
+            if finely and number == passes - 1:
+                bounds = [x[:, j] for x in ranges]
+                shape[:, j] = _simplex_search(misfits, searched[:, j], shape[:, j].tolist(), bounds)
         out = EffectShape(*shape)
     return out
 
@@ -102,7 +113,7 @@ def without_resting_joints(
     columns = set.intersection(*resting)
     still = tuple(x for j, x in enumerate(model.topology.dof_names) if str(j) in columns)
     moving = tuple(x for x in model.joint_names if x not in still)
-    shown = ("armature", "viscous", "coulomb", "load", *SEARCHED)
+    shown = ("armature", "viscous", "coulomb", "load", "asymmetry", "position", *SEARCHED)
     changed = {x: moving for x in shown if still and getattr(effects, x) is True}
     return dataclasses.replace(effects, **changed), still
 
@@ -182,9 +193,9 @@ class _JointTorque:
         samples, spring = fit.samples, fit.samples.layout.springs[j]
         _, v, a = samples.drive_motion
         self.velocity, self.acceleration = v[:, j], a[:, j]
-        names = ("armature", *_FRICTIONS, "offset")
-        chosen = {x for x in names if samples.effects.dofs(x, model)[j]}
-        self.frictions = [x for x in _FRICTIONS if x in chosen]
+        self.position, self.change = (x[:, j] for x in samples.friction_motion[3:])
+        chosen = [kind for kind, dof in samples.layout.joints if dof == j]
+        self.frictions = [x for x in chosen if x in friction_kinds(samples.layout.harmonics)]
         leaves = {"viscous": samples.model.damping, "coulomb": samples.model.friction}
         leaves = {name: float(x[j]) for name, x in leaves.items() if name not in chosen}
         self.known_frictions = {name: x for name, x in leaves.items() if x}
@@ -193,6 +204,7 @@ class _JointTorque:
         self.fixed = self.transmitted + fit.passive[:, j]
         # The columns that do not depend on what is searched for; `fixed` is the torque without their effects.
         columns = [np.ones_like(self.torque)] if "offset" in chosen else []
+        columns += [x[:, j] for x in samples.deflections.values()]
         if "armature" in chosen:
             columns.append(self.acceleration)
             self.fixed = self.fixed - float(model.armature[j]) * self.acceleration
@@ -204,6 +216,8 @@ class _JointTorque:
         self.compared = fit.compared(j)
         low_passed = [self._whiten(self._low_passed(x)) for x in columns]
         self.unchanged = [x / max(float(np.linalg.norm(x)), 1e-300) for x in low_passed]
+        # The warm-up times belong to a signal of time.
+        self.by_time = samples.temperature is None
         # Values by what they depend on: a grid asks for the same ones many times.
         self._velocities: dict[float, np.ndarray] = {}
         self._residuals: dict[float, np.ndarray] = {}
@@ -211,21 +225,21 @@ class _JointTorque:
         self._misfits: dict[tuple[float, ...], float] = {}
 
     def misfits(self, candidates: Sequence[tuple[float, ...]]) -> np.ndarray:
-        """The sums of squares `[m]` that remain after the best linear parameters, for `m` candidates: a friction
-        velocity, a Stribeck velocity, a friction delay and a torque delay each."""
+        """The sums of squares `[m]` that remain after the best linear parameters, for `m` candidates: the six numbers
+        of an `EffectShape` each."""
         new = [x for x in candidates if x not in self._misfits]
         for name in (*self.frictions, *self.known_frictions):
             self._add_columns(name, new)
-        self._misfits |= {x: self._misfit(*x) for x in new}
+        self._misfits |= {x: self._misfit(x) for x in new}
         return np.array([self._misfits[x] for x in candidates])
 
-    def _misfit(self, w: float, v_s: float, friction_delay: float, torque_delay: float) -> float:
-        y, columns = self._residual(torque_delay), list(self.unchanged)
+    def _misfit(self, candidate: tuple[float, ...]) -> float:
+        y, columns = self._residual(candidate[5]), list(self.unchanged)
         for name in self.frictions:
-            column, length = self._columns[_key(name, w, v_s, friction_delay)]
+            column, length = self._columns[_key(name, candidate)]
             columns.append(column / length)
         for name, coefficient in self.known_frictions.items():
-            y = y - coefficient * self._columns[_key(name, w, v_s, friction_delay)][0]
+            y = y - coefficient * self._columns[_key(name, candidate)][0]
         if columns:
             F = np.stack(columns, axis=-1)
             # The normal equations of a few columns, with a ridge for columns that the inertias explain as well.
@@ -241,26 +255,30 @@ class _JointTorque:
 
     def _add_columns(self, name: str, candidates: Sequence[tuple[float, ...]]) -> None:
         """Compute the columns `[rows]` of a kind of friction, as the residuals have it, and their lengths."""
-        missing = sorted({_key(name, *x[:3]) for x in candidates} - self._columns.keys())
+        missing = sorted({_key(name, x) for x in candidates} - self._columns.keys())
         count = max(1, _AT_ONCE // len(self.torque))
         for delay, same in itertools.groupby(missing, key=lambda x: x[0]):
             keys = list(same)
             if delay not in self._velocities:
                 self._velocities[delay] = self._delayed(self.velocity, self.acceleration, delay)
             for some in (keys[k : k + count] for k in range(0, len(keys), count)):
-                w, v_s = (np.array([x[k] for x in some]) for k in (2, 3))
-                values = self._whiten(self._low_passed(self._law(name, self._velocities[delay][:, None], w, v_s)))
+                w, v_s, distance, T = (np.array([x[k] for x in some]) for k in range(2, 6))
+                values = self._whiten(self._low_passed(self._friction(name, delay, w, v_s, distance, T)))
                 for key, column in zip(some, np.ascontiguousarray(values.T), strict=True):
                     self._columns[key] = column, max(float(np.linalg.norm(column)), 1e-300)
 
-    def _law(self, name: str, u: np.ndarray, w: np.ndarray, v_s: np.ndarray) -> np.ndarray:
-        """The torques `[n, m]` of a kind of friction at the velocities `u` `[n, 1]`."""
-        if name == "viscous":
-            return u
-        if name == "stribeck":
-            return Stribeck(1.0, 1.0, v_s, w).columns(u)[1]
-        law = Coulomb(1.0, w) if name == "coulomb" else LoadProportional(1.0, self.transmitted[:, None], w)
-        return law.columns(u)[0]
+    def _friction(self, name: str, delay: float, *numbers: np.ndarray) -> np.ndarray:
+        """The torques `[n, m]` of a kind of friction for friction velocities, Stribeck velocities, presliding distances
+        and warm-up times, `[m]` each."""
+        (w, v_s, distance, T), u = numbers, self._velocities[delay][:, None]
+        shape, change = EffectShape.default(np.where(w > 0, w, 1.0))._replace(presliding=distance), self.change[:, None]
+        u = np.broadcast_to(u, (len(u), len(w)))
+        direction = self.samples.on_recordings(lambda t, x: friction_directions(t, u[x], shape))
+        if name.startswith("warm-up") and self.by_time:
+            start = self.samples.clock_start
+            change = self.samples.on_recordings(lambda t, _: change_signal(t, T, start))
+        motion = FrictionMotion(u, direction, self.transmitted[:, None], self.position[:, None], change)
+        return friction_column(name, motion, np.where(v_s > 0, v_s, 1.0))
 
     def _delayed(self, x: np.ndarray, rate: np.ndarray | None, delay: float) -> np.ndarray:
         """A signal `[n]` of all recordings, later by `delay`."""
@@ -278,56 +296,64 @@ class _JointTorque:
         return x - self.factor @ (self.middle @ (self.factor.T @ x))
 
 
-type _Key = tuple[float, str, float, float]
+type _Key = tuple[float, str, float, float, float, float]
 
 
-def _key(name: str, w: float, v_s: float, delay: float) -> _Key:
-    """Return the delay, the kind and the velocities on which a column of friction depends."""
-    return delay, name, (0.0 if name == "viscous" else w), (v_s if name == "stribeck" else 0.0)
+def _key(name: str, candidate: tuple[float, ...]) -> _Key:
+    """Return the delay, the kind and the numbers on which a column of friction depends, zero for others."""
+    w, v_s, distance, T, delay, _ = candidate
+    if name == "viscous":
+        return delay, name, 0.0, 0.0, 0.0, 0.0
+    by_stribeck, by_time = (v_s if name == "static" else 0.0), (T if name.startswith("warm-up") else 0.0)
+    return delay, name, w, by_stribeck, distance, by_time
 
 
-def searched_range(top: float | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The least and the largest friction velocity, Stribeck velocity, friction delay and torque delay that a search may
-    find for joints with the largest velocities `top`: arrays `[4, ...]`."""
-    zero, one = np.zeros_like(top), np.ones_like(top)
-    lower = np.array([_FRICTION_VELOCITY[0] / 3 * top, _STRIBECK_VELOCITY[0] / 3 * top, zero, zero])
-    upper = np.array([3 * _FRICTION_VELOCITY[-1] * top, 3 * _STRIBECK_VELOCITY[-1] * top, *2 * [_LONGEST * one]])
-    return lower, upper
+def searched_range(samples: Samples) -> tuple[np.ndarray, np.ndarray]:
+    """The least and the largest numbers `[6, nv]` of an `EffectShape` that a search may find."""
+    scales, zero = samples.shape_scales, np.zeros((2, samples.layout.nv))
+    least, most = (np.array([x[k] for x in _SCALES])[:, None] * scales for k in (0, -1))
+    return np.concatenate([least / 3, zero]), np.concatenate([3 * most, zero + _LONGEST])
 
 
 def _grid_search(
-    misfits: Callable[[list[tuple[float, ...]]], np.ndarray], searched: np.ndarray, start: list[float], top: float
+    misfits: Callable[[list[tuple[float, ...]]], np.ndarray],
+    searched: np.ndarray,
+    start: list[float],
+    full: list[np.ndarray],
 ) -> list[float]:
-    """Return the best of a grid for both velocities together and for each delay in turn, refined by finer grids."""
-    full = (_FRICTION_VELOCITY * top, _STRIBECK_VELOCITY * top, _DELAYS, _DELAYS)
+    """Return the best of the `full` grid for both velocities together and for each other number in turn, refined by
+    finer grids."""
     grids = [np.append(x, y) if on else np.array([y]) for x, y, on in zip(full, start, searched, strict=True)]
-    groups = [g for g in ([0, 1], [2], [3]) if searched[g].any()]
-    best, width, step = list(start), [x[1] / x[0] for x in full[:2]], _DELAYS[1]
+    groups = [g for g in _GROUPS if searched[g].any()]
+    best, width, step = list(start), [x[1] / x[0] for x in full[:4]], _DELAYS[1]
     for number in range(_ROUNDS):
         for group in groups * (2 if number == 0 else 1):
-            axes = [grids[k] if k in group else np.array([best[k]]) for k in range(4)]
+            axes = [grids[k] if k in group else np.array([best[k]]) for k in range(6)]
             candidates = list(itertools.product(*(x.tolist() for x in axes)))
             best = list(candidates[int(np.argmin(misfits(candidates)))])
         width, step = [w**0.5 for w in width], step / 2
-        around = [best[k] * np.array([1 / width[k], 1.0, width[k]]) for k in range(2)]
-        around += [np.maximum(0.0, best[k] + step * np.array([-1, 0, 1])) for k in (2, 3)]
+        around = [best[k] * np.array([1 / width[k], 1.0, width[k]]) for k in range(4)]
+        around += [np.maximum(0.0, best[k] + step * np.array([-1, 0, 1])) for k in (4, 5)]
         grids = [x if on else np.array([y]) for x, y, on in zip(around, best, searched, strict=True)]
     return best
 
 
 def _simplex_search(
-    misfits: Callable[[list[tuple[float, ...]]], np.ndarray], searched: np.ndarray, start: list[float], top: float
+    misfits: Callable[[list[tuple[float, ...]]], np.ndarray],
+    searched: np.ndarray,
+    start: list[float],
+    bounds: list[np.ndarray],
 ) -> list[float]:
     """Return a minimum near the start (Nelder & Mead 1965)."""
-    free, bounds = np.flatnonzero(searched), searched_range(top)
+    free = np.flatnonzero(searched)
     (least,) = misfits([tuple(start)])
 
     def moved(x: np.ndarray) -> np.ndarray:
         out = np.array(start)
-        velocities, delays = free < 2, free >= 2
-        out[free[velocities]] *= np.exp(x[velocities])
+        scales, delays = free < 4, free >= 4
+        out[free[scales]] *= np.exp(x[scales])
         out[free[delays]] += _DELAYS[1] * x[delays]
-        return np.clip(out, *bounds)
+        return np.where(searched, np.clip(out, *bounds), out)
 
     simplex = np.vstack([np.zeros(free.size), _SIMPLEX * np.eye(free.size)])
     options = {"initial_simplex": simplex, "xatol": _RESOLUTION, "fatol": 1e-6 * least, "maxfev": _EVALUATIONS}

@@ -1,29 +1,44 @@
-"""Effects of friction and drive: those that a fit identifies, and their identified values."""
+"""Effects of friction and drive that a fit identifies, and the torques of a model without them."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
 
-import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdyn._errors import DataError, ModelError, look_up
+from jaxdyn._errors import DataError, look_up
 from jaxdyn.algorithms import motion_map, rnea, spring_torque
-from jaxdyn.friction import FrictionSum, LoadProportional, Stribeck, Viscous
-from jaxdyn.model import Actuator, Model
-from jaxdyn.simulate import AbstractDriveBlock, AbstractMemorylessBlock, ActuatorState, StribeckFriction
+from jaxdyn.model import Model
 from jaxdyn.sysid.recordings import transmissions
 
 SEARCHED = {
     "friction_velocity": "friction velocity",
     "stribeck": "Stribeck velocity",
+    "presliding": "presliding distance, rad or m",
+    "warm_up": "warm-up time, s",
     "friction_delay": "friction delay, s",
     "torque_delay": "torque delay, s",
 }
 """The effects in which the torque is not linear, in the order of `EffectShape`, and what they search for."""
+
+CAUSES = {
+    "load friction": ("load",),
+    "Stribeck friction": ("stribeck", "friction_velocity"),
+    "friction delay": ("friction_delay",),
+    "presliding friction": ("presliding",),
+    "asymmetric friction": ("asymmetry",),
+    "position-dependent friction": ("position",),
+    "warm-up": ("warm_up",),
+    "springs": ("spring",),
+    "flexibility": ("flexibility",),
+    "backlash": ("backlash",),
+}
+"""Causes of residuals that are effects of joints, and the fields of `JointEffects` that describe them together."""
+
+# What belongs to a drive: at joints that closed loops move passively it is not there, or is not known.
+_OF_DRIVES = ("offset", "gain", "load", "asymmetry", "position", "flexibility", "backlash", *SEARCHED)
 
 type Joints = bool | Sequence[str]
 """All joints (True), no joints (False), or the joints of these names."""
@@ -37,10 +52,13 @@ class JointEffects:
     With the torque `L = rnea` without friction (armature and springs count), the velocity `u(t) = v(t - friction
     delay)` and `s = tanh(u / w)`, the measured torque of a joint is
 
-        tau(t + torque delay) = 1/g (L + d u + [F_c + (F_s - F_c) exp(-(u / v_s)^2)] s + mu |L| s + offset)
+        tau(t + torque delay) = 1/g (L + f + offset),
+        f = d u + [F_c + (F_s - F_c) exp(-(u / v_s)^2)] s + mu |L| s
+            + d_a u s + F_a s^2 + sum_n [A_n cos(n q) + B_n sin(n q)] s + c(t) (d_w u + F_w s)
 
-    Effects that are not chosen are not fitted: armature, damping, friction and friction velocity keep the model's
-    values, and the others are absent (`g = 1`, no delay, `F_s = F_c`).
+    With `presliding`, `s` is the state of `jaxdyn.friction.Dahl`. Effects that are not chosen are not fitted: armature,
+    damping, friction and friction velocity keep the model's values, and the others are absent (`g = 1`, no delay,
+    `F_s = F_c`).
 
     Of a recording with a `transmission`, the torques and velocities are those of the motors, which all effects but
     springs and lengths belong to: `L` is `T^T rnea` with the armature at the motors' accelerations, and a motor has the
@@ -73,6 +91,25 @@ class JointEffects:
     spring: Joints = False
     """The stiffness `k` of cables and hoses that pull a joint back: `k (q - spring_reference)`, in `L`. The reference
     is the model's, or zero; `offset` shifts it. Only for joints with one coordinate."""
+    asymmetry: Joints = False
+    """`d_a` and `F_a`: friction that is different in the two directions. Beside an offset, which says as much, there is
+    no `F_a`."""
+    position: Joints = False
+    """`A_n` and `B_n` of the `harmonics`: friction that changes with the position. Only for joints with one
+    coordinate."""
+    harmonics: tuple[float, ...] = (1.0, 2.0)
+    """The numbers `n` of `position`, for all joints: periods in a turn, or the ratio of a gear, rad/rad or rad/m."""
+    warm_up: Joints = False
+    """`d_w` and `F_w`: friction in proportion to `c(t) = exp(-t / T)`, with a warm-up time `T` and times since the
+    first sample of the fit; where recordings have a `temperature`, to the difference from its mean."""
+    presliding: Joints = False
+    """The distance over which friction builds up after a reversal."""
+    flexibility: Joints = False
+    """The compliance of a joint behind an encoder at its motor: links are behind by the compliance times `L`. To first
+    order in the compliance, and below a quarter of the cutoff. Damping of the joint counts near its resonance only, and
+    is not identified."""
+    backlash: Joints = False
+    """The play of a joint behind an encoder at its motor: links are behind by half of it in the direction of `L`."""
     friction_velocity: Joints = False
     """`w`, the velocity over which Coulomb friction changes its sign."""
     friction_delay: Joints = False
@@ -90,12 +127,17 @@ class JointEffects:
                 raise DataError(f"effects: {name} is {value!r}; give True, False, or a list of names of joints")
             if not isinstance(value, bool):
                 # Tuples are hashable, so equal choices share a compiled program.
-                object.__setattr__(self, name, tuple(map(str, value)))
+                object.__setattr__(self, name, tuple(map(float if name == "harmonics" else str, value)))
 
     @classmethod
     def all(cls) -> JointEffects:
-        """Every effect of friction and drive except springs and drive gains, which need data with known inertias."""
+        """Load and Stribeck friction, and all velocities and delays that can be searched for together."""
         return cls(stribeck=True, load=True, friction_velocity=True, friction_delay=True, torque_delay=True)
+
+    @property
+    def chosen(self) -> tuple[str, ...]:
+        """The names of the effects that some joint has."""
+        return tuple(name for name, x in vars(self).items() if x and name != "harmonics")
 
     def dofs(self, name: str, model: Model) -> np.ndarray:
         """Whether each degree of freedom has the effect `name`, `[nv]` of bool. **Raises** `UnknownNameError`."""
@@ -113,11 +155,10 @@ class JointEffects:
         return out
 
     def of_driven(self, model: Model, joints: tuple[str, ...]) -> JointEffects:
-        """The effects for a robot with closed loops that some joints drive: what belongs to a drive, offset, gain, load
-        friction and the effects that are searched for, at these only. **Raises** `DataError` where another joint is
-        named for it."""
+        """The effects for a robot with closed loops that some joints drive: what belongs to a drive, at these only.
+        **Raises** `DataError` where another joint is named for it."""
         changed = {}
-        for name in ("offset", "gain", "load", *SEARCHED):
+        for name in _OF_DRIVES:
             chosen = getattr(self, name)
             passive = [] if isinstance(chosen, bool) else [x for x in chosen if x not in joints]
             if passive:
@@ -125,161 +166,19 @@ class JointEffects:
             changed[name] = joints if chosen is True else chosen
         return dataclasses.replace(self, **changed)
 
-    def spring_coordinates(self, model: Model) -> np.ndarray:
-        """The coordinate of each degree of freedom with the effect `spring`, -1 for the others, `[nv]` of int.
-        **Raises** `DataError` for a joint that is named and does not have exactly one coordinate."""
-        out, chosen = np.full(model.nv, -1), self.dofs("spring", model)
+    def coordinates(self, name: str, model: Model) -> np.ndarray:
+        """The coordinate of each degree of freedom with the effect `name`, -1 for the others, `[nv]` of int. **Raises**
+        `DataError` for a joint that is named and does not have exactly one coordinate."""
+        out, chosen = np.full(model.nv, -1), self.dofs(name, model)
         for i, joint in enumerate(model.joint_names):
             q, v = model.q_index(joint), model.v_index(joint)
             if i in model.topology.leaders or not chosen[v].any():
                 continue
             if q.stop - q.start == v.stop - v.start == 1:
                 out[v] = q.start
-            elif not isinstance(self.spring, bool):
-                raise DataError(f"effects: spring at joint {joint!r}, which does not have one coordinate; leave it out")
+            elif not isinstance(getattr(self, name), bool):
+                raise DataError(f"effects: {name} at joint {joint!r}, which does not have one coordinate; leave it out")
         return out
-
-
-class MotorEffects(eqx.Module):
-    """Inertia and friction of motors that drive joints together, which no leaf of a model holds; all `[nv]`."""
-
-    transmission: np.ndarray
-    """`[nv, nv]`: `Recording.transmission`."""
-    armature: np.ndarray
-    """Rotor inertias, in the units of the motors' positions and torques."""
-    damping: np.ndarray
-    friction: np.ndarray
-    friction_velocity: np.ndarray
-
-    @property
-    def coupled(self) -> np.ndarray:
-        """`[nv]` of bool: the motors that do not simply drive the joint in their place."""
-        return ~transmissions.alone(self.transmission)
-
-
-_OF_MOTORS = ("armature", "damping", "friction", "friction_velocity")
-
-
-class JointEffectValues(eqx.Module):
-    """Identified friction and drive values that the model's leaves (armature, damping, friction) do not hold."""
-
-    offset: np.ndarray
-    """`[nv]`, N m or N (before the division by `gain`)."""
-    static: np.ndarray
-    """`[nv]`: break-away friction `F_s`, N m or N; the model's `friction` where there is no Stribeck effect."""
-    stribeck_velocity: np.ndarray
-    """`[nv]`: `v_s`, rad/s or m/s; 1 where there is no Stribeck effect."""
-    load: np.ndarray
-    """`[nv]`: `mu`, the ratio of friction to transmitted torque."""
-    gain: np.ndarray
-    """`[nv]`: `g`, N m or N for each unit of the recorded torque."""
-    friction_delay: np.ndarray
-    """`[nv]`: the delay of friction behind the velocity, s."""
-    torque_delay: np.ndarray
-    """`[nv]`: the delay of the recorded torque behind the motion, s."""
-    motors: MotorEffects | None = None
-    """Inertia and friction of all motors, for recordings of motors with a transmission; None for others. At motors that
-    drive joints together the model has none; at the others it has the same."""
-
-    def split(self, model: Model, transmission: np.ndarray | None) -> tuple[Model, JointEffectValues]:
-        """Move inertia and friction of motors that drive joints together from the rows of a model to `motors`."""
-        if transmission is None:
-            return model, self
-        leaves = {name: np.asarray(getattr(model, name), np.float64) for name in _OF_MOTORS}
-        motors = MotorEffects(transmission, **leaves)
-        none = {name: jnp.where(motors.coupled, 0.0, getattr(model, name)) for name in _OF_MOTORS[:-1]}
-        return dataclasses.replace(model, **none), dataclasses.replace(self, motors=motors)
-
-    def with_motors(self, model: Model) -> Model:
-        """The model with the inertia and friction of motors in the rows of the joints in their places, as fits have
-        them: the inverse of `split`."""
-        if self.motors is None:
-            return model
-        leaves = {name: jnp.asarray(getattr(self.motors, name), model.dtype) for name in _OF_MOTORS}
-        return dataclasses.replace(model, **leaves)
-
-    @classmethod
-    def none(cls, model: Model) -> JointEffectValues:
-        """The values of a robot without effects besides those of its model."""
-        zeros, ones = np.zeros(model.nv), np.ones(model.nv)
-        return cls(zeros, np.asarray(model.friction, np.float64), ones, zeros, ones, zeros, zeros)
-
-    def torque(self, model: Model, t, q, v, a, joints: tuple[str, ...] | None = None) -> np.ndarray:
-        """The torques `[n, nv]` that would be recorded at the times `t` `[n]` (s) for a motion `q, v, a` `[n, ...]`;
-        with closed loops those of `joints`, which drive the robot, and with a transmission those of the motors."""
-        T, model = None if self.motors is None else self.motors.transmission, self.with_motors(model)
-        speed, rate = (transmissions.motor_motion(T, np.asarray(x, np.float64)) for x in (v, a))
-        u = delay_signal(t, speed, rate, self.friction_delay)
-        L = frictionless_torque(model, q, v, a, joints, T)
-        d, f, w = (np.asarray(x, np.float64) for x in (model.damping, model.friction, model.friction_velocity))
-        friction = FrictionSum(
-            Viscous(d), Stribeck(f, self.static, self.stribeck_velocity, w), LoadProportional(self.load, L, w)
-        )
-        resisting = friction.torque(u) + self.offset
-        if joints is not None:
-            resisting = on_driven_joints(model, q, resisting[..., None], joints)[..., 0]
-        return delay_signal(t, (L + resisting) / self.gain, None, self.torque_delay)
-
-    def actuators(self, model: Model, *, without_delays: bool = False) -> tuple[Actuator, ...]:
-        """Actuators for `World(model, actuators=...)` that simulate the effects together with the identified model.
-
-        There is one for each degree of freedom, in their order. It takes a drive's command, in the recorded unit, to
-        the joint's torque, by drive gain, offset, load friction and the Stribeck part of the friction. The model itself
-        holds the other effects.
-
-        **Raises** `ModelError` where a delay was identified, which these actuators do not have, unless `without_delays`
-        leaves it out (`jaxdyn.simulate.Delay` delays a control by a whole number of time steps); and for motors that
-        drive joints together, which these actuators do not.
-        """
-        if self.motors is not None and self.motors.coupled.any():
-            raise ModelError(
-                "the motors drive joints together by a transmission, but these actuators drive one joint each: write "
-                "the robot as MJCF with a fixed tendon for each such motor, which may have armature and friction"
-            )
-        if not without_delays and (self.friction_delay.any() or self.torque_delay.any()):
-            raise ModelError(
-                f"the identified effects have delays (friction {self.friction_delay.tolist()}, torque "
-                f"{self.torque_delay.tolist()} s), but these actuators have no memory: fit without delays, or leave "
-                "them out by without_delays=True"
-            )
-        out = []
-        for number, joint in enumerate(model.joint_names):
-            dofs = range(model.nv)[model.v_index(joint)] if number not in model.topology.leaders else ()
-            for k, i in enumerate(dofs):
-                gear, name = (1.0, joint) if len(dofs) == 1 else (np.eye(len(dofs))[k], f"{joint}[{k}]")
-                path, gain, bias = self._force_path(model, i), self.gain[i], -self.offset[i]
-                out.append(Actuator(joint, "general", gear=gear, gain=gain, bias=bias, name=name, force_path=path))
-        return tuple(out)
-
-    def _force_path(self, model: Model, i: int) -> tuple[AbstractDriveBlock, ...]:
-        """Return the friction of a degree of freedom that the model does not hold."""
-        d, f, w = (float(x[i]) for x in (model.damping, model.friction, model.friction_velocity))
-        blocks: list[AbstractDriveBlock] = []
-        stribeck = StribeckFriction(0.0, self.static[i] - f, self.stribeck_velocity[i], friction_velocity=w)
-        if self.load.any():
-            others = FrictionSum(Viscous(d), Stribeck(f, self.static[i], self.stribeck_velocity[i], w))
-            blocks.append(LoadFriction(self.load[i], others, w))
-        if (self.static != np.asarray(model.friction, np.float64)).any():
-            blocks.append(stribeck)
-        return tuple(blocks)
-
-
-class LoadFriction(AbstractMemorylessBlock):
-    """Friction `mu |L| tanh(v / w)` in proportion to the transmitted force `L`, subtracted from the motor's force.
-
-    With the motor's force `u` and all other friction `f`, `u = L + f + mu |L| s` is solved for `L`, which has the sign
-    of `u - f` while `mu < 1`.
-    """
-
-    load: Any
-    others: FrictionSum
-    friction_velocity: Any
-
-    def apply(self, signal: Any, at: ActuatorState) -> Any:
-        remaining = signal - self.others.torque(at.velocity)
-        # The friction for a unit of transmitted force.
-        mu = LoadProportional(self.load, 1.0, self.friction_velocity).torque(at.velocity)
-        return signal - mu * jnp.abs(remaining) / (1 + jnp.sign(remaining) * mu)
 
 
 def delay_signal(t, x, rate, delay: np.ndarray) -> np.ndarray:

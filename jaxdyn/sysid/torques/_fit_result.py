@@ -15,7 +15,9 @@ from jaxdyn.model import Model
 from jaxdyn.sysid.parameters import is_physical
 from jaxdyn.sysid.recordings import Recording, as_recordings
 from jaxdyn.sysid.torques._base_parameters import BaseParameters, base_parameters_of
-from jaxdyn.sysid.torques._effects import JointEffects, JointEffectValues
+from jaxdyn.sysid.torques._effect_columns import effect_leaves
+from jaxdyn.sysid.torques._effect_values import EffectShape, JointEffectValues
+from jaxdyn.sysid.torques._effects import JointEffects
 from jaxdyn.sysid.torques._intervals import Intervals, Posterior, normal_intervals
 from jaxdyn.sysid.torques._layout import INERTIAL_NAMES, Layout, place_positions
 from jaxdyn.sysid.torques._recorded_motions import (
@@ -26,7 +28,6 @@ from jaxdyn.sysid.torques._recorded_motions import (
     low_pass_of,
     motion_arrays,
 )
-from jaxdyn.sysid.torques._torque_model import EffectShape, effect_leaves
 
 # Two parameters are known only together if their sum or difference has at most this part of their standard errors.
 _TOGETHER = 0.1
@@ -100,7 +101,7 @@ class InverseDynamicsFit(eqx.Module):
     """The covariance of the parameters; for the physical fit its coordinates are about the point halfway between the
     start and the solution."""
     refined: np.ndarray | None = None
-    """`[4, nv]` of bool: which of the numbers in `shape` are among the parameters; the others count as known. None for
+    """`[6, nv]` of bool: which of the numbers in `shape` are among the parameters; the others count as known. None for
     a model that was not fitted."""
     weights: np.ndarray | None = None
     """`[n, nv]`: the weights of the equations' squares for a robust loss; None for squared errors."""
@@ -165,20 +166,22 @@ class InverseDynamicsFit(eqx.Module):
         """The names of `parameters`, `[P]`."""
         return self.layout.names(self.before)
 
-    def parameters_of(self, model: Model) -> np.ndarray:
-        """The values `[P]` that another model of the robot has for `names`; NaN for those that no leaf of it holds."""
+    def parameters_of(self, model: Model, values: JointEffectValues | None = None) -> np.ndarray:
+        """The values `[P]` that another model of the robot, and other `values` of its effects, have for `names`; NaN
+        for those that neither holds."""
         layout, leaves = self.layout, effect_leaves(model)
         missing = np.full(layout.nv, np.nan)
         leaves["friction velocity"] = np.asarray(model.friction_velocity, np.float64)
+        leaves |= {} if values is None else values.by_kind(model)
         joints = [leaves.get(kind, missing)[j] for kind, j in layout.joints]
         inertial = np.asarray(model.inertial_parameters, np.float64).ravel()
         return np.concatenate([inertial, joints, place_positions(model, layout.places)])
 
     @property
     def shape(self) -> EffectShape:
-        """The numbers in which the torque is not linear: friction and Stribeck velocities, and delays."""
-        w, x = np.asarray(self.drive_model.friction_velocity, np.float64), self.values
-        return EffectShape(w, x.stribeck_velocity, x.friction_delay, x.torque_delay)
+        """The numbers in which the torque is not linear: friction and Stribeck velocities, presliding distances,
+        warm-up times, and delays."""
+        return self.values.shape(self.drive_model.friction_velocity)
 
     def predict(self, recording: Recording) -> np.ndarray:
         """The torques `[n, nv]` (N m or N) that would be recorded for the `q, v, a` of a recording; zero at the passive
@@ -186,7 +189,8 @@ class InverseDynamicsFit(eqx.Module):
         transmission than those of the fit."""
         q, v, a = motion_arrays(self.model, recording, torques=False)
         self._require_transmission(recording)
-        return self.values.torque(self.model, recording.t, q, v, a, driven_joints(self.model, (recording,)))
+        joints, temperature = driven_joints(self.model, (recording,)), recording.temperature
+        return self.values.torque(self.model, recording.t, q, v, a, joints, temperature)
 
     def evaluate(self, recordings) -> Evaluation:
         """The errors of predicted torques on one recording or several, preferably held-out ones; of those with a

@@ -21,10 +21,13 @@ from jaxdyn.sysid.parameters import Place, leaves
 from jaxdyn.sysid.recordings import transmissions
 from jaxdyn.sysid.torques._effects import SEARCHED, JointEffects, frictionless_torque
 
-POSITIVE = ("armature", "viscous", "coulomb", "static", "load", "spring", "friction velocity", "Stribeck velocity")
+SCALES = ("friction velocity", "Stribeck velocity", "presliding distance", "warm-up time")
+DELAYS = ("friction delay", "torque delay")
+"""Kinds of parameters in which the torque is not linear, in the order of `EffectShape`: positive ones, and delays."""
+POSITIVE = ("armature", "viscous", "coulomb", "static", "load", "spring", "compliance", "backlash", *SCALES)
 """Kinds of positive parameters, in their order."""
-VELOCITIES, DELAYS = ("friction velocity", "Stribeck velocity"), ("friction delay", "torque delay")
-"""Kinds of parameters in which the torque is not linear, in the order of `EffectShape`."""
+SIGNED = ("viscous asymmetry", "coulomb asymmetry", "warm-up viscous", "warm-up coulomb")
+"""Kinds of parameters of either sign, beside those of `waves` and offsets."""
 INERTIAL_NAMES = ("m", "m*cx", "m*cy", "m*cz", "Ixx", "Ixy", "Iyy", "Ixz", "Iyz", "Izz")
 # Step of the differences that give the torque's derivatives: central, so that the torque of a tree, quadratic in
 # lengths, has no error but rounding.
@@ -33,17 +36,20 @@ _STEP = 1e-3
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """The order of the parameters `[P]`: all bodies' inertial ones, positive ones of joints, offsets, delays, positions
-    of joints. Hashable."""
+    """The order of the parameters `[P]`: all bodies' inertial ones, positive ones of joints, those of either sign,
+    offsets, delays, positions of joints. Hashable."""
 
     nb: int
     nv: int
     joints: tuple[tuple[str, int], ...]
-    """Kind and degree of freedom of each parameter of the joints: of `POSITIVE`, then `"offset"`, then of `DELAYS`."""
+    """Kind and degree of freedom of each parameter of the joints: of `POSITIVE`, of `SIGNED`, of `waves`, then
+    `"offset"`, then of `DELAYS`."""
     gains: tuple[int, ...]
     """Degrees of freedom with an unknown drive gain, in which the torque is not linear: they are not in the vector."""
     springs: tuple[int, ...]
     """`[nv]`: the coordinate of each degree of freedom with an unknown spring, -1 for the others."""
+    harmonics: tuple[float, ...]
+    """The harmonics of friction that depends on the position."""
     places: tuple[Place, ...]
     """The joints, and frames of loops, whose positions are parameters, three each."""
     coupled: tuple[int, ...] = ()
@@ -57,32 +63,38 @@ class Layout:
         refined: np.ndarray | None = None,
         transmission: np.ndarray | None = None,
     ) -> Self:
-        """The layout for a model and the chosen effects. The velocities and delays that are `refined` `[4, nv]`, in the
-        order of `EffectShape`, are parameters too. **Raises** `ModelError` for a model with batch axes,
-        `DataError` for Stribeck's effect without Coulomb friction, and for springs with a transmission."""
+        """The layout for a model and the chosen effects. The numbers of the shape that are `refined` `[6, nv]`, in the
+        order of `EffectShape`, are parameters too. **Raises** `ModelError` for a model with batch axes, `DataError` for
+        Stribeck's effect without Coulomb friction, and for springs with a transmission."""
         require_one_robot(model)
-        springs = effects.spring_coordinates(model)
-        linear = {x: "stribeck" if x == "static" else x for x in POSITIVE if x not in VELOCITIES}
-        chosen = {x: effects.dofs(name, model) for x, name in linear.items()} | {"spring": springs >= 0}
-        chosen["offset"] = effects.dofs("offset", model)
+        springs = effects.coordinates("spring", model)
+        fields = {"static": "stribeck", "compliance": "flexibility"}
+        fields |= {kind: kind for kind in ("armature", "viscous", "coulomb", "load", "backlash", "offset")}
+        chosen = {kind: effects.dofs(name, model) for kind, name in fields.items()} | {"spring": springs >= 0}
+        # An offset is half of the difference of Coulomb friction between both directions, and more than that.
+        asymmetry, warm_up = effects.dofs("asymmetry", model), effects.dofs("warm_up", model)
+        chosen |= {"viscous asymmetry": asymmetry, "coulomb asymmetry": asymmetry & ~chosen["offset"]}
+        chosen |= dict.fromkeys(("warm-up viscous", "warm-up coulomb"), warm_up)
+        harmonics = effects.harmonics if effects.position else ()
+        chosen |= dict.fromkeys(waves(harmonics), effects.coordinates("position", model) >= 0)
         refined = np.zeros((len(SEARCHED), model.nv), bool) if refined is None else np.asarray(refined, bool)
-        chosen |= dict(zip((*VELOCITIES, *DELAYS), refined, strict=True))
+        chosen |= dict(zip((*SCALES, *DELAYS), refined, strict=True))
         missing = chosen["static"] & ~chosen["coulomb"]
         if missing.any():
             raise DataError(
                 f"effects: stribeck without coulomb at the degrees of freedom {np.flatnonzero(missing).tolist()}; "
                 "Stribeck's law falls from break-away to Coulomb friction: choose both"
             )
-        kinds = (*POSITIVE, "offset", *DELAYS)
+        kinds = (*POSITIVE, *SIGNED, *waves(harmonics), "offset", *DELAYS)
         joints = tuple((kind, j) for kind in kinds for j in np.flatnonzero(chosen[kind]).tolist())
         gains = tuple(np.flatnonzero(effects.dofs("gain", model)).tolist())
         freed = leaves.chosen_places(model, None if effects.length is True else effects.length or ())
         if transmission is None:
-            return cls(model.nb, model.nv, joints, gains, tuple(springs.tolist()), freed)
+            return cls(model.nb, model.nv, joints, gains, tuple(springs.tolist()), harmonics, freed)
         if (springs >= 0).any():
             raise DataError("effects: spring does not go with a transmission; leave it out")
         coupled = tuple(np.flatnonzero(~transmissions.alone(transmission)).tolist())
-        return cls(model.nb, model.nv, joints, gains, tuple(springs.tolist()), freed, coupled)
+        return cls(model.nb, model.nv, joints, gains, tuple(springs.tolist()), harmonics, freed, coupled)
 
     def dofs(self, *kinds: str) -> list[int]:
         """The degrees of freedom that have parameters of these kinds."""
@@ -90,8 +102,8 @@ class Layout:
 
     @property
     def by_load(self) -> bool:
-        """Whether the friction of some joint grows with the transmitted torque."""
-        return bool(self.dofs("load"))
+        """Whether columns depend on the transmitted torque: those of load friction, flexibility and backlash."""
+        return bool(self.dofs("load", "compliance", "backlash"))
 
     @property
     def size(self) -> int:
@@ -104,8 +116,8 @@ class Layout:
 
     @property
     def nonlinear(self) -> bool:
-        """Whether the torque is not linear in some parameters: lengths, velocities of friction, or delays."""
-        return bool(self.places or self.dofs(*VELOCITIES, *DELAYS))
+        """Whether the torque is not linear in some parameters: lengths, deflections, or those of `EffectShape`."""
+        return bool(self.places or self.dofs(*SCALES, *DELAYS, "compliance", "backlash"))
 
     def names(self, model: Model) -> list[str]:
         inertial = [f"{x}({body})" for body in model.body_names for x in INERTIAL_NAMES]
@@ -119,9 +131,9 @@ class Layout:
         return np.asarray(parameters)[self.size - 3 * len(self.places) :]
 
     def joint_values(self, parameters: np.ndarray) -> dict[str, np.ndarray]:
-        """The values `[nv]` of each kind in `POSITIVE`, of `"offset"` and of `DELAYS`; NaN where the vector has
-        none."""
-        out = {kind: np.full(self.nv, np.nan) for kind in (*POSITIVE, "offset", *DELAYS)}
+        """The values `[nv]` of each kind; NaN where the vector has none."""
+        kinds = (*POSITIVE, *SIGNED, *waves(self.harmonics), "offset", *DELAYS)
+        out = {kind: np.full(self.nv, np.nan) for kind in kinds}
         for (kind, j), x in zip(self.joints, np.asarray(parameters)[10 * self.nb :], strict=False):
             out[kind][j] = x
         return out
@@ -131,6 +143,16 @@ class Layout:
         out = np.ones(self.nv)
         out[list(self.gains)] = 1 / scale
         return out
+
+
+def kind_of(name: str) -> str:
+    """The kind of parameter that a field of `JointEffectValues` with this name has."""
+    return name.replace("_", " ").replace("warm up", "warm-up")
+
+
+def waves(harmonics: tuple[float, ...]) -> tuple[str, ...]:
+    """The kinds of parameters of friction that depends on the position, two for each harmonic."""
+    return tuple(f"{wave} {n!r}" for n in harmonics for wave in ("cosine", "sine"))
 
 
 def require_one_robot(model: Model) -> None:

@@ -30,7 +30,7 @@ from jaxdyn.sysid.torques._residual_noise import Correlation, SlopeNoise
 from jaxdyn.sysid.torques._torque_model import (
     EffectShape,
     Samples,
-    friction_columns,
+    require_effects_of_state,
     require_known_lengths,
     with_parameters,
 )
@@ -157,6 +157,7 @@ def identify_payload(
     if body < 0:
         raise ModelError(f"frame {frame!r} is fixed in the world, where a payload has no effect; give a moving frame")
     require_known_lengths(joint_effects, "identify_payload", "take the model of a fit that has found them")
+    require_effects_of_state(joint_effects, "identify_payload")
     effects = joint_effects or JointEffects()
     shape = effect_shape(model, without, effects, friction_velocity)
     placement = np.asarray(model.frame_placement[number], np.float64)
@@ -244,10 +245,9 @@ class PayloadSamples(Samples):
         this column left out have the same solution for exact torques, but need not converge, and scatter more than
         their intervals say.
         """
-        layout, shape, about = self.layout, self.shape, self._about[int(self._carrying[samples[0]])]
+        layout, about = self.layout, self._about[int(self._carrying[samples[0]])]
         mu = np.nan_to_num(layout.joint_values(about)["load"])
-        *_, direction = friction_columns(self.u[samples], 1.0, shape.friction_velocity, shape.stribeck_velocity)
-        slope = mu * np.sign(self.transmitted[samples]) * np.asarray(direction)
+        slope = mu * np.sign(self.transmitted[samples]) * self.friction_motion.direction[samples]
         moved = np.array(10 * layout.nb * [True] + [kind in ("armature", "spring") for kind, _ in layout.joints])
         columns = slope[..., None] * moved * B[..., :-2]
         # They do not change the residual at the present parameters.

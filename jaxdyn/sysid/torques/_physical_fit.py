@@ -14,8 +14,9 @@ from jaxdyn._least_squares import Damping, damped_step
 from jaxdyn._status import Status
 from jaxdyn.model import Model
 from jaxdyn.sysid.parameters import cholesky, leaves
+from jaxdyn.sysid.torques._deflections import DEFLECTED
 from jaxdyn.sysid.torques._intervals import Posterior
-from jaxdyn.sysid.torques._layout import DELAYS, VELOCITIES, Layout, place_positions
+from jaxdyn.sysid.torques._layout import DELAYS, POSITIVE, SCALES, Layout, place_positions
 from jaxdyn.sysid.torques._recorded_motions import TorqueData
 from jaxdyn.sysid.torques._torque_model import Samples, effect_leaves
 
@@ -217,11 +218,15 @@ def start_at(model: Model, samples: Samples, weight: float, effects_weight: floa
     scales = {"armature": samples.acceleration_scale, "viscous": samples.velocity_scale, "load": torque}
     springs = np.maximum(np.array(layout.springs), 0)
     scales["spring"] = np.sqrt(np.mean(samples.q[:, springs] ** 2, axis=0))
+    scales |= {kind: samples.deflection_scale(kind) for kind in DEFLECTED}
+    change = np.sqrt(np.mean(samples.friction_motion.change**2, axis=0))
+    scales |= {"viscous asymmetry": samples.velocity_scale, "warm-up coulomb": change}
+    scales["warm-up viscous"] = change * samples.velocity_scale
     held = effect_leaves(model)
     held["static"] = held["coulomb"]
     if model.stiffness is not None:
         held["spring"] = np.asarray(model.stiffness, np.float64)
-    searched = dict(zip((*VELOCITIES, *DELAYS), samples.shape, strict=True))
+    searched = dict(zip((*SCALES, *DELAYS), samples.shape, strict=True))
     distance = np.linalg.norm(place_positions(model, leaves.chosen_places(model)).reshape(-1, 3), axis=1)
     typical = np.sqrt(np.mean(distance[distance > 0] ** 2)) if distance.any() else 1.0
     start, unit = [], []
@@ -229,10 +234,11 @@ def start_at(model: Model, samples: Samples, weight: float, effects_weight: floa
         scale = scales.get(kind, np.ones_like(torque))
         scale = np.maximum(scale, 1e-3 * scale.max() or 1.0)
         # A prior that says "none" cannot be meant as a logarithm: 1 % of the torque is nearly none.
-        least = 0.0 if kind == "offset" else 0.01 * torque[j] / scale[j]
+        least = 0.01 * torque[j] / scale[j] if kind in POSITIVE else 0.0
         own = held[kind][j] if kind in held else 0.0
         start.append(searched[kind][j] if kind in searched else max(own, least))
-        unit.append(0.1 * torque[j] if kind == "offset" else _LONGEST_DELAY if kind in DELAYS else 0.0)
+        free = kind not in (*POSITIVE, *DELAYS)
+        unit.append(0.1 * torque[j] / scale[j] if free else _LONGEST_DELAY if kind in DELAYS else 0.0)
     start += [*place_positions(model, layout.places), *np.ones(len(layout.gains))]
     unit += 3 * len(layout.places) * [_EXPECTED * typical] + len(layout.gains) * [0.0]
     inertias = cholesky.pseudo_factor(np.asarray(model.inertial_parameters, np.float64))

@@ -27,7 +27,7 @@ from jaxdyn.sysid.torques._choices import (
     without_bias,
 )
 from jaxdyn.sysid.torques._effect_search import without_resting_joints
-from jaxdyn.sysid.torques._effects import JointEffects, Joints
+from jaxdyn.sysid.torques._effects import CAUSES, JointEffects, Joints
 from jaxdyn.sysid.torques._fit_result import Evaluation, InverseDynamicsFit
 from jaxdyn.sysid.torques._fit_weights import Loss
 from jaxdyn.sysid.torques._layout import require_one_robot, with_lengths_of
@@ -39,7 +39,7 @@ from jaxdyn.sysid.torques._verdict import verdict
 
 _TILT_ROUNDS = 4
 # The causes of residuals (`residual_causes`) that the choices of effects have tried, by the names of these.
-_CAUSES = {"load": "load friction", "stribeck and friction velocity": "Stribeck friction", "spring": "springs"}
+_CAUSES = {" and ".join(names).replace("_", " "): cause for cause, names in CAUSES.items()}
 
 
 class Plan(NamedTuple):
@@ -239,16 +239,16 @@ def plan_identification(
     1. `Recording.prepared` low-passes torques and torque model alike. The cutoff is 10 Hz or a tenth of the rate,
        whichever is less. It is lowered where noise in the accelerations would bias a base parameter by more than half
        of its standard error (errors in variables).
-    2. The effects of the joints are armature, viscous and Coulomb friction and offsets. Of load friction, Stribeck
-       friction with a searched width of the sign, delayed friction, and springs, the best one is added, as long as it
-       lowers the mean square on held-out parts by at least 2 %, and significantly: by Student's test at a level of 5 %
-       for all that are tried together. One that lowers it by less beside those that came later is taken away again, and
-       so is Stribeck friction unless it is significantly better than another width of the sign alone, where both are
-       searched for finely. There are five parts, each of motions that the others do not have (other positions,
-       directions and speeds), or one for each recording. (An improvement by one standard error, a common rule, comes
-       too often by chance: there are several candidates, and an effect that is not there makes statements false.) None
-       is tried where another cause explains most of what a fit without them leaves (`residual_causes`), and none is
-       taken that explains less than another cause would.
+    2. The effects of the joints are armature, viscous and Coulomb friction and offsets. Of the others, but for drive
+       gains and torque delays, those three are tried that the residuals show most (a score test: `residual_causes`).
+       The best one is added, as long as it lowers the mean square on held-out parts by at least 2 %, and significantly:
+       by Student's test at a level of 5 % for all effects together. One that lowers it by less beside those that came
+       later is taken away again, and so is Stribeck friction unless it is significantly better than another width of
+       the sign alone, where both are searched for finely. There are five parts, each of motions that the others do not
+       have (other positions, directions and speeds), or one for each recording. (An improvement by one standard error,
+       a common rule, comes too often by chance: there are several candidates, and an effect that is not there makes
+       statements false.) None is tried where another cause explains most of what a fit without them leaves
+       (`residual_causes`), and none is taken that explains less than another cause would.
     3. The weight of the prior is 1, which says that a link's inertia, its shape kept, is known within a factor of about
        1.6, unless 0.1 predicts significantly better. A larger weight may predict better as well, but would claim
        to know the start.

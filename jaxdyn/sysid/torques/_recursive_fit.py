@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,10 +13,10 @@ from jaxdyn._errors import DataError, naming_arguments, require_positive
 from jaxdyn.algorithms import spring_torque
 from jaxdyn.spatial import transform_inertial_parameters
 from jaxdyn.sysid.torques._base_parameters import BaseParameters
+from jaxdyn.sysid.torques._effect_columns import effect_leaves, momentary_terms, torque_columns
 from jaxdyn.sysid.torques._fit_result import InverseDynamicsFit
 from jaxdyn.sysid.torques._intervals import Intervals, normal_intervals
-from jaxdyn.sysid.torques._layout import DELAYS, INERTIAL_NAMES, POSITIVE
-from jaxdyn.sysid.torques._torque_model import effect_leaves, effect_terms, torque_columns
+from jaxdyn.sysid.torques._layout import DELAYS, INERTIAL_NAMES
 
 # An eigenvalue below this part of the largest is rounding of products of base parameters' relations.
 _SAME = 1e-12
@@ -88,8 +88,9 @@ class RecursiveFit:
         for name in ("dt", "memory", "correlation"):
             require_positive(getattr(self, name), name, error=DataError)
         layout, effects, model = self.fit.layout, self.fit.effects, self.fit.model
-        searched = layout.nonlinear or layout.by_load or layout.gains or layout.dofs(*DELAYS, "spring")
-        known = np.any(self.fit.values.friction_delay) or np.any(self.fit.values.torque_delay)
+        shape, others = self.fit.shape, (*DELAYS, "spring", "warm-up viscous")
+        searched = layout.nonlinear or layout.by_load or layout.gains or layout.dofs(*others)
+        known = np.any(shape.friction_delay) or np.any(shape.torque_delay) or np.any(shape.presliding)
         if searched or known or self.fit.values.motors is not None or model.topology.has_loops:
             raise DataError(
                 f"a recursive fit takes armature, viscous, Coulomb and Stribeck friction and offsets of trees, but the "
@@ -133,9 +134,7 @@ class RecursiveFit:
         model, layout, facts = self.fit.model, self.fit.layout, self._facts
         motion = (q, v, a, jnp.zeros_like(v))
         A = torque_columns(model, motion, self.fit.shape, layout)[:, facts.base.independent]
-        terms: dict[str, Any] = dict(
-            zip(POSITIVE, effect_terms(model, (q, a, v, motion[-1]), self.fit.shape, layout), strict=False)
-        )
+        terms = momentary_terms(model, motion, self.fit.shape, layout)
         known = sum((leaf * terms[kind] for kind, leaf in facts.fixed.items()), jnp.zeros_like(v))
         if model.stiffness is not None:
             known = known + spring_torque(model, q)

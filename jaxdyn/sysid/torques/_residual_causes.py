@@ -3,22 +3,27 @@ structure without a name."""
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 from collections.abc import Iterator, Sequence
+from math import comb
 from typing import NamedTuple
 
 import numpy as np
 from numpy.polynomial import legendre
-from scipy.signal import butter, sosfiltfilt
 from scipy.stats import f as f_distribution
 
 from jaxdyn._printing import percent
-from jaxdyn.friction import JointFriction, LoadProportional, Stribeck
+from jaxdyn.friction import JointFriction
 from jaxdyn.model import Model
 from jaxdyn.sysid.parameters import leaves
 from jaxdyn.sysid.recordings import Recordings
-from jaxdyn.sysid.torques._effects import frictionless_torque
+from jaxdyn.sysid.torques._deflections import DEFLECTED, deflection_slopes
+from jaxdyn.sysid.torques._effect_columns import friction_column
+from jaxdyn.sysid.torques._effects import CAUSES
 from jaxdyn.sysid.torques._fit_result import InverseDynamicsFit
-from jaxdyn.sysid.torques._layout import length_slopes, place_positions, torque_slopes
+from jaxdyn.sysid.torques._friction_motion import friction_motion
+from jaxdyn.sysid.torques._layout import length_slopes, place_positions, torque_slopes, waves
 from jaxdyn.sysid.torques._residual_noise import independent_share
 from jaxdyn.sysid.torques._torque_model import Samples
 
@@ -31,14 +36,11 @@ _CHANCE = 1e-4
 # A cause with a name comes before structure if it has at least this part of its evidence: to first order a cause
 # explains less than it does when it is fitted.
 _NAMELESS = 0.5
-# A cause of which there is no doubt explains this part of what is left. The causes that choices of effects try, and
-# the structure that these effects leave where they are not fitted.
-_MOST, _EFFECTS = 0.5, ("load friction", "Stribeck friction", "springs", "torque delay", "velocity", "position")
-_TRIED = ("load friction", "Stribeck friction", "springs")
+# A cause of which there is no doubt explains this part of what is left. The causes that are effects of joints, and the
+# structure that these effects leave where they are not fitted.
+_MOST, _EFFECTS = 0.5, (*CAUSES, "torque delay", "velocity", "position", "time", "direction")
 # Lengths that are wrong by this part are a mistake that should show.
 _LENGTH_ERROR = 0.1
-# The part of the cutoff below which deflections of flexible joints are looked for.
-_SLOW = 0.25
 # Columns of residuals smaller than this part of the torque are rounding.
 _EXACT = 1e-7
 STRUCTURES = {
@@ -52,14 +54,18 @@ STRUCTURES = {
 # Ways since a reversal over which friction may change, as parts of the joint's range, and velocities, as parts of its
 # largest one, over which it may.
 _WAYS, _VELOCITIES = (0.01, 0.05), (0.03, 0.15)
+# The delay of friction (s) and the warm-up time, as a part of the time, that stand for others.
+_DELAY, _WARM_UP = 0.03, 0.3
 
 
 class Cause(NamedTuple):
     """Something that residuals may come from, and the evidence for it."""
 
     name: str
-    """Such as `"lengths"`, `"tilt"`, `"gain"`, `"torque delay"`, `"load friction"`; or a kind of structure: `"time"`,
-    `"position"`, `"direction"`, `"velocity"`, `"other joints"`."""
+    """`"lengths"`, `"tilt"`, `"gain"`, `"torque delay"`; an effect of joints, such as `"load friction"`, `"Stribeck
+    friction"`, `"presliding friction"`, `"asymmetric friction"`, `"position-dependent friction"`, `"warm-up"`,
+    `"friction delay"`, `"springs"`, `"flexibility"`, `"backlash"`; or a kind of structure: `"time"`, `"position"`,
+    `"direction"`, `"velocity"`, `"other joints"`."""
     part: float
     """The part of the residuals' sum of squares that the cause would explain, to first order, with all parameters of
     the fit at their best; of a structure, the part at its `joints`."""
@@ -70,10 +76,10 @@ class Cause(NamedTuple):
     parameters: np.ndarray
     """`[k]`: the cause's own parameters that would explain it, to first order: of the three axes of each joint's
     placement, and of the first and the second frame of each closed loop, in m, of gravity along the two axes of
-    `horizontal_axes` in m/s^2, or one for each degree of freedom (of flexibility the compliance, rad/(N m)); of a
-    structure NaN."""
+    `horizontal_axes` in m/s^2, or one for each degree of freedom (of flexibility the compliance, rad/(N m)), several
+    times that for laws with several columns, and 0 for joints that do not need it; of a structure NaN."""
     chance: float = 0.0
-    """The probability of such a statistic by chance, at the joint where that is largest; only for a structure."""
+    """The probability of such a statistic by chance; of a structure, at the joint where that is largest."""
     hidden: tuple[str, ...] = ()
     """The joints and loops whose distance from the joint before may be wrong by a tenth without evidence, since the fit
     takes that for inertias; only for lengths."""
@@ -127,22 +133,23 @@ def residual_causes(fit: InverseDynamicsFit, recordings: Recordings | Samples) -
         length = np.where(length > 1e-9 * length.max(), length, np.inf)
         free = Z / length
         free = free - known @ (known.T @ free)
-        U, size, V = np.linalg.svd(free, full_matrices=False)
-        kept = size > 1e-6
-        weights = U[:, kept].T @ rest
-        decrease, k = float(weights @ weights), int(kept.sum())
+        owners = np.arange(free.shape[1]) % fit.model.nv if name not in ("lengths", "tilt") else None
+        test = _ScoreTest.of(free, rest, owners, count)
+        decrease, k = test.decrease, test.size
         if not k or count <= known.shape[1] + k + 1:
             continue
         left = max(total - decrease, 1e-12 * total) / (count - known.shape[1] - k)
-        squares = (np.sum(x.reshape(shape) ** 2, axis=0) for x in (rest, rest - U[:, kept] @ weights))
+        squares = (np.sum(x.reshape(shape) ** 2, axis=0) for x in (rest, rest - test.basis @ (test.basis.T @ rest)))
         by_joint = np.subtract(*squares)
-        values = -(V[kept].T @ (weights / size[kept])) / length
         hidden = ()
         if name == "lengths":
             hidden = _hidden_lengths(fit.model, free * np.where(np.isfinite(length), length, 0.0), count / rest.size)
-        out.append(Cause(name, decrease / total, decrease / k / left, _most(fit, by_joint), values, hidden=hidden))
-        scores.append(_score(decrease / total, len(values), count))
-        explained.append(U[:, kept])
+        statistic = decrease / k / left
+        chance = min(test.ways * float(f_distribution.sf(statistic, k, count - known.shape[1] - k)), 1.0)
+        found = decrease / total, statistic, _most(fit, by_joint), -test.weights / length, chance, hidden
+        out.append(Cause(name, *found))
+        scores.append(_score(decrease / total, k, count))
+        explained.append(test.basis)
     first = int(np.argmax(scores)) if out else 0
     found = _structures(fit, samples, rest, scale, known)
     if out and out[first].evident and scores[first] > _NAMELESS * max((score for _, score in found), default=0.0):
@@ -152,6 +159,49 @@ def residual_causes(fit: InverseDynamicsFit, recordings: Recordings | Samples) -
         found = [(x, min(score, scores[first])) for x, score in found]
     out, scores = out + [x for x, _ in found], scores + [score for _, score in found]
     return tuple(out[i] for i in np.argsort(-np.array(scores), kind="stable"))
+
+
+class _ScoreTest(NamedTuple):
+    """The part of residuals that columns explain."""
+
+    basis: np.ndarray
+    """`[n, size]`: an orthonormal basis of the columns that count."""
+    weights: np.ndarray
+    """`[k]`: the columns' factors, zero for those that do not count."""
+    decrease: float
+    """The part of the sum of squares."""
+    ways: int = 1
+    """The number of ways to choose so many joints."""
+
+    @property
+    def size(self) -> int:
+        return self.basis.shape[1]
+
+    @classmethod
+    def of(cls, columns: np.ndarray, rest: np.ndarray, owners: np.ndarray | None, count: float) -> _ScoreTest:
+        """The best factors of columns `[n, k]`. Of joints, the `owners` `[k]`, only those count that explain more than
+        their parameters may by chance (Schwarz 1978), or the best one: one joint may have what the others do not."""
+        U, size, V = np.linalg.svd(columns, full_matrices=False)
+        kept = size > 1e-6
+        along = U[:, kept].T @ rest
+        weights, basis = V[kept].T @ (along / size[kept]), U[:, kept]
+        if owners is not None and kept.any():
+            covariance = (V[kept].T / size[kept] ** 2) @ V[kept]
+            noise = max(float(rest @ rest - along @ along), 1e-12 * float(rest @ rest)) / max(count, 1.0)
+            evidence = np.full(int(owners.max()) + 1, -np.inf)
+            for joint in np.unique(owners):
+                mine = (owners == joint) & (np.diagonal(covariance) > 0)
+                w, C = weights[mine], covariance[np.ix_(mine, mine)]
+                if mine.any():
+                    evidence[joint] = float(w @ np.linalg.lstsq(C, w)[0]) / noise - mine.sum() * np.log(max(count, 2.0))
+            counted = (evidence > 0) | (evidence == evidence.max())
+            if not counted.all():
+                some = counted[owners]
+                test = cls.of(columns[:, some], rest, None, count)
+                weights = np.zeros(len(owners))
+                weights[some] = test.weights
+                return test._replace(weights=weights, ways=comb(len(counted), int(counted.sum())))
+        return cls(basis, weights, float(along @ along))
 
 
 def _hidden_lengths(model: Model, slopes: np.ndarray, share: float) -> tuple[str, ...]:
@@ -211,9 +261,9 @@ def _structures(
 
 
 def best_rival(causes: Sequence[Cause]) -> Cause | None:
-    """Return the cause that explains most of what is left, of those with a name that choices of effects do not try, and
-    that chance hardly explains: an effect that explains less may only make up for it."""
-    rivals = [x for x in causes if not x.structure and x.name not in _TRIED and x.statistic > LEAST_STATISTIC]
+    """Return the cause that explains most of what is left, of those with a name that are no effects of joints, and that
+    chance hardly explains: an effect that explains less may only make up for it."""
+    rivals = [x for x in causes if not x.structure and x.name not in CAUSES and x.statistic > LEAST_STATISTIC]
     return max(rivals, key=lambda x: x.part, default=None)
 
 
@@ -249,11 +299,7 @@ def _most(fit: InverseDynamicsFit, decrease: np.ndarray) -> tuple[str, ...]:
 
 def _columns(fit: InverseDynamicsFit, samples: Samples) -> Iterator[tuple[str, np.ndarray]]:
     """Yield causes and the derivatives `[n, nv, k]` of the recorded torque with respect to their parameters."""
-    model, gain, v = fit.drive_model, fit.values.gain, samples.drive_motion[1]
-
-    def each(x: np.ndarray) -> np.ndarray:
-        return samples.friction_on_drives(slice(None), x[..., None] * np.eye(model.nv))
-
+    model, gain = fit.drive_model, fit.values.gain
     if not fit.layout.places:
         chosen = leaves.chosen_places(model)
         slopes = length_slopes(model, chosen, samples.motion, samples.joints, samples.transmission)
@@ -261,52 +307,56 @@ def _columns(fit: InverseDynamicsFit, samples: Samples) -> Iterator[tuple[str, n
     axes = [("gravity", (slice(None),), e) for e in horizontal_axes(model)]
     tilted = torque_slopes(model, axes, samples.frictionless_torque)
     yield "tilt", tilted / gain[:, None]
-    fitted = {name: fit.effects.dofs(name, model) for name in ("gain", "torque_delay", "stribeck", "load", "spring")}
-    law = Stribeck(1.0, 1.0, 0.1 * np.abs(v).max(axis=0) + 1e-12, np.asarray(model.friction_velocity, np.float64))
-    (by_load,) = LoadProportional(1.0, samples.transmitted, law.friction_velocity).columns(samples.u)
     predicted = np.concatenate([fit.predict(x) for x in samples.recordings])
     rate = samples.on_recordings(lambda t, part: np.gradient(predicted[part], t, axis=0))
-    candidates = {
-        "gain": ("gain", predicted),
-        "torque_delay": ("torque delay", -rate),
-        "load": ("load friction", by_load),
-        "stribeck": ("Stribeck friction", law.columns(samples.u)[1]),
+    candidates = {"gain": [predicted], "torque delay": [-rate]} | _friction_columns(fit, samples)
+    for name, columns in candidates.items():
+        if not any(fit.effects.dofs(x, model).any() for x in CAUSES.get(name, (name.replace(" ", "_"),))[:1]):
+            each = (x[..., None] * np.eye(model.nv) for x in columns)
+            yield name, samples.friction_on_drives(slice(None), np.concatenate(list(each), axis=-1))
+    if model.nq == model.nv and not fit.effects.dofs("spring", model).any():
+        q = samples.q - samples.q.mean(axis=0)
+        yield "springs", samples.on_drives(slice(None), q[..., None] * np.eye(model.nv))
+    simple = model.nq == model.nv and samples.joints is None and samples.transmission is None
+    if simple and all(x.cutoff and x.rate for x in samples.recordings):
+        kinds = dict(zip(DEFLECTED, ("flexibility", "backlash"), strict=True))
+        joints = {x: list(range(model.nv)) for x, name in kinds.items() if not fit.effects.dofs(name, model).any()}
+        parts = [slice(*x) for x in itertools.pairwise(samples.starts)]
+        found = [
+            deflection_slopes(model, r.t, tuple(x[part] for x in samples.motion), samples.cutoff, joints)
+            for r, part in zip(samples.recordings, parts, strict=True)
+        ]
+        for kind, dofs in joints.items():
+            slopes = np.stack([np.concatenate([x[kind, j] for x in found]) for j in dofs], axis=-1)
+            yield kinds[kind], slopes / gain[:, None]
+
+
+def _friction_columns(fit: InverseDynamicsFit, samples: Samples) -> dict[str, list[np.ndarray]]:
+    """The columns `[n, nv]` of laws of friction that stand for others, by the causes that they describe."""
+    shape, scales = samples.shape, samples.shape_scales
+    warm_up = shape._replace(warm_up=_WARM_UP * np.maximum(scales[3], 1e-300))
+    effects = dataclasses.replace(fit.effects, warm_up=True)
+    motion = friction_motion(samples, warm_up, effects)._replace(load=samples.transmitted)
+    v_s = np.outer(_VELOCITIES, scales[0]) + 1e-12
+    d, f = (np.asarray(x, np.float64) for x in (fit.drive_model.damping, fit.drive_model.friction))
+    before_sliding = [shape._replace(presliding=x * scales[2]) for x in _WAYS]
+    later = friction_motion(samples, shape._replace(friction_delay=shape.friction_delay + _DELAY), fit.effects)
+
+    def columns(*kinds: str) -> list[np.ndarray]:
+        return [np.asarray(friction_column(kind, motion, shape.stribeck_velocity), np.float64) for kind in kinds]
+
+    asymmetry = ("viscous asymmetry",) if fit.effects.offset else ("viscous asymmetry", "coulomb asymmetry")
+    return {
+        "load friction": columns("load"),
+        "Stribeck friction": [np.asarray(friction_column("static", motion, x)) for x in v_s],
+        "presliding friction": [friction_motion(samples, x, fit.effects).direction for x in before_sliding],
+        "asymmetric friction": columns(*asymmetry),
+        "position-dependent friction": columns(*waves(fit.effects.harmonics)),
+        "warm-up": columns("warm-up viscous", "warm-up coulomb"),
+        "friction delay": [
+            d * (later.velocity - motion.velocity) + f * (later.direction - motion.direction),
+        ],
     }
-    for name, (words, x) in candidates.items():
-        if not fitted[name].any():
-            yield words, each(np.asarray(x, np.float64))
-    if model.nq == model.nv:
-        if not fitted["spring"].any():
-            q = samples.q - samples.q.mean(axis=0)
-            yield "springs", samples.on_drives(slice(None), q[..., None] * np.eye(model.nv))
-        if (
-            samples.joints is None
-            and samples.transmission is None
-            and all(x.cutoff and x.rate for x in samples.recordings)
-        ):
-            yield "flexibility", _flexibility_slopes(model, samples) / gain[:, None]
-
-
-def _flexibility_slopes(model: Model, samples: Samples) -> np.ndarray:
-    """The derivatives `[n, nv, nv]` of the torque with respect to the compliance (rad/(N m)) of each joint, behind
-    which the links deflect by the transmitted torque while the encoder sees the motor."""
-    motion = samples.q, samples.v, samples.a
-    torque, out = np.array(frictionless_torque(model, *motion)), []
-    for x, start, end in zip(samples.recordings, samples.starts, samples.starts[1:], strict=False):
-        # Noise of the positions is in the residuals, too, and grows with the fourth power of the frequency here.
-        low_pass = butter(4, _SLOW * (x.cutoff or 0.0), fs=x.rate, output="sos")
-        torque[start:end] = sosfiltfilt(low_pass, torque[start:end], axis=0)
-    for j in range(model.nv):
-        way = np.zeros_like(torque)
-        way[:, j] = -torque[:, j]
-        step = 1e-3 / max(float(np.abs(way).max()), 1e-300)
-        ways = [way]
-        for _ in range(2):
-            ways.append(samples.on_recordings(lambda t, part, x=ways[-1]: np.gradient(x[part], t, axis=0)))
-        ends = ([x + sign * step * y for x, y in zip(motion, ways, strict=True)] for sign in (1, -1))
-        above, below = (frictionless_torque(model, q, v, a) for q, v, a in ends)
-        out.append((above - below) / (2 * step))
-    return np.stack(out, axis=-1)
 
 
 def _structure_columns(samples: Samples) -> Iterator[tuple[str, int, np.ndarray]]:

@@ -16,6 +16,7 @@ from jaxdyn.sysid.parameters import leaves
 from jaxdyn.sysid.recordings import Recordings
 from jaxdyn.sysid.torques._base_parameters import base_parameters_of
 from jaxdyn.sysid.torques._effect_search import effect_shape, searched_range
+from jaxdyn.sysid.torques._effect_values import EffectShape
 from jaxdyn.sysid.torques._effects import SEARCHED, JointEffects
 from jaxdyn.sysid.torques._fit_result import InverseDynamicsFit
 from jaxdyn.sysid.torques._fit_weights import (
@@ -28,11 +29,11 @@ from jaxdyn.sysid.torques._fit_weights import (
     least_norm_solution,
 )
 from jaxdyn.sysid.torques._intervals import Posterior
-from jaxdyn.sysid.torques._layout import DELAYS, VELOCITIES, Layout, require_one_robot
+from jaxdyn.sysid.torques._layout import DELAYS, SCALES, Layout, require_one_robot
 from jaxdyn.sysid.torques._physical_fit import Physical, PhysicalMinimum, PhysicalProblem, minimize, start_at
 from jaxdyn.sysid.torques._recorded_motions import TorqueData
 from jaxdyn.sysid.torques._residual_noise import SlopeNoise
-from jaxdyn.sysid.torques._torque_model import EffectShape, Samples, require_known_lengths, with_parameters
+from jaxdyn.sysid.torques._torque_model import Samples, require_known_lengths, with_parameters
 
 # A Gauss-Newton step of lengths is shortened down to the last part until the cost falls by the first part of what was
 # promised. They end where that is less than a step by 3 % of a standard error would bring. Each is a round, so that
@@ -261,7 +262,7 @@ def _fit_rounds(
     now: _Rounds, weighting: Reweighting, rounds: int, max_iterations: int, report: Callable[[Step], None] | None
 ) -> tuple[_Rounds, PhysicalMinimum, np.ndarray]:
     """Alternate between the parameters for fixed weights and the weights for fixed parameters. Also returns which
-    velocities and delays `[4, nv]` went astray, before the rounds have ended: these can only be held."""
+    velocities and delays `[6, nv]` went astray, before the rounds have ended: these can only be held."""
     samples, layout = weighting.samples, weighting.samples.layout
 
     def report_step(*step) -> None:
@@ -299,14 +300,14 @@ def _held(point: Physical, before: Layout, layout: Layout) -> Physical:
 
 
 def _astray(samples: Samples, parameters: np.ndarray) -> np.ndarray:
-    """`[4, nv]` of bool: whether a Gauss-Newton step takes a velocity or delay out of the range of the search, or so
+    """`[6, nv]` of bool: whether a Gauss-Newton step takes a number of the shape out of the range of the search, or so
     far that its linearization says nothing."""
     old, values = np.array(samples.shape), samples.layout.joint_values(parameters)
-    new = np.array([values[kind] for kind in (*VELOCITIES, *DELAYS)])
+    new = np.array([values[kind] for kind in (*SCALES, *DELAYS)])
     new = np.where(np.isnan(new), old, new)
-    lower, upper = searched_range(np.abs(samples.drive_motion[1]).max(axis=0))
-    far, n = np.empty(new.shape, bool), len(VELOCITIES)
-    far[:n] = np.abs(np.log(np.maximum(new[:n], 1e-300) / old[:n])) > np.log(_FARTHEST_FACTOR)
+    lower, upper = searched_range(samples)
+    far, n = np.empty(new.shape, bool), len(SCALES)
+    far[:n] = np.abs(np.log(np.maximum(new[:n], 1e-300) / np.maximum(old[:n], 1e-300))) > np.log(_FARTHEST_FACTOR)
     far[n:] = np.abs(new[n:] - old[n:]) > _FARTHEST_DELAY
     return samples.refined & (far | (new < lower) | (new > upper))
 

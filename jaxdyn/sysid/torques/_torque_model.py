@@ -5,35 +5,37 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxdyn._errors import DataError
 from jaxdyn.algorithms import spring_torque, torque_regressor
-from jaxdyn.friction import FrictionSum, LoadProportional, Stribeck, Viscous
 from jaxdyn.model import Model
 from jaxdyn.sysid.recordings import Recording, Recordings, as_recordings, signals, transmissions
+from jaxdyn.sysid.torques._deflections import DEFLECTED, SLOW, deflection_slopes, require_simple_joints
+from jaxdyn.sysid.torques._effect_columns import effect_leaves, effect_terms, searched_numbers, temperatures
+from jaxdyn.sysid.torques._effect_columns import torque_columns as torque_columns
+from jaxdyn.sysid.torques._effect_values import VALUES, EffectShape, FrictionMotion, JointEffectValues
 from jaxdyn.sysid.torques._effects import (
     SEARCHED,
     JointEffects,
-    JointEffectValues,
     delay_signal,
     frictionless_torque,
     on_driven_joints,
     require_no_redundant_drives,
 )
+from jaxdyn.sysid.torques._friction_motion import friction_motion, shape_slopes
 from jaxdyn.sysid.torques._layout import (
     DELAYS,
-    POSITIVE,
-    VELOCITIES,
+    SCALES,
     Layout,
+    kind_of,
     length_slopes,
     motion_of,
     place_positions,
+    waves,
     with_positions,
 )
 from jaxdyn.sysid.torques._recorded_motions import (
@@ -51,26 +53,9 @@ from jaxdyn.sysid.torques._recorded_motions import (
 from jaxdyn.sysid.torques._recorded_motions import consecutive_blocks as consecutive_blocks
 
 _CHUNK = 4096
-# The step, as a part, of differences by the velocities of friction.
-_STEP = 1e-4
 # A regressor of at most this many bytes is kept between passes over the samples; a larger one is recomputed.
 _KEPT = 2**28
 _torque_regressor = eqx.filter_jit(torque_regressor)
-
-
-class EffectShape(NamedTuple):
-    """The numbers in which the torque is not linear, each `[nv]`: velocities in rad/s or m/s, and delays in s."""
-
-    friction_velocity: np.ndarray
-    stribeck_velocity: np.ndarray
-    friction_delay: np.ndarray
-    torque_delay: np.ndarray
-
-    @classmethod
-    def default(cls, friction_velocity, stribeck_velocity: float = 0.5) -> EffectShape:
-        """Friction velocities `[nv]`, equal Stribeck velocities, and no delays."""
-        w = np.asarray(friction_velocity, np.float64)
-        return cls(w, np.full_like(w, stribeck_velocity), np.zeros_like(w), np.zeros_like(w))
 
 
 class Samples:
@@ -95,6 +80,7 @@ class Samples:
         armature and friction of a model are theirs."""
         self.driven = np.full(model.nv, True)
         """`[nv]`: the degrees of freedom whose torques were recorded."""
+        require_simple_joints(model, effects, self.transmission)
         if self.joints is not None:
             effects = effects.of_driven(model, self.joints)
             self.driven[:] = effects.dofs_of(self.joints, model)
@@ -102,18 +88,19 @@ class Samples:
         self.model = model
         """The model with the lengths at which the columns are taken."""
         self.refined = np.zeros((len(SEARCHED), model.nv), bool) if refined is None else refined
-        """`[4, nv]` of bool: which numbers of the shape are parameters."""
+        """`[6, nv]` of bool: which numbers of the shape are parameters."""
         self.layout = Layout.of(model, effects, refined, self.transmission)
         self.names = self.layout.names(model)
         """The names of the parameters."""
         if isinstance(recordings, Samples):
             self._recorded, self._body_columns = recordings._recorded, recordings._shared_body_columns
-            self._clipped = recordings._clipped
+            self._clipped, self.temperature = recordings._clipped, recordings.temperature
         else:
             motions = [(*motion_arrays(model, x)[:3], drive_torques(model, x)) for x in self.recordings]
             self._recorded = [np.concatenate(x) for x in zip(*motions, strict=True)]
             self._clipped = np.concatenate([clipped_torques(model, x) for x in self.recordings])
             self._body_columns: list[np.ndarray] = []
+            self.temperature = temperatures(self.recordings, model.nv)
         self.q, self.v, self.a, self.measured = self._recorded
         self._shared_body_columns = self._body_columns
         if self.joints is not None:
@@ -122,11 +109,15 @@ class Samples:
         self.filters = [low_pass_of(x) for x in self.recordings]
         self.lengths = np.array([f.count(len(x)) for f, x in zip(self.filters, self.recordings, strict=True)])
         """The number of equations of each recording at each joint: its samples, or those that its filter keeps."""
-        self._take_delays()
+        self.clock_start = min(float(x.t[0]) for x in self.recordings)
+        self.reference_temperature = None if self.temperature is None else self.temperature.mean(axis=0)
+        self.cutoff = SLOW * min(x.cutoff or np.inf for x in self.recordings)
         self._linearized, self._values = model, None
+        self._take_shape()
         self.transmitted = self.tau
         """`[n, nv]`: the torque that friction may grow with; at first the measured one."""
-        self._slopes = self._friction_slopes()
+        self._slopes = shape_slopes(self, self._linearized, self._values)
+        self.deflections: dict[tuple[str, int], np.ndarray] = self._deflection_slopes(model)
         size = np.sqrt(np.mean(self.tau**2, axis=0))
         if not size.max() > 0:
             raise DataError("the recording's torques are all zero: nothing can be identified from them")
@@ -140,28 +131,28 @@ class Samples:
 
     @property
     def searched(self) -> np.ndarray:
-        """`[4, nv]` of bool: whether the effects search for a number of the shape."""
-        return np.stack([self.effects.dofs(name, self.before) for name in SEARCHED])
+        """`[6, nv]` of bool: whether the effects search for a number of the shape."""
+        return searched_numbers(self.effects, self.before, self.temperature is not None)
 
     def refining(self, refined: np.ndarray) -> Samples:
-        """The same samples with the numbers of the shape that are `refined` `[4, nv]` among the parameters."""
+        """The same samples with the numbers of the shape that are `refined` `[6, nv]` among the parameters."""
         return Samples(self.before, self, self.effects, self.shape, refined)
 
     def linearize(self, model: Model, values: JointEffectValues | None = None) -> None:
         """Let load friction grow with the torques that `model` transmits in these motions, and take the derivatives by
-        lengths there, and those by velocities of friction and by delays at the values."""
+        lengths and deflections there, and those by the numbers of the shape at the values."""
         if self.layout.places:
             self._linearized, places = model, self.layout.places
             self.model = with_positions(self.before, places, place_positions(model, places))
             motion = motion_of(self.model, (self.q, self.v, self.a), self.joints)
             self.q, self.v, self.a = (np.asarray(x, np.float64) for x in motion)
             self._body_columns = []
-        if values is not None and self.layout.dofs(*VELOCITIES, *DELAYS):
-            w = np.asarray(model.friction_velocity, np.float64)
-            self.shape = EffectShape(w, values.stribeck_velocity, values.friction_delay, values.torque_delay)
+        if values is not None and self.layout.dofs(*SCALES, *DELAYS):
+            self.shape = values.shape(model.friction_velocity)
             self._linearized, self._values = model, values
         if self.layout.nonlinear:
-            self._take_delays()
+            self._take_shape()
+        self.deflections = self._deflection_slopes(model)
         self.take_transmitted(self.frictionless_torque(model))
 
     def frictionless_torque(self, model: Model) -> np.ndarray:
@@ -175,18 +166,30 @@ class Samples:
         return q, v, a
 
     @property
+    def shape_scales(self) -> np.ndarray:
+        """`[4, nv]`: what velocities, distances and times of the shape are parts of: the largest velocity, twice, the
+        way between the ends of the motion, and the time to the last sample."""
+        v = self.drive_motion[1]
+        ways = self.on_recordings(lambda t, x: np.cumsum(v[x] * np.gradient(t)[:, None], axis=0))
+        ends = [np.ptp(ways[slice(*x)], axis=0) for x in itertools.pairwise(self.starts)]
+        last = max(float(x.t[-1]) for x in self.recordings)
+        top = np.abs(v).max(axis=0)
+        return np.stack([top, top, np.max(ends, axis=0), np.full_like(top, last - self.clock_start)])
+
+    @property
     def motion(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         return self.q, self.v, self.a
 
     def take_transmitted(self, torque: np.ndarray) -> None:
         """Let load friction grow with these torques `[n, nv]`."""
         self.transmitted, self._chunks = torque, []
-        self._slopes = self._friction_slopes()
+        self._slopes = shape_slopes(self, self._linearized, self._values)
 
-    def _take_delays(self) -> None:
-        """Shift the velocities that friction feels, and the measured torques."""
-        _, v, a = self.drive_motion
-        self.u = self.on_recordings(lambda t, x: delay_signal(t, v[x], a[x], self.shape.friction_delay))
+    def _take_shape(self) -> None:
+        """Take what friction depends on, and the measured torques, for the numbers of the shape."""
+        self.friction_motion = friction_motion(self, self.shape, self.effects)
+        """The motion that friction depends on, but for the load; `[n, nv]` each."""
+        self.u = self.friction_motion.velocity
         # The torque of the motion at t is recorded at t + delay, unless the recording ends before.
         delay = self.shape.torque_delay
         self.tau = self.on_recordings(lambda t, x: delay_signal(t, self.measured[x], None, -delay))
@@ -207,38 +210,31 @@ class Samples:
         parts = [slice(*x) for x in itertools.pairwise(self.starts)]
         return np.concatenate([signal(x.t, part) for x, part in zip(self.recordings, parts, strict=True)])
 
-    def _friction_slopes(self) -> dict[str, np.ndarray]:
-        """The derivatives `[n, nv]` of the torque with respect to the velocities of friction and the delays, by kind,
-        for the parameters at which the samples were linearized; zero before."""
-        values, u, (w, v_s, _, _) = self._values, self.u, self.shape
-        if values is None:
-            return dict.fromkeys((*VELOCITIES, *DELAYS), np.zeros_like(u))
-        damping, coulomb = (np.asarray(x, np.float64) for x in (self._linearized.damping, self._linearized.friction))
+    def deflection_scale(self, kind: str) -> np.ndarray:
+        """The largest root mean square of the torque for one unit of a joint's deflection, for all joints: joints whose
+        deflection changes no torque deflect as little. `[nv]`, 1 without deflections."""
+        found = [np.sqrt(np.mean(x**2)) for (other, _), x in self.deflections.items() if other == kind]
+        return np.full(self.layout.nv, max(found, default=1.0))
 
-        def friction(w: np.ndarray, v_s: np.ndarray) -> FrictionSum:
-            by_load = LoadProportional(values.load, self.transmitted, w)
-            return FrictionSum(Viscous(damping), Stribeck(coulomb, values.static, v_s, w), by_load)
-
-        def slope(at: Callable[[float], FrictionSum]) -> np.ndarray:
-            return (at(_STEP).torque(u) - at(-_STEP).torque(u)) / (2 * _STEP)
-
-        law = friction(w, v_s)
-        torque = self.transmitted + law.torque(u)
-        a = self.drive_motion[2]
-        rates = self.on_recordings(lambda t, x: delay_signal(t, a[x], None, self.shape.friction_delay))
-        return {
-            "friction velocity": slope(lambda x: friction(w * (1 + x), v_s)) / w,
-            "Stribeck velocity": slope(lambda x: friction(w, v_s * (1 + x))) / v_s,
-            "friction delay": -law.slope(u) * rates,
-            "torque delay": -self.on_recordings(lambda t, x: np.gradient(torque[x], t, axis=0)),
-        }
+    def _deflection_slopes(self, model: Model) -> dict[tuple[str, int], np.ndarray]:
+        """The derivatives `[n, nv]` of the torque of all joints with respect to each deflection."""
+        joints = {kind: self.layout.dofs(kind) for kind in DEFLECTED if self.layout.dofs(kind)}
+        if not joints:
+            return {}
+        parts = [slice(*x) for x in itertools.pairwise(self.starts)]
+        found = [
+            deflection_slopes(model, r.t, tuple(x[part] for x in self.motion), self.cutoff, joints)
+            for r, part in zip(self.recordings, parts, strict=True)
+        ]
+        return {key: np.concatenate([x[key] for x in found]) for key in found[0]}
 
     def joint_columns(self, samples: np.ndarray) -> np.ndarray:
         """The columns `[n, nv, P - 10 nb + 2]` after those of the bodies, at samples: of the effects, the known torque
         and the measured one."""
         layout, model, shape = self.layout, self.model, self.shape
-        motion = tuple(x[samples] for x in (self.q, self.drive_motion[2], self.u, self.transmitted))
-        terms: dict[str, Any] = dict(zip(POSITIVE, effect_terms(model, motion, shape, layout), strict=False))
+        motion = FrictionMotion(*(x[samples] for x in self.friction_motion))._replace(load=self.transmitted[samples])
+        q, a = self.q[samples], self.drive_motion[2][samples]
+        terms = effect_terms(model, q, a, motion, shape.stribeck_velocity, layout)
         known = self._known_springs(samples)
         if self.transmission is not None:
             known = self.on_drives(samples, known[..., None])[..., 0]
@@ -246,12 +242,14 @@ class Samples:
             fixed = np.setdiff1d(np.arange(layout.nv), layout.dofs(kind))
             known[:, fixed] += leaf[fixed] * terms[kind][:, fixed]
         # Slopes are about the values that the samples were linearized at.
-        about = dict(zip((*VELOCITIES, *DELAYS), shape, strict=True))
+        about = dict(zip((*SCALES, *DELAYS), shape, strict=True))
         out = np.zeros((len(samples), layout.nv, len(layout.joints) + 2))
         for k, (kind, j) in enumerate(layout.joints):
             if kind in about:
                 out[:, j, k] = self._slopes[kind][samples, j]
                 known[:, j] -= out[:, j, k] * about[kind][j]
+            elif kind in DEFLECTED:
+                out[..., k] = self.deflections[kind, j][samples]
             else:
                 out[:, j, k] = 1.0 if kind == "offset" else terms[kind][:, j]
         out[..., -2], out[..., -1] = known, self.tau[samples]
@@ -368,48 +366,13 @@ def recordings_of(recordings: Recordings | Samples) -> tuple[Recording, ...]:
     return recordings.recordings if isinstance(recordings, Samples) else as_recordings(recordings)
 
 
-def torque_columns(model: Model, motion: tuple[jax.Array, ...], shape: EffectShape, layout: Layout) -> jax.Array:
-    """The derivative `[*batch, nv, P]` of the torque with respect to the parameters in which it is linear, in a motion
-    `q, v, a` without delays, with transmitted torques `load`."""
-    q, v, a, load = motion
-    terms = jnp.stack([*effect_terms(model, (q, a, v, load), shape, layout), jnp.ones_like(v)])
-    order = (*(x for x in POSITIVE if x not in VELOCITIES), "offset")
-    kinds, dofs = np.array([(order.index(kind), j) for kind, j in layout.joints], int).reshape(-1, 2).T
-    effects = jnp.moveaxis(terms[kinds, ..., dofs], 0, -1)[..., None, :] * (dofs == np.arange(model.nv)[:, None])
-    Y = torque_regressor(model, q, v, a)
-    return jnp.concatenate([Y, effects.astype(Y.dtype)], axis=-1)
-
-
-def effect_terms(model: Model, motion: tuple[Any, ...], shape: EffectShape, layout: Layout) -> list[Any]:
-    """The columns `[*batch, nv]` of armature, viscous, Coulomb, static and load friction, and springs, in the order of
-    `POSITIVE`, in a motion `q, a, u, load`; NumPy's or JAX's, as the motion is."""
-    q, a, u, load = motion
-    stribeck = np.zeros(model.nv)
-    stribeck[layout.dofs("static")] = 1
-    springs = np.maximum(np.array(layout.springs), 0)
-    displacement = q[..., springs]
-    if model.spring_reference is not None:
-        reference = model.spring_reference[springs]
-        displacement = displacement - (reference if isinstance(q, jax.Array) else np.asarray(reference, np.float64))
-    return [a, *friction_columns(u, load, *shape[:2], stribeck), displacement]
-
-
-def friction_columns(u, load, friction_velocity, stribeck_velocity, stribeck: Any = 0.0) -> tuple[Any, Any, Any, Any]:
-    """The columns of viscous, Coulomb, static and load friction at velocities `u` and transmitted torques `load`. Where
-    `stribeck` is 1, the Coulomb column is that of fast motion."""
-    law = Stribeck(1.0, 1.0, stribeck_velocity, friction_velocity)
-    fast, near_rest = law.columns(u)
-    (by_load,) = LoadProportional(1.0, load, friction_velocity).columns(u)
-    return u, fast + (1 - stribeck) * near_rest, near_rest, by_load
-
-
 def with_parameters(samples: Samples, parameters: np.ndarray, gain: np.ndarray) -> tuple[Model, JointEffectValues]:
     """The model of the samples with the leaves that parameters `[P]` name, and the values that no leaf holds."""
     model, layout = samples.before, samples.layout
     if layout.places:
         model = with_positions(model, layout.places, layout.positions(parameters))
     joints = layout.joint_values(parameters)
-    found = [joints[x] for x in (*VELOCITIES, *DELAYS)]
+    found = [joints[x] for x in (*SCALES, *DELAYS)]
     shape = EffectShape(*(np.where(np.isnan(x), old, x) for x, old in zip(found, samples.shape, strict=True)))
     leaves = {k: np.where(np.isnan(joints[k]), x, joints[k]) for k, x in effect_leaves(model).items()}
     slipping = np.isnan(joints["static"])
@@ -421,6 +384,15 @@ def with_parameters(samples: Samples, parameters: np.ndarray, gain: np.ndarray) 
         gain=gain,
         friction_delay=shape.friction_delay,
         torque_delay=shape.torque_delay,
+        presliding=shape.presliding,
+        **{name: np.nan_to_num(joints[kind_of(name)]) for name in VALUES},
+        cosine=np.array([np.nan_to_num(joints[x]) for x in waves(layout.harmonics)[::2]]).reshape(-1, layout.nv),
+        sine=np.array([np.nan_to_num(joints[x]) for x in waves(layout.harmonics)[1::2]]).reshape(-1, layout.nv),
+        harmonics=layout.harmonics,
+        warm_up=shape.warm_up,
+        warm_up_start=samples.clock_start,
+        temperature=samples.reference_temperature if layout.dofs("warm-up coulomb") else None,
+        deflection_cutoff=samples.cutoff,
     )
     new = {
         "inertial_parameters": np.asarray(parameters)[: 10 * layout.nb].reshape(layout.nb, 10),
@@ -436,10 +408,11 @@ def with_parameters(samples: Samples, parameters: np.ndarray, gain: np.ndarray) 
     return dataclasses.replace(model, **{name: jnp.asarray(x, model.dtype) for name, x in new.items()}), values
 
 
-def effect_leaves(model: Model) -> dict[str, np.ndarray]:
-    """The model's leaves `[nv]` by the kinds of effects that they hold."""
-    leaves = {"armature": model.armature, "viscous": model.damping, "coulomb": model.friction}
-    return {kind: np.asarray(x, np.float64) for kind, x in leaves.items()}
+def require_effects_of_state(effects: JointEffects | None, what: str) -> None:
+    """Raise `DataError` for effects that more than a joint's present motion and load determine."""
+    chosen = [x for x in ("warm_up", "flexibility", "backlash") if effects is not None and getattr(effects, x)]
+    if chosen:
+        raise DataError(f"{what} does not take the effects {', '.join(chosen)}; leave them out")
 
 
 def require_known_lengths(effects: JointEffects | None, what: str, advice: str) -> None:

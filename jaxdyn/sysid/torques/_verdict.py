@@ -10,9 +10,10 @@ from jaxdyn._printing import percent
 from jaxdyn.model import rotational_about_center
 from jaxdyn.sysid.recordings import Recordings, as_recordings
 from jaxdyn.sysid.torques._base_parameters import BaseParameters
-from jaxdyn.sysid.torques._effects import SEARCHED, frictionless_torque
+from jaxdyn.sysid.torques._effect_columns import searched_numbers
+from jaxdyn.sysid.torques._effects import frictionless_torque
 from jaxdyn.sysid.torques._fit_result import InverseDynamicsFit
-from jaxdyn.sysid.torques._layout import DELAYS, INERTIAL_NAMES, VELOCITIES
+from jaxdyn.sysid.torques._layout import DELAYS, INERTIAL_NAMES, SCALES
 from jaxdyn.sysid.torques._residual_causes import LEAST_PART, STRUCTURES, Cause
 
 # A link is on the edge of what is physical if its mass spreads along one axis by less than this part of another.
@@ -31,7 +32,7 @@ _FREED = {
     "lengths": "give lengths=True to identify, or lengths = true in the configuration of the program",
     "tilt": "give tilt=True to identify",
     "gain": "choose the effect gain for joints, if the inertias of links are known well",
-    "flexibility": "no effect serves: measure positions behind the gears, or fit slower motions at a lower cutoff",
+    "flexibility": "choose the effect flexibility, or measure positions behind the gears",
 }
 _MEANING = {
     "gain": "gain (of drives or torque sensors)",
@@ -151,10 +152,11 @@ def _searched(fit: InverseDynamicsFit) -> list[str]:
     """Sentences about the velocities of friction and the delays that were searched for."""
     if fit.refined is None:
         return []
-    searched = np.stack([fit.effects.dofs(name, fit.model) for name in SEARCHED])
+    searched = searched_numbers(fit.effects, fit.model, fit.values.temperature is not None)
     turning = set(fit.model.topology.dof_units[searched.any(axis=0)]) <= {"rad"}
-    units = 2 * ["rad/s" if turning else "rad/s or m/s"] + 2 * ["s"]
-    kinds, dofs = (*VELOCITIES, *DELAYS), fit.model.topology.dof_names
+    unit = "rad" if turning else "rad or m"
+    units = ["rad/s" if turning else "rad/s or m/s"] * 2 + [unit, "s", "s", "s"]
+    kinds, dofs = (*SCALES, *DELAYS), fit.model.topology.dof_names
     found = [
         f"{kind} {', '.join(f'{x:.3g}' for x in values[chosen])} {unit} at {_all_or_listed(chosen, dofs)}"
         for kind, unit, values, chosen in zip(kinds, units, np.array(fit.shape), searched, strict=True)
