@@ -120,6 +120,28 @@ class FramePoseResidual(StateOnlyResidual):
         return jax.tree.map(lambda a: a.astype(pose.translation.dtype), self.target).inverse() @ pose
 
 
+class UprightResidual(StateOnlyResidual):
+    """How much a frame leans: the x and y components `[2]` of the world's vertical in the axes of the frame, which are
+    zero where its z axis is vertical, and for small angles the pitch with its sign changed and the roll, rad. A turn
+    about the vertical changes nothing, so a robot may head anywhere."""
+
+    frame: str = eqx.field(static=True)
+
+    def __call__(self, dynamics, x, u, k):
+        return self._vertical(dynamics, x)[:2]
+
+    def linearize(self, dynamics, x, u, k):
+        vertical = self._vertical(dynamics, x)
+        model, q, _ = robot_state(dynamics, self, x)
+        # The vertical turns against the frame.
+        J = jnp.cross(vertical, frame_jacobian(model, q, self.frame, "local")[3:].T).T
+        return Linear(vertical[:2], jacobian_by_state(dynamics, J[:2]), None)
+
+    def _vertical(self, dynamics, x):
+        model, q, _ = robot_state(dynamics, self, x)
+        return frame_pose(model, q, self.frame).rotation[2]
+
+
 class FramePositionResidual(StateOnlyResidual):
     """The position of a frame's origin minus `target` `[3]`, m, world axes."""
 
