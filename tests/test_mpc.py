@@ -444,6 +444,7 @@ def test_a_state_far_away_keeps_the_bounds_and_one_that_is_not_a_number_the_plan
     u, after, solution = real_time.feedback(prepared, np.array([np.nan, 0.0]))
     assert solution.status == Status.DIVERGED
     np.testing.assert_array_equal(u, plan.us[0])
+    np.testing.assert_array_equal(real_time.track(solution, np.zeros(2), 0.01), u)
     assert np.isfinite(after.xs).all()
 
 

@@ -257,8 +257,8 @@ class MPC(eqx.Module):
 
         `solution.cost` is that of the quadratic model, and the largest gap that of the plan before the step. The
         feedback `u = us[0] - K (x (-) xs)` with `solution.gains` serves between two steps, with `xs` between
-        `solution.xs[0]` and `solution.xs[1]`. Where the state or the policy is not finite, the status is `DIVERGED` and
-        the plan is followed. **Raises** `ShapeError`."""
+        `solution.xs[0]` and `solution.xs[1]`. Where the state or the policy is not finite, the status is `DIVERGED`,
+        the plan is followed, and gains are zero. **Raises** `ShapeError`."""
         return self._feedback(prepared, jnp.asarray(x))
 
     @eqx.filter_jit
@@ -268,15 +268,18 @@ class MPC(eqx.Module):
         x = current.x0.astype(current.dtype)
         gap = current.dynamics.difference(plan.xs[0], x)
         xs, us, cost = linear_quadratic_step(current, plan.xs, plan.us, prepared.expansion, policy, gap)
+        good = policy.ok & jnp.isfinite(xs).all() & jnp.isfinite(us).all()
+        pairs = (xs.at[0].set(x), plan.xs), (us, plan.us), (-policy.K, 0.0), (policy.k, 0.0)
+        xs, us, feedback, feedforward = (jnp.where(good, new, old) for new, old in pairs)
         nothing, unknown = jnp.zeros((), current.dtype), jnp.full((), jnp.nan, current.dtype)
         solution = Solution(
-            xs=xs.at[0].set(x),
+            xs=xs,
             us=us,
             cost=cost,
-            status=jnp.where(policy.ok, Status.OUT_OF_ITERATIONS, Status.DIVERGED).astype(jnp.int32),
+            status=jnp.where(good, Status.OUT_OF_ITERATIONS, Status.DIVERGED).astype(jnp.int32),
             iterations=jnp.ones((), jnp.int32),
             residuals=Residuals(jnp.abs(prepared.expansion.gaps).max(), unknown, nothing),
-            gains=Gains(-policy.K, policy.k),
+            gains=Gains(feedback, feedforward),
         )
         plan = dataclasses.replace(plan, disturbance=self._next_disturbance(plan, x, nominal))
         return _apply(current, nominal, plan, x, solution)
