@@ -6,6 +6,7 @@ import dataclasses
 import xml.etree.ElementTree as ET
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -229,7 +230,7 @@ class Estimator:
 
     def __init__(self, model: Model, dt: float, noise: Noise):
         self.dynamics = estimation.InertialDynamics(model, dt)
-        still = [trajopt.Selected(trajopt.FrameVelocityResidual(foot, reference="local"), (0, 1, 2)) for foot in FEET]
+        still = [trajopt.RollingVelocityResidual(foot, RADIUS) for foot in FEET]
         down = [trajopt.Selected(trajopt.FramePositionResidual(foot, np.array([0, 0, RADIUS])), (2,)) for foot in FEET]
         self.model = estimation.StateSpaceModel(
             self.dynamics,
@@ -254,12 +255,20 @@ class Estimator:
     def update(self, gyroscope, accelerometer, encoders: np.ndarray, holds: np.ndarray) -> np.ndarray:
         """Return the state `[q, v]` by the mean readings of the IMU since the last update, the readings of encoders
         now, and which feet hold."""
-        control = self.dynamics.controls(gyroscope, accelerometer)
-        x, P = estimation.predict(self.model, self.mean, self.covariance, control)
         seen = np.r_[True, holds, holds]
-        found = estimation.update(self.model, x, P, [encoders, *[None] * 8], control, observed=seen)
-        self.mean, self.covariance = found.mean, found.covariance
+        readings = gyroscope, accelerometer, encoders
+        self.mean, self.covariance = _advance(self.model, self.mean, self.covariance, readings, seen)
         return np.asarray(self.mean)[:37]
+
+
+@eqx.filter_jit
+def _advance(model: estimation.StateSpaceModel, x, P, readings, seen):
+    """Return the mean and the covariance after a step and the readings at its end."""
+    gyroscope, accelerometer, encoders = readings
+    control = model.dynamics.controls(gyroscope, accelerometer)
+    x, P = estimation.predict(model, x, P, control)
+    found = estimation.update(model, x, P, [encoders, *[None] * 8], control, observed=seen)
+    return found.mean, found.covariance
 
 
 class SensedState:

@@ -34,6 +34,7 @@ from jaxdyn.trajopt import (
     Problem,
     QuadraticCost,
     RelaxedBarrierCost,
+    RollingVelocityResidual,
     Selected,
     SoftConstraintCost,
     StateResidual,
@@ -297,6 +298,27 @@ def test_a_frame_leans_by_its_roll_and_pitch_wherever_it_heads():
         np.testing.assert_allclose(lean(jnp.array(turn)), wanted, atol=1e-11)
     for frame in FREE_BASE.robot.body_names:
         assert_linear(UprightResidual(frame), FREE_BASE)
+
+
+def test_a_ball_that_rolls_has_no_velocity_at_its_lowest_point():
+    robot = ModelDynamics(jaxdyn.samples.quadruped(), 0.01)
+    base, radius, turn = robot.model.body_names[0], 0.03, jnp.array([0.3, -0.2, 0.5])
+
+    @jax.jit
+    def slip(rate):
+        """Slip of a ball that turns at a rate in world axes and moves along the ground as it rolls, and a meter per
+        second more."""
+        x = robot.integrate(robot.neutral(), jnp.zeros(robot.ndx).at[3:6].set(turn))
+        axes = jaxdyn.frame_pose(robot.model, x[: robot.model.nq], base).rotation
+        rolling = jnp.cross(rate, jnp.array([0.0, 0.0, radius]))
+        states = [
+            x.at[19:25].set(jnp.concatenate([axes.T @ v, axes.T @ rate])) for v in (rolling, rolling + axes[:, 0])
+        ]
+        return [RollingVelocityResidual(base, radius)(robot, x, None, 0) for x in states]
+
+    rolls, slides = slip(jnp.array([0.4, 0.7, -0.2]))
+    np.testing.assert_allclose(rolls, 0, atol=1e-12)
+    np.testing.assert_allclose(slides, [1, 0, 0], atol=1e-12)
 
 
 def test_arguments_of_residuals_may_be_plain_numbers():

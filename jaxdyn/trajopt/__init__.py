@@ -43,6 +43,7 @@ from jaxdyn.trajopt.problem import (
     Quadratic,
     QuadraticCost,
     RelaxedBarrierCost,
+    RollingVelocityResidual,
     Selected,
     SmoothAbsCost,
     SoftConstraintCost,

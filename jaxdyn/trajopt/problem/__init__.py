@@ -48,6 +48,7 @@ from jaxdyn.trajopt.problem._residuals import (
     FrameVelocityResidual,
     FunctionResidual,
     Linear,
+    RollingVelocityResidual,
     Selected,
     StateResidual,
     UprightResidual,

@@ -177,6 +177,21 @@ class FrameVelocityResidual(StateOnlyResidual):
         return velocity - self.target.astype(x.dtype)
 
 
+class RollingVelocityResidual(StateOnlyResidual):
+    """The velocity `[3]` of the lowest point of a ball around a frame's origin, m/s, along the axes of the frame: zero
+    where the ball rolls on level ground, as a round foot does that holds. Its center then moves by `radius` (m) times
+    the rate at which it turns, which `FrameVelocityResidual` would take for a slip."""
+
+    frame: str = eqx.field(static=True)
+    radius: Float[Array, ""] = eqx.field(converter=leaf_of("RollingVelocityResidual: `radius`"))
+
+    def __call__(self, dynamics, x, u, k):
+        model, q, v = robot_state(dynamics, self, x)
+        velocity = frame_velocity(model, q, v, self.frame, "local")
+        lowest = -self.radius.astype(x.dtype) * frame_pose(model, q, self.frame).rotation[2]
+        return velocity[:3] + jnp.cross(velocity[3:], lowest)
+
+
 class CenterOfMassResidual(StateOnlyResidual):
     """The center of mass of all moving bodies minus `target` `[3]`, m, world axes."""
 
