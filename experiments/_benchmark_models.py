@@ -23,6 +23,7 @@ FILES = {
     # Name: file in the package example-robot-data, whether the base is free, joints that are made fixed.
     "panda": ("panda_description/urdf/panda.urdf", False, ("panda_finger_joint1", "panda_finger_joint2")),
     "solo12": ("solo_description/robots/solo12.urdf", True, ()),
+    "go2": ("go2_description/urdf/go2.urdf", True, ()),
     "talos_reduced": ("talos_data/robots/talos_reduced.urdf", True, ()),
     "ur5": ("ur_description/urdf/ur5_robot.urdf", False, ()),
     "hector": ("hector_description/robots/quadrotor_base.urdf", True, ()),

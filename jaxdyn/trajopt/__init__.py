@@ -6,7 +6,7 @@ from jaxdyn._status import Status
 from jaxdyn.trajopt._history import History, IterationRecord, progress_line
 from jaxdyn.trajopt._solution import Gains, Multipliers, Residuals, Solution
 from jaxdyn.trajopt.ddp import DDPOptions, ddp
-from jaxdyn.trajopt.mpc import MPC, ClosedLoop, Latency, Plan, closed_loop
+from jaxdyn.trajopt.mpc import MPC, ClosedLoop, Latency, Plan, Preparation, closed_loop
 from jaxdyn.trajopt.problem import (
     AbstractCost,
     AbstractDynamics,
@@ -42,6 +42,8 @@ from jaxdyn.trajopt.problem import (
     Problem,
     Quadratic,
     QuadraticCost,
+    RelaxedBarrierCost,
+    RollingVelocityResidual,
     Selected,
     SmoothAbsCost,
     SoftConstraintCost,
@@ -49,6 +51,7 @@ from jaxdyn.trajopt.problem import (
     StepLengthResidual,
     TerrainClearanceResidual,
     TimeVarying,
+    UprightResidual,
     WorldDynamics,
     contact_schedule,
     effort_bounds,

@@ -30,6 +30,7 @@ from jaxdyn.trajopt import (
 )
 from jaxdyn.trajopt.ddp import host_microseconds
 from jaxdyn.trajopt.problem import with_disturbance
+from tests.compilations import compilations
 from tests.trajopt.optimality import assert_optimal
 
 DT, HORIZON = 0.05, 12
@@ -361,3 +362,122 @@ def test_a_plant_outside_of_what_the_model_allows_is_led_back():
     assert loop.violation[0] > 0.5
     assert loop.violation[-1] < 1e-6
     assert "steps least violation" in loop.message
+
+
+# Real-time iterations.
+
+
+def free_problem(x0=(0.0, 0.0), target=0.3, weight=1.0) -> Problem:
+    """A pendulum that is led to an angle, with bounds on its torque only."""
+    off = StateResidual(np.array([target, 0.0]))
+    return Problem(
+        ContinuousDynamics(rate, 2, 1, jnp.asarray(1.0), dt=DT),
+        np.array(x0),
+        HORIZON,
+        stage_costs=[
+            QuadraticCost(off, weight * DT * np.array([10.0, 0.1])),
+            QuadraticCost(ControlResidual(), 1e-3 * DT),
+        ],
+        terminal_costs=[QuadraticCost(off, weight * np.array([10.0, 0.1]))],
+        control_lower=-6.0,
+        control_upper=6.0,
+    )
+
+
+@pytest.fixture(scope="module")
+def real_time() -> MPC:
+    return MPC(free_problem(), DDPOptions(max_iterations=1, hessian="gauss_newton"))
+
+
+def test_feedback_is_the_step_of_a_full_iteration(real_time):
+    """An iteration from the measured state takes the same step of the linear model."""
+    # Weights with which no torque comes to its bounds.
+    plan, gentle = real_time.start(np.zeros(2), 0.5), free_problem(weight=0.01)
+    prepared = real_time.prepare(plan, gentle)
+    for size in (0.05, 0.2):
+        x = size * np.array([1.0, -0.5])
+        u, after, found = real_time.feedback(prepared, x)
+        wanted, _, full = real_time.step(plan, x, gentle)
+        np.testing.assert_allclose(u, wanted, rtol=1e-9)
+        np.testing.assert_allclose(found.us, full.us, rtol=1e-9)
+        np.testing.assert_allclose(found.xs, full.xs, rtol=1e-9, atol=1e-12)
+        np.testing.assert_array_equal(found.xs[0], x)
+        np.testing.assert_array_equal(after.us[:-1], found.us[1:])
+        assert float(after.t) == pytest.approx(DT)
+
+
+def test_real_time_iterations_lead_to_the_target_and_compile_once(real_time):
+    """The plant is another one, targets and weights change, and nothing compiles after the first cycle. Between two
+    controls the gains of the solution serve."""
+    x, advance, plan = np.array([-0.4, 0.5]), plant(1.1), real_time.start(np.array([-0.4, 0.5]))
+
+    def cycle(plan, x, problem):
+        u, plan, solution = real_time.feedback(real_time.prepare(plan, problem), x)
+        np.testing.assert_allclose(real_time.track(solution, x, 0.0), u, atol=1e-9)
+        return plan, np.asarray(advance(x, u)), solution
+
+    plan, x, _ = cycle(plan, x, free_problem())
+    others = [free_problem(target=0.3 if k < 30 else -0.2, weight=2.0) for k in range(60)]
+    with compilations() as compiled:
+        for k, other in enumerate(others):
+            plan, x, solution = cycle(plan, x, other)
+            if k == 29:
+                assert abs(x[0] - 0.3) < 0.05
+    assert not compiled
+    assert abs(x[0] + 0.2) < 0.05
+    assert abs(x[1]) < 0.02
+    assert np.abs(solution.us).max() <= 6.0
+    # The reference moves to the next state within the period, and the bounds hold there, too.
+    between = real_time.problem.dynamics.integrate(
+        solution.xs[0], 0.5 * real_time.problem.dynamics.difference(*solution.xs[:2])
+    )
+    np.testing.assert_allclose(real_time.track(solution, between, 0.5 * DT), solution.us[0], atol=1e-9)
+    assert real_time.track(solution, between - 10.0, 0.5 * DT) == 6.0
+
+
+def test_a_state_far_away_keeps_the_bounds_and_one_that_is_not_a_number_the_plan(real_time):
+    plan = real_time.start(np.zeros(2), 0.5)
+    prepared = real_time.prepare(plan)
+    u, after, _ = real_time.feedback(prepared, np.array([-3.0, -8.0]))
+    assert u[0] == 6.0
+    assert np.abs(after.us).max() <= 6.0
+    u, after, solution = real_time.feedback(prepared, np.array([np.nan, 0.0]))
+    assert solution.status == Status.DIVERGED
+    np.testing.assert_array_equal(u, plan.us[0])
+    np.testing.assert_array_equal(real_time.track(solution, np.zeros(2), 0.01), u)
+    assert np.isfinite(after.xs).all()
+
+
+def test_a_preparation_improves_the_plan_until_its_time_is_up():
+    """With no time one iteration and the linearization are done, with enough the plan is a solution from the predicted
+    state, whose feedback there is zero."""
+    x, options = np.array([0.6, 1.0]), DDPOptions(max_iterations=40, hessian="gauss_newton")
+    ended = []
+    for limit in (1e-9, 1e3):
+        controller = MPC(
+            free_problem(), eqx.tree_at(lambda o: o.time_limit, options, limit, is_leaf=lambda a: a is None)
+        )
+        prepared = controller.prepare(controller.start(x, 0.5))
+        u, after, solution = controller.feedback(prepared, x)
+        assert np.isfinite(after.us).all()
+        ended.append((prepared, np.abs(solution.gains.feedforward).max(), float(u[0])))
+    exact = ddp(free_problem(x), 0.5 * np.ones((HORIZON, 1)), options=options)
+    assert ended[1][1] < 1e-5
+    assert ended[0][1] > 100 * ended[1][1]
+    assert ended[1][2] == pytest.approx(float(exact.us[0, 0]), rel=1e-6)
+    # The time beyond the limit is kept free by the next preparations.
+    assert ended[0][0].plan.reserve > 0
+
+
+def test_mistakes_of_real_time_iterations_are_named(mpc, real_time):
+    with pytest.raises(ModelError, match="prepare needs a problem without constraints"):
+        mpc.prepare(mpc.start(np.zeros(2)))
+    sampling = MPC(free_problem(), SAMPLES)
+    with pytest.raises(ModelError, match="prepare needs DDPOptions"):
+        sampling.prepare(sampling.start(np.zeros(2)))
+    prepared = real_time.prepare(real_time.start(np.zeros(2)))
+    with pytest.raises(ShapeError, match="x0 has shape"):
+        real_time.feedback(prepared, np.zeros(3))
+    solution = real_time.feedback(prepared, np.zeros(2))[2]
+    with pytest.raises(ModelError, match="track needs a solution with gains"):
+        real_time.track(eqx.tree_at(lambda s: s.gains, solution, None), np.zeros(2), 0.0)

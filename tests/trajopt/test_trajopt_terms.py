@@ -27,15 +27,19 @@ from jaxdyn.trajopt import (
     ParameterDynamics,
     ParameterResidual,
     PeriodicResidual,
+    PhasedDynamics,
     PreviousControlDynamics,
     Problem,
     QuadraticCost,
+    RelaxedBarrierCost,
+    RollingVelocityResidual,
     Selected,
     SmoothAbsCost,
     SoftConstraintCost,
     StateResidual,
     StepLengthResidual,
     TimeVarying,
+    UprightResidual,
     ddp,
     effort_bounds,
     limit_constraints,
@@ -274,6 +278,63 @@ def test_soft_constraints_cost_their_excess():
     np.testing.assert_allclose(soft.gauss_newton(PENDULUM, x, None, 0).xx, np.diag([2.0, 4.0]))
 
 
+def test_relaxed_barriers_are_logarithms_inside_and_parabolas_from_their_width_on():
+    """The second component has one bound, which is 0.1 away, and the first one is outside of a bound."""
+    r = FunctionResidual(lambda x, u, t, p: x, of_state=True)
+    upper = np.array([3.0, np.inf])
+    barrier = RelaxedBarrierCost(Constraint(r, -1.0, upper), weight=np.array([2.0, 4.0]), width=0.5)
+
+    @jax.jit
+    def expansions(x):
+        exact = quadratic_expansion(lambda x, u: barrier.value(PENDULUM, x, u, 0), PENDULUM, x, None)
+        return barrier.gauss_newton(PENDULUM, x, None, 0), exact
+
+    for x in ([-1.2, -0.9], [1.0, 2.0], [2.6, 1e3]):
+        for ours, theirs in zip(*expansions(jnp.array(x)), strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-12, atol=1e-12)
+    inside = expansions(jnp.array([1.0, 2.0]))[0]
+    assert inside.value == pytest.approx(-2 * 2 * np.log(2 / 0.5) - 4 * np.log(3 / 0.5))
+    outside = expansions(jnp.array([-1.2, 2.0]))[0]
+    parabola = 0.5 * ((-0.2 / 0.5 - 2) ** 2 - 1)
+    assert outside.value == pytest.approx(2 * (parabola - np.log(4.2 / 0.5)) - 4 * np.log(3 / 0.5))
+
+
+def test_a_frame_leans_by_its_roll_and_pitch_wherever_it_heads():
+    robot = ModelDynamics(jaxdyn.samples.quadruped(), 0.01)
+    base = robot.model.body_names[0]
+
+    @jax.jit
+    def lean(turn):
+        x = robot.integrate(robot.neutral(), jnp.zeros(robot.ndx).at[3:6].set(turn))
+        return UprightResidual(base)(robot, x, None, 0)
+
+    for turn, wanted in (((0, 0, 2.0), (0, 0)), ((1e-4, 0, 0), (0, 1e-4)), ((0, 1e-4, 0), (-1e-4, 0))):
+        np.testing.assert_allclose(lean(jnp.array(turn)), wanted, atol=1e-11)
+    for frame in FREE_BASE.robot.body_names:
+        assert_linear(UprightResidual(frame), FREE_BASE)
+
+
+def test_a_ball_that_rolls_has_no_velocity_at_its_lowest_point():
+    robot = ModelDynamics(jaxdyn.samples.quadruped(), 0.01)
+    base, radius, turn = robot.model.body_names[0], 0.03, jnp.array([0.3, -0.2, 0.5])
+
+    @jax.jit
+    def slip(rate):
+        """Slip of a ball that turns at a rate in world axes and moves along the ground as it rolls, and a meter per
+        second more."""
+        x = robot.integrate(robot.neutral(), jnp.zeros(robot.ndx).at[3:6].set(turn))
+        axes = jaxdyn.frame_pose(robot.model, x[: robot.model.nq], base).rotation
+        rolling = jnp.cross(rate, jnp.array([0.0, 0.0, radius]))
+        states = [
+            x.at[19:25].set(jnp.concatenate([axes.T @ v, axes.T @ rate])) for v in (rolling, rolling + axes[:, 0])
+        ]
+        return [RollingVelocityResidual(base, radius)(robot, x, None, 0) for x in states]
+
+    rolls, slides = slip(jnp.array([0.4, 0.7, -0.2]))
+    np.testing.assert_allclose(rolls, 0, atol=1e-12)
+    np.testing.assert_allclose(slides, [1, 0, 0], atol=1e-12)
+
+
 def test_arguments_of_residuals_may_be_plain_numbers():
     """A stage and the end have the same residual with another number each, so they are linearized together."""
 
@@ -360,6 +421,9 @@ def test_effort_limits_bound_controls():
     np.testing.assert_array_equal(joints, np.eye(8)[:, [7, 6]])
     low, high = effort_bounds(FreeTimeDynamics(ModelDynamics(model, 0.02, actuation=joints * np.array([-2.0, 4.0]))))
     np.testing.assert_allclose([low, high], [[-2.5, -2, -np.inf], [2.5, 2, np.inf]])
+    # Robots with phases of contact have the same limits.
+    phased = PhasedDynamics(model, 0.02, [model.body_names[-1]], np.ones((2, 1)))
+    np.testing.assert_allclose(effort_bounds(phased), [[-8, -5], [8, 5]])
     with pytest.raises(UnknownNameError, match="b_joint"):
         ModelDynamics(model, 0.02, actuation=["joint_b"])
     with pytest.raises(ShapeError, match="`actuation` is a str"):

@@ -45,6 +45,7 @@ from jaxdyn.trajopt.ddp._riccati import (
     backward,
     backward_associative,
     backward_in_box,
+    units_of_regularization,
 )
 from jaxdyn.trajopt.problem import Problem, bound_excess
 
@@ -54,10 +55,6 @@ without a trial of the linear model, whose step would leave their squares."""
 
 WITH_GAPS = 0.01
 """Step length up to which regularization grows while gaps are open, as in Crocoddyl."""
-
-REACH = 2
-"""Number of steps over which the cost's curvature by the next states gives a unit to components of the state that have
-none: forces move velocities, which move positions."""
 
 LEAST_SCALE = 1e-6
 """The least scale of the cost, as a part of that at the guess, because the cost may be zero at a solution."""
@@ -147,7 +144,7 @@ def _iterate(problem: Problem, options: DDPOptions, guess: DDPState, s: DDPState
     # A constant in the cost, and its unit, change nothing.
     first_scale = jnp.where(s.iterations == 0, cost_spread(problem, e, xs, us, 1.0), s.first_scale)
     scale = jnp.maximum(cost_spread(problem, e, xs, us), LEAST_SCALE * first_scale)
-    units = _units_of_regularization(e, first_scale)
+    units = units_of_regularization(e, first_scale)
     s = s._replace(units=jax.tree.map(lambda a, b: jnp.where(s.iterations == 0, a, b), units, s.units))
     free = free_controls(problem.control_box, us, station, options.tolerance)
     policy, regularization, minimal = _regularized_policy(problem, options, s, e, scale, free, late)
@@ -326,29 +323,6 @@ def _regularized_policy(
     # Controls that nothing presses against their bounds are held by a backward pass in a box.
     idle = (free > 0) & ((us <= low) | (us >= high))
     return policy, regularization, policy.ok & exact & settled & ~idle.any()
-
-
-def _units_of_regularization(e: Expansion, scale) -> CurvatureShift:
-    """The units of a regularization of states and of controls, so that it means the same in all units of the problem:
-    geometric means, over the components, of the largest curvature of the costs by each, or by what it moves."""
-
-    def curvature(matrices):
-        return jnp.abs(jnp.diagonal(matrices, axis1=-2, axis2=-1))
-
-    def unit(curvatures, otherwise):
-        has = curvatures > 0
-        total = jnp.log10(jnp.where(has, curvatures, 1.0)).sum()
-        # Orders of magnitude, as the steps by which a regularization changes.
-        return jnp.where(has.any(), 10 ** jnp.round(total / jnp.maximum(has.sum(), 1)), otherwise)
-
-    x = jnp.maximum(curvature(e.stage.xx).max(axis=0), curvature(e.terminal.xx))
-    for _ in range(REACH):
-        x = jnp.where(x > 0, x, (x @ e.A**2).max(axis=0))
-    u = curvature(e.stage.uu).max(axis=0)
-    u = jnp.where(u > 0, u, (x @ e.B**2).max(axis=0))
-    # A cost without curvature has its own scale. States that are no unknowns need no curvature.
-    own = jnp.where(scale > 0, scale, 1.0)
-    return CurvatureShift(unit(x, 0.0 if e.start is None else own), unit(u, own))
 
 
 def _next_regularization(options: DDPOptions, regularization, trial, feasible) -> tuple[Array, Array]:

@@ -18,6 +18,10 @@ from jaxdyn.trajopt.problem import Quadratic
 SWEEPS = 20
 """Most changes of the active set in one backward pass."""
 
+REACH = 2
+"""Number of steps over which the cost's curvature by the next states gives a unit to components of the state that have
+none: forces move velocities, which move positions."""
+
 
 class AffinePolicy(NamedTuple):
     """The policy `du = alpha k + K dx`, and the value function of each stage."""
@@ -55,6 +59,29 @@ class CurvatureShift(NamedTuple):
 
     x: Float[Array, ""]
     u: Float[Array, ""]
+
+
+def units_of_regularization(e: Expansion, scale) -> CurvatureShift:
+    """The units of a regularization of states and of controls, so that it means the same in all units of the problem:
+    geometric means, over the components, of the largest curvature of the costs by each, or by what it moves."""
+
+    def curvature(matrices):
+        return jnp.abs(jnp.diagonal(matrices, axis1=-2, axis2=-1))
+
+    def unit(curvatures, otherwise):
+        has = curvatures > 0
+        total = jnp.log10(jnp.where(has, curvatures, 1.0)).sum()
+        # Orders of magnitude, as the steps by which a regularization changes.
+        return jnp.where(has.any(), 10 ** jnp.round(total / jnp.maximum(has.sum(), 1)), otherwise)
+
+    x = jnp.maximum(curvature(e.stage.xx).max(axis=0), curvature(e.terminal.xx))
+    for _ in range(REACH):
+        x = jnp.where(x > 0, x, (x @ e.A**2).max(axis=0))
+    u = curvature(e.stage.uu).max(axis=0)
+    u = jnp.where(u > 0, u, (x @ e.B**2).max(axis=0))
+    # A cost without curvature has its own scale. States that are no unknowns need no curvature.
+    own = jnp.where(scale > 0, scale, 1.0)
+    return CurvatureShift(unit(x, 0.0 if e.start is None else own), unit(u, own))
 
 
 class HeldControls(NamedTuple):

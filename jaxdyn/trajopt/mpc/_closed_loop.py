@@ -76,7 +76,7 @@ class ClosedLoop:
 
 
 @contextlib.contextmanager
-def _count_compilations() -> Iterator[list[str]]:
+def count_compilations() -> Iterator[list[str]]:
     """A list that gets an entry whenever JAX compiles a program."""
     events = []
 
@@ -113,7 +113,7 @@ def closed_loop(
     jax.block_until_ready(mpc.step(plan, jnp.asarray(x))[0])
     xs, records, compilations = [x], [], 0
     for k in range(steps):
-        with _count_compilations() as compiled:
+        with count_compilations() as compiled:
             began = time.perf_counter()
             u, plan, solution = mpc.step(plan, jnp.asarray(x))
             u = np.asarray(u)

@@ -8,22 +8,25 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jax.core import Tracer
 
 from jaxdyn import _printing as printing
 from jaxdyn._errors import ModelError, naming_arguments
 from jaxdyn._types import Array, ArrayLike, Float
-from jaxdyn.trajopt._solution import Multipliers, Solution, Status
-from jaxdyn.trajopt.ddp import DDPOptions, constraint_multipliers, ddp, host_microseconds, microseconds
-from jaxdyn.trajopt.problem import (
-    Problem,
-    SoftConstraintCost,
-    TimeVarying,
-    bound_excess,
-    with_disturbance,
-    with_leaves,
+from jaxdyn.trajopt._solution import Gains, Multipliers, Residuals, Solution, Status
+from jaxdyn.trajopt.ddp import (
+    AffinePolicy,
+    DDPOptions,
+    Expansion,
+    constraint_multipliers,
+    ddp,
+    host_microseconds,
+    linear_quadratic_policy,
+    linear_quadratic_step,
+    microseconds,
 )
+from jaxdyn.trajopt.mpc._least_violation import with_least_violation
+from jaxdyn.trajopt.problem import AbstractDynamics, Problem, with_disturbance, with_leaves
 from jaxdyn.trajopt.sampling import SamplingOptions, solve_by_samples
 
 type Solver = Callable[[Problem, Any, Any, Multipliers, Any], Solution]
@@ -162,39 +165,139 @@ class MPC(eqx.Module):
 
     @eqx.filter_jit
     def _step(self, plan: Plan, x, problem: Problem | None, began) -> tuple[Float[Array, "nu"], Plan, Solution]:
+        nominal, disturbance = self._problem_at(plan, x, problem), self._next_disturbance(plan, x, problem)
+        current = self._with_disturbance(nominal, disturbance)
+        key, solver_key = jax.random.split(plan.key)
+        solution = self._solve(current, plan, solver_key, began)
+        plan = dataclasses.replace(plan, key=key, disturbance=disturbance)
+        return _apply(current, nominal, plan, x, solution)
+
+    def _problem_at(self, plan: Plan, x, problem: Problem | None) -> Problem:
+        """The problem from the state `x` at the time of a plan, without the disturbance."""
         current = (self.problem if problem is None else problem).starting_at(x)
         current.require_fixed_start("an MPC, which begins at measured states,")
         current = eqx.tree_at(lambda p: p.dynamics.t0, current, plan.t.astype(current.dynamics.t0.dtype))
-        if self.at_time is not None:
-            current = self.at_time(current, plan.t)
-        nominal, disturbance = current.dynamics, plan.disturbance
-        if self.disturbance_gain is not None:
-            error = nominal.difference(plan.nominal, x) - disturbance
-            disturbance = disturbance + jnp.where(jnp.isfinite(error).all(), self.disturbance_gain * error, 0)
-            current = with_leaves(current, dynamics=with_disturbance(nominal, disturbance))
-        key, solver_key = jax.random.split(plan.key)
-        solution = self._solve(current, plan, solver_key, began)
-        good = jnp.isfinite(x).all() & jnp.isfinite(solution.xs).all() & jnp.isfinite(solution.us).all()
-        status = jnp.where(good, solution.status, Status.DIVERGED)
-        solution = eqx.tree_at(lambda s: s.status, solution, status)
-        xs, us = jnp.where(good, solution.xs, plan.xs), jnp.where(good, solution.us, plan.us)
-        last = current.step(xs[-1], us[-1], current.horizon - 1)
-        stage, terminal = _next_multipliers(plan.multipliers, solution.multipliers, good)
-        after = Plan(
-            xs=jnp.concatenate([xs[1:], last[None]]),
-            us=jnp.concatenate([us[1:], us[-1:]]),
-            multipliers=Multipliers(None, jnp.concatenate([stage[1:], stage[-1:]]), terminal),
-            t=plan.t + current.dynamics.dt.astype(plan.t.dtype),
-            key=key,
-            disturbance=disturbance,
-            nominal=nominal.step(x.astype(current.dtype), us[0], 0),
-            reserve=plan.reserve,
+        return current if self.at_time is None else self.at_time(current, plan.t)
+
+    def _next_disturbance(self, plan: Plan, x, problem: Problem | None) -> Array:
+        """The estimate of the disturbance after the state `x`."""
+        if self.disturbance_gain is None:
+            return plan.disturbance
+        dynamics = (self.problem if problem is None else problem).dynamics
+        error = dynamics.difference(plan.nominal, x) - plan.disturbance
+        return plan.disturbance + jnp.where(jnp.isfinite(error).all(), self.disturbance_gain * error, 0)
+
+    def _with_disturbance(self, problem: Problem, disturbance) -> Problem:
+        if self.disturbance_gain is None:
+            return problem
+        return with_leaves(problem, dynamics=with_disturbance(problem.dynamics, disturbance))
+
+    @naming_arguments
+    def prepare(self, plan: Plan, problem: Problem | None = None) -> "Preparation":
+        """All of the next step that does not need the measured state: the first part of a real-time iteration (Diehl,
+        Bock & Schlöder, A real-time iteration scheme for nonlinear optimization in optimal feedback control, SIAM J.
+        Control Optim. 2005). Call it as soon as a control has been sent, and `feedback` when the state is measured.
+
+        The problem is linearized about the plan, which begins at the predicted state, and its linear-quadratic problem
+        is solved for all initial states. With `DDPOptions(max_iterations=n)`, `n - 1` iterations from the predicted
+        state come before; `max_iterations=1` is the scheme of the article, without a line search, and compiles in less
+        time. `time_limit` is that of the preparation, as for `step`. Second derivatives are used by the iterations
+        before at most.
+
+        **Raises** `ModelError` for other solvers than `DDPOptions` and for constraints, whose active set is not known
+        before the state is: give violations a price (`SoftConstraintCost`), or use `step`. Bounds on controls hold.
+        """
+        began = host_microseconds()
+        options = self._real_time_options(problem)
+        most, limit = options.max_iterations, options.time_limit
+        improves = isinstance(most, Tracer) or int(most) > 1
+        if limit is None or any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((self, plan, problem))):
+            return self._prepare(plan, problem, None, improves)
+        prepared = jax.block_until_ready(self._prepare(plan, problem, began, improves))
+        reserve = _next_reserve(float(plan.reserve), float(limit), 1e-6 * float(host_microseconds() - began))
+        return eqx.tree_at(lambda p: p.plan.reserve, prepared, jnp.asarray(reserve, plan.reserve.dtype))
+
+    def _real_time_options(self, problem: Problem | None) -> DDPOptions:
+        current = self.problem if problem is None else problem
+        if not isinstance(self.solver, DDPOptions):
+            raise ModelError(f"prepare needs DDPOptions as the solver of the MPC, not {type(self.solver).__name__}")
+        if current.stage_constraints or current.terminal_constraints:
+            raise ModelError(
+                "prepare needs a problem without constraints, but for bounds on controls: give violations a price by a "
+                "SoftConstraintCost, or use MPC.step"
+            )
+        return self.solver
+
+    @eqx.filter_jit
+    def _prepare(self, plan: Plan, problem: Problem | None, began, improves: bool) -> "Preparation":
+        nominal = self._problem_at(plan, plan.xs[0], problem)
+        current, options = self._with_disturbance(nominal, plan.disturbance), self.solver
+        if improves:
+            limit = options.time_limit
+            if limit is not None:
+                spent = 0 if began is None else 1e-6 * (microseconds(plan.us.sum()) - began)
+                limit = limit - plan.reserve - spent
+            most = jnp.maximum(options.max_iterations - 1, 1)
+            before = ddp(
+                current, plan.us, plan.xs, options=dataclasses.replace(options, max_iterations=most, time_limit=limit)
+            )
+            good = jnp.isfinite(before.xs).all() & jnp.isfinite(before.us).all() & (options.max_iterations > 1)
+            xs, us = jnp.where(good, before.xs, plan.xs), jnp.where(good, before.us, plan.us)
+            plan = dataclasses.replace(plan, xs=xs, us=us)
+        expansion, policy = linear_quadratic_policy(current, plan.xs, plan.us, options)
+        return Preparation(plan, nominal, expansion, policy)
+
+    @naming_arguments
+    def feedback(
+        self, prepared: "Preparation", x: Float[Array | np.ndarray, "nx"]
+    ) -> tuple[Float[Array, "nu"], Plan, Solution]:
+        """The control to apply at the state `x`, the plan for the next `prepare`, and the solution: the second part of
+        a real-time iteration, in a small part of the time of the first. The whole step of the linear-quadratic problem
+        is taken, so to first order in the distance of `x` from the predicted state it is a full iteration from `x`.
+
+        `solution.cost` is that of the quadratic model, and the largest gap that of the plan before the step. The
+        feedback `u = us[0] - K (x (-) xs)` with `solution.gains` serves between two steps, with `xs` between
+        `solution.xs[0]` and `solution.xs[1]`. Where the state or the policy is not finite, the status is `DIVERGED`,
+        the plan is followed, and gains are zero. **Raises** `ShapeError`."""
+        return self._feedback(prepared, jnp.asarray(x))
+
+    @eqx.filter_jit
+    def _feedback(self, prepared: "Preparation", x) -> tuple[Float[Array, "nu"], Plan, Solution]:
+        plan, nominal, policy = prepared.plan, prepared.problem, prepared.policy
+        current = self._with_disturbance(nominal.starting_at(x), plan.disturbance)
+        x = current.x0.astype(current.dtype)
+        gap = current.dynamics.difference(plan.xs[0], x)
+        xs, us, cost = linear_quadratic_step(current, plan.xs, plan.us, prepared.expansion, policy, gap)
+        good = policy.ok & jnp.isfinite(xs).all() & jnp.isfinite(us).all()
+        pairs = (xs.at[0].set(x), plan.xs), (us, plan.us), (-policy.K, 0.0), (policy.k, 0.0)
+        xs, us, feedback, feedforward = (jnp.where(good, new, old) for new, old in pairs)
+        nothing, unknown = jnp.zeros((), current.dtype), jnp.full((), jnp.nan, current.dtype)
+        solution = Solution(
+            xs=xs,
+            us=us,
+            cost=cost,
+            status=jnp.where(good, Status.OUT_OF_ITERATIONS, Status.DIVERGED).astype(jnp.int32),
+            iterations=jnp.ones((), jnp.int32),
+            residuals=Residuals(jnp.abs(prepared.expansion.gaps).max(), unknown, nothing),
+            gains=Gains(feedback, feedforward),
         )
-        return us[0], after, solution
+        plan = dataclasses.replace(plan, disturbance=self._next_disturbance(plan, x, nominal))
+        return _apply(current, nominal, plan, x, solution)
+
+    @naming_arguments
+    def track(self, solution: Solution, x: Float[Array | np.ndarray, "nx"], elapsed: ArrayLike) -> Float[Array, "nu"]:
+        """The control for a state `x` between two steps, `elapsed` s after the last one: by the gains of the first
+        stage, from the state on the way from `xs[0]` to `xs[1]` of its solution, and within the bounds of the controls.
+        Takes little time beside a step. **Raises** `ModelError` for solutions without gains; `ShapeError`."""
+        if solution.gains is None:
+            raise ModelError("track needs a solution with gains, as DDPOptions give; sampling solvers have none")
+        problem = self.problem
+        bounds = problem.control_lower, problem.control_upper
+        return _track(problem.dynamics, bounds, solution.xs, solution.us, solution.gains.feedback, x, elapsed)
 
     def _solve(self, problem: Problem, plan: Plan, key, began) -> Solution:
         if isinstance(self.solver, DDPOptions):
-            return _with_least_violation(problem, plan, self.solver, began)
+            return with_least_violation(problem, plan, self.solver, began)
         if isinstance(self.solver, SamplingOptions):
             return solve_by_samples(problem, plan.us, key, self.solver)
         return self.solver(problem, plan.us, plan.xs, plan.multipliers, key)
@@ -212,11 +315,47 @@ class MPC(eqx.Module):
     __repr__, __str__, _repr_html_ = printing.one_line, printing.text, printing.table
 
 
-ALLOWED = 1e-3
-"""Violation of a constraint, relative to one plus the size of its bound, from which on a step whose solve has not
-converged looks for a smaller one."""
-WEIGHT = 1e4
-"""Weight of the squared violations, relative to one plus the cost, of the problem in which they have a price."""
+class Preparation(eqx.Module):
+    """A step of an `MPC` that waits for the measured state; see `MPC.prepare`."""
+
+    plan: Plan
+    problem: Problem
+    """The problem at the time of the plan."""
+    expansion: Expansion
+    policy: AffinePolicy
+
+
+@eqx.filter_jit
+def _track(dynamics: AbstractDynamics, bounds, xs, us, gains, x, elapsed) -> Float[Array, "nu"]:
+    """See `MPC.track`. Rows are taken in the program: on the host that would take longer than all else."""
+    x = jnp.asarray(x, xs.dtype)
+    share = (jnp.asarray(elapsed) / dynamics.step_length(0)).astype(xs.dtype)
+    reference = dynamics.integrate(xs[0], share * dynamics.difference(xs[0], xs[1]))
+    low, high = (bound.astype(us.dtype) if bound.ndim < 2 else bound[0].astype(us.dtype) for bound in bounds)
+    return jnp.clip(us[0] - gains[0] @ dynamics.difference(reference, x), low, high)
+
+
+def _apply(
+    current: Problem, nominal: Problem, plan: Plan, x, solution: Solution
+) -> tuple[Float[Array, "nu"], Plan, Solution]:
+    """The control, the next plan and the solution of a step from the state `x`: the solution of the problem `current`,
+    or where this or the state is not finite, the plan. `nominal` is the problem without the disturbance."""
+    good = jnp.isfinite(x).all() & jnp.isfinite(solution.xs).all() & jnp.isfinite(solution.us).all()
+    solution = eqx.tree_at(lambda s: s.status, solution, jnp.where(good, solution.status, Status.DIVERGED))
+    xs, us = jnp.where(good, solution.xs, plan.xs), jnp.where(good, solution.us, plan.us)
+    last = current.step(xs[-1], us[-1], current.horizon - 1)
+    stage, terminal = _next_multipliers(plan.multipliers, solution.multipliers, good)
+    after = dataclasses.replace(
+        plan,
+        xs=jnp.concatenate([xs[1:], last[None]]),
+        us=jnp.concatenate([us[1:], us[-1:]]),
+        multipliers=Multipliers(None, jnp.concatenate([stage[1:], stage[-1:]]), terminal),
+        t=plan.t + current.dynamics.dt.astype(plan.t.dtype),
+        nominal=nominal.dynamics.step(x.astype(current.dtype), us[0], 0),
+    )
+    return us[0], after, solution
+
+
 OUTSIDE = 1e-3
 """The time of a call of a step before the first look at the clock and after the last one, s. It has been measured as
 0.4 and 0.5 ms of Python on a server's core."""
@@ -235,81 +374,6 @@ def _next_reserve(reserve: float, limit: float, seconds: float) -> float:
     to the host."""
     beyond = seconds + OUTSIDE - (limit - reserve)
     return max(min(beyond, reserve + GROWTH * limit), FORGETTING * reserve)
-
-
-def _with_least_violation(problem: Problem, plan: Plan, options: DDPOptions, began) -> Solution:
-    """The solution of the problem from the plan. Where it violates constraints, which a plant may do that is not as its
-    model, the violations have a price instead, and the trajectory with the smaller violation is returned. With a time
-    limit from the time `began`, if known, the first solve has half of the time, and the other one what remains, if this
-    is enough for an iteration."""
-    constrained = bool(problem.stage_constraints or problem.terminal_constraints)
-    limit, first = options.time_limit, options
-    if limit is not None:
-        limit = limit - plan.reserve
-        now = microseconds(plan.us.sum())
-        began = now if began is None else began
-        share = 0.5 if constrained else 1.0
-        first = dataclasses.replace(options, time_limit=share * (limit - 1e-6 * (now - began)))
-    solution = ddp(problem, plan.us, plan.xs, multipliers=plan.multipliers, options=first)
-    if not constrained:
-        return solution
-    in_time = jnp.array(True)
-    if limit is not None:
-        after = microseconds(solution.xs.sum())
-        remains = limit - 1e-6 * (after - began)
-        in_time = remains > 1e-6 * (after - now) / solution.iterations
-        options = dataclasses.replace(options, time_limit=remains)
-
-    def violation(xs, us):
-        r, lower, upper = problem.constraints(xs, us)
-        excess = bound_excess(r, lower, upper)
-        bound = jnp.abs(jnp.where(excess > 0, upper, lower))
-        return (jnp.abs(excess) / (1 + jnp.where(excess == 0, 0.0, bound))).max(initial=0.0)
-
-    def distance(xs, us):
-        return jnp.maximum(violation(xs, us), jnp.abs(problem.gaps(xs, us)).max() / (1 + jnp.abs(xs).max()))
-
-    def relaxed():
-        priced = _with_prices(problem, WEIGHT * (1 + jnp.abs(solution.cost)))
-        found = ddp(priced, plan.us, plan.xs, options=options)
-        return found.xs, found.us
-
-    given = solution.xs, solution.us
-    before = distance(*given)
-    leaves = ~solution.success & ~(before <= ALLOWED) & in_time
-    xs, us = lax.cond(leaves, relaxed, lambda: given)
-    better = ~(distance(xs, us) >= before)
-    xs, us = (jnp.where(better, a, b) for a, b in zip((xs, us), given, strict=True))
-    residuals = solution.residuals
-    residuals = dataclasses.replace(
-        residuals,
-        violation=jnp.where(better, problem.violation(xs, us), residuals.violation),
-        gap=jnp.where(better, jnp.abs(problem.gaps(xs, us)).max(), residuals.gap),
-    )
-    cost = jnp.where(better, problem.total_cost(xs, us), solution.cost)
-    violated = leaves & ~(violation(xs, us) <= ALLOWED)
-    status = jnp.where(violated, Status.LEAST_VIOLATION, solution.status).astype(jnp.int32)
-    return dataclasses.replace(solution, xs=xs, us=us, cost=cost, status=status, residuals=residuals)
-
-
-def _with_prices(problem: Problem, weight) -> Problem:
-    """The problem in which squared violations of constraints have a weight."""
-
-    def price(term) -> Any:
-        if isinstance(term, TimeVarying):
-            return TimeVarying(SoftConstraintCost(term.term, weight=jnp.full(problem.horizon, weight)))
-        return SoftConstraintCost(term, weight=weight)
-
-    bounds = (problem.control_lower, problem.control_upper) if problem.bounded else (None, None)
-    return Problem(
-        problem.dynamics,
-        problem.x0,
-        problem.horizon,
-        stage_costs=[*problem.stage_costs, *map(price, problem.stage_constraints)],
-        terminal_costs=[*problem.terminal_costs, *map(price, problem.terminal_constraints)],
-        control_lower=bounds[0],
-        control_upper=bounds[1],
-    )
 
 
 def _next_multipliers(old: Multipliers, new: Multipliers | None, good) -> list[Array]:

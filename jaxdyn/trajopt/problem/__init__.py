@@ -48,10 +48,12 @@ from jaxdyn.trajopt.problem._residuals import (
     FrameVelocityResidual,
     FunctionResidual,
     Linear,
+    RollingVelocityResidual,
     Selected,
     StateResidual,
+    UprightResidual,
 )
-from jaxdyn.trajopt.problem._soft_constraints import SoftConstraintCost
+from jaxdyn.trajopt.problem._soft_constraints import RelaxedBarrierCost, SoftConstraintCost
 from jaxdyn.trajopt.problem._world_dynamics import WorldDynamics
 from jaxdyn.trajopt.problem._wrapped_dynamics import (
     ControlRateResidual,

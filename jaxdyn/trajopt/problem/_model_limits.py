@@ -11,7 +11,7 @@ from jaxdyn._errors import ModelError, naming_arguments, require_positive
 from jaxdyn._types import Array, Float
 from jaxdyn.model import Model
 from jaxdyn.trajopt.problem._bounded_residuals import Constraint
-from jaxdyn.trajopt.problem._dynamics import AbstractDynamics, ModelDynamics
+from jaxdyn.trajopt.problem._dynamics import AbstractDynamics, TorqueDynamics
 from jaxdyn.trajopt.problem._residuals import Linear, StateOnlyResidual, robot_state
 from jaxdyn.trajopt.problem._world_dynamics import WorldDynamics
 from jaxdyn.trajopt.problem._wrapped_dynamics import WrappedDynamics, find_dynamics
@@ -136,7 +136,7 @@ def effort_bounds(dynamics: AbstractDynamics) -> tuple[Float[Array, "nu"], Float
         return jnp.concatenate([lower, -free]), jnp.concatenate([upper, free])
     if isinstance(dynamics, WorldDynamics):
         return dynamics.world.control_bounds
-    inner = find_dynamics(dynamics, ModelDynamics, "a bound by effort limits")
+    inner = find_dynamics(dynamics, TorqueDynamics, "a bound by effort limits")
     limit, matrix = inner.model.effort_limit, inner.actuation
     if matrix is None:
         return -limit, limit

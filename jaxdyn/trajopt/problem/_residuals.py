@@ -120,6 +120,28 @@ class FramePoseResidual(StateOnlyResidual):
         return jax.tree.map(lambda a: a.astype(pose.translation.dtype), self.target).inverse() @ pose
 
 
+class UprightResidual(StateOnlyResidual):
+    """How much a frame leans: the x and y components `[2]` of the world's vertical in the axes of the frame, which are
+    zero where its z axis is vertical, and for small angles the pitch with its sign changed and the roll, rad. A turn
+    about the vertical changes nothing, so a robot may head anywhere."""
+
+    frame: str = eqx.field(static=True)
+
+    def __call__(self, dynamics, x, u, k):
+        return self._vertical(dynamics, x)[:2]
+
+    def linearize(self, dynamics, x, u, k):
+        vertical = self._vertical(dynamics, x)
+        model, q, _ = robot_state(dynamics, self, x)
+        # The vertical turns against the frame.
+        J = jnp.cross(vertical, frame_jacobian(model, q, self.frame, "local")[3:].T).T
+        return Linear(vertical[:2], jacobian_by_state(dynamics, J[:2]), None)
+
+    def _vertical(self, dynamics, x):
+        model, q, _ = robot_state(dynamics, self, x)
+        return frame_pose(model, q, self.frame).rotation[2]
+
+
 class FramePositionResidual(StateOnlyResidual):
     """The position of a frame's origin minus `target` `[3]`, m, world axes."""
 
@@ -153,6 +175,21 @@ class FrameVelocityResidual(StateOnlyResidual):
     def __call__(self, dynamics, x, u, k):
         velocity = frame_velocity(*robot_state(dynamics, self, x), self.frame, self.reference)  # type: ignore[arg-type]
         return velocity - self.target.astype(x.dtype)
+
+
+class RollingVelocityResidual(StateOnlyResidual):
+    """The velocity `[3]` of the lowest point of a ball around a frame's origin, m/s, along the axes of the frame: zero
+    where the ball rolls on level ground, as a round foot does that holds. Its center then moves by `radius` (m) times
+    the rate at which it turns, which `FrameVelocityResidual` would take for a slip."""
+
+    frame: str = eqx.field(static=True)
+    radius: Float[Array, ""] = eqx.field(converter=leaf_of("RollingVelocityResidual: `radius`"))
+
+    def __call__(self, dynamics, x, u, k):
+        model, q, v = robot_state(dynamics, self, x)
+        velocity = frame_velocity(model, q, v, self.frame, "local")
+        lowest = -self.radius.astype(x.dtype) * frame_pose(model, q, self.frame).rotation[2]
+        return velocity[:3] + jnp.cross(velocity[3:], lowest)
 
 
 class CenterOfMassResidual(StateOnlyResidual):

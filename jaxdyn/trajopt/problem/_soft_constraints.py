@@ -91,3 +91,43 @@ class SoftConstraintCost(ResidualCost):
         if a.ndim > 1:
             raise ShapeError(f"the {name} of a SoftConstraintCost has shape {a.shape}; a number or [m] is needed")
         return jnp.broadcast_to(cast_weight(a, r, self.residual), r.shape)
+
+
+class RelaxedBarrierCost(SoftConstraintCost):
+    """A cost of nearness to bounds: `sum_i -weight_i log(z_i / width_i)` for the distance `z` of a residual inside of a
+    bound, and where that is below the width, or the bound is violated, the parabola with the same value, slope and
+    curvature there (Hauser & Saccon, A barrier function method for the optimization of trajectory functionals with
+    constraints, CDC 2006).
+
+    Unlike `SoftConstraintCost`, it has a curvature inside of the bounds, so one iteration knows of them before they are
+    violated: for controllers that have time for no more, see `MPC.prepare`. It keeps a distance from bounds and does
+    not hold them exactly; a smaller weight keeps a smaller distance, and a smaller width a smaller violation.
+    """
+
+    @naming_arguments
+    def __init__(
+        self,
+        residual: AbstractResidual | Constraint,
+        lower: ArrayLike | None = None,
+        upper: ArrayLike | None = None,
+        *,
+        weight: ArrayLike = 1.0,
+        width: ArrayLike,
+    ):
+        """The arguments are those of `SoftConstraintCost`, with a width."""
+        super().__init__(residual, lower, upper, weight=weight, width=width)
+
+    def penalty(self, r):
+        w = self._per_component(self.weight, r, "weight")
+        width = self._per_component(self.width, r, "width")
+        low, high = self.constraint.bounds(r)
+        value, slope, curvature = (jnp.zeros_like(r) for _ in range(3))
+        for side, bound in ((1.0, low), (-1.0, high)):
+            has = jnp.isfinite(bound)
+            z = jnp.where(has, side * (r - jnp.where(has, bound, 0.0)), width) / width
+            inside = jnp.maximum(z, 1.0)
+            near, use = z < 1.0, has.astype(r.dtype)
+            value = value + use * jnp.where(near, 0.5 * ((z - 2.0) ** 2 - 1.0), -jnp.log(inside))
+            slope = slope + use * side * jnp.where(near, z - 2.0, -1 / inside) / width
+            curvature = curvature + use * jnp.where(near, 1.0, inside**-2) / width**2
+        return (w * value).sum(), w * slope, w * curvature
