@@ -18,7 +18,13 @@ from jaxdyn.algorithms._constraint_projection import (
     project_configuration,
     project_velocity,
 )
-from jaxdyn.algorithms._contact_step import contact_step, contact_step_derivatives
+from jaxdyn.algorithms._contact_step import (
+    ContactStep,
+    ContactStepDerivatives,
+    contact_errors,
+    contact_step,
+    contact_step_derivatives,
+)
 from jaxdyn.algorithms._crba import crba
 from jaxdyn.algorithms._energy import center_of_mass, kinetic_energy, potential_energy
 from jaxdyn.algorithms._first_derivatives import aba_derivatives, rnea_derivatives

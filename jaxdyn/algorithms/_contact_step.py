@@ -43,7 +43,7 @@ from jaxdyn.algorithms.recursions import (
     spring_slope,
     turning,
 )
-from jaxdyn.constraints import mimic_rows
+from jaxdyn.constraints import least_opening, mimic_rows
 from jaxdyn.joints import coordinate_cotangent
 from jaxdyn.model import Model, Topology, mimic_coordinates
 from jaxdyn.tree import sum_down
@@ -99,11 +99,34 @@ def contact_step(
       Left out, `s` has no effect.
     - `contacts`: frames on moving bodies, each with `"point"` or `"surface"`.
 
-    Redundant rows have multipliers as in `aba`. **Raises** `ShapeError`, `UnknownNameError`.
+    Redundant rows have the multipliers of least norm. Where rows contradict each other, as those of several points of
+    one body do if it turns, the motion meets them in the sense of least squares (`contact_errors` has what remains),
+    and derivatives leave out how this remainder changes. **Raises** `ShapeError`, `UnknownNameError`.
     """
     solution = _contact_solution(model, q, v, tau, rule, holds, drift_shares, targets, f_ext, contacts=contacts)
     change, impulses = _split(model, solution, -1)
     return ContactStep(change, impulses)
+
+
+@algorithm(sizes=lambda topology, lengths: {"rows": lengths["holds"]})
+def contact_errors(
+    robot: Robot,
+    q: Configuration,
+    v: Velocity,
+    tau: Torque,
+    rule: Numbers,
+    holds: Numbers,
+    drift_shares: Numbers,
+    targets: Numbers | None = None,
+    f_ext: Wrenches | None = None,
+    *,
+    contacts: Contacts,
+) -> Float[Array, "*batch rows"]:
+    """The errors of the equations of contacts that hold after the step of `contact_step`, m/s and rad/s: rounding,
+    unless they contradict each other or those of loops. Arguments and errors are those of `contact_step`."""
+    solved = _solve(robot, q, v, tau, rule, holds, drift_shares, targets, f_ext, contacts)
+    missed = _times(solved.rows.J, solved.change) + solved.rows.gamma
+    return missed[len(missed) - len(holds) :]
 
 
 def contact_step_derivatives(
@@ -223,13 +246,15 @@ def _other_rows(robot: Robot, q, v, h, at, equations: EquationsOfMotion, moving:
 def _joined(robot: Robot, others: ConstraintRows | None, J, rate, alike: np.ndarray) -> ConstraintRows:
     """Return the rows of contacts after others. Rows that do not hold are zero, and so are their multipliers."""
     J, rate = robot.broadcast(J), robot.broadcast(rate)
+    opening = jnp.full_like(rate[0], least_opening(rate.dtype))
     if others is None:
-        return ConstraintRows(J, rate, Sizes(lax.stop_gradient(J[:0]), alike))
+        return ConstraintRows(J, rate, Sizes(lax.stop_gradient(J[:0]), alike), opening)
     n, m = len(others.J), len(J)
     before = rows_alike(robot.topology, n)
     alike = np.concatenate([np.where(before < n, before, before + m), n + alike])
     sizes = others.sizes._replace(alike=alike)
-    return ConstraintRows(jnp.concatenate([others.J, J]), jnp.concatenate([others.gamma, rate]), sizes, others.opening)
+    opening = opening if others.opening is None else jnp.maximum(others.opening, opening)
+    return ConstraintRows(jnp.concatenate([others.J, J]), jnp.concatenate([others.gamma, rate]), sizes, opening)
 
 
 def _length_of(topology: Topology, lengths: dict[str, int]) -> dict[str, int]:

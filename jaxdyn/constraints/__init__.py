@@ -5,6 +5,7 @@ from jaxdyn.constraints._projection import (
     ACCELERATIONS,
     CORRECTIONS,
     ProximalFactors,
+    least_opening,
     project_accelerations,
     proximal_solve,
     proximal_steps,

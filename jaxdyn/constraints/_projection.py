@@ -55,6 +55,23 @@ _SHARE = 50.0
 """The square, about, of the singular value of a combination that is half left out, in units of the opening. Where loops
 are open by `d`, the rows differ by about `d` of their sizes from those of the closed mechanism, and so do singular
 values."""
+_CLEAR = 1e5
+"""The least pivot of the factor, in units of `OpeningFilter.nu`, from which on the filter is left out. The least
+eigenvalue may be a tenth of it, where the filter differs from 1 by 3e-14."""
+
+
+def least_opening(dtype) -> float:
+    """Return the least opening that counts, with which combinations of equations are left out whose singular values are
+    rounding, and no others. It stands for that of contacts, whose equations may contradict each other: those of several
+    points of one body have right sides that no motion meets. With the combinations, a contradiction of 1 mm/s gave
+    impulses of 1e6 N s on 10 kg."""
+    return 2 * _floors(dtype)[1]
+
+
+def _floors(dtype) -> tuple[float, float]:
+    """Return the least `OpeningFilter.nu`, which is above the rounding errors of scaled matrices, and the greatest
+    opening that is negligible, which is above the rounding errors of closed loops."""
+    return (2e-13, 1e-12) if dtype == jnp.float64 else (2e-6, 1e-5)
 
 
 class OpeningFilter(NamedTuple):
@@ -64,7 +81,10 @@ class OpeningFilter(NamedTuple):
 
     With `G = nu (A + nu)^-1` it is `(1 - G)^8 (1 + 8 G + 36 G^2 + 120 G^3)`, where the second factor begins the series
     of `(1 - G)^-8`. It has the eigenvalue 6e-7 where that of `A` is a tenth of `nu`, and differs from 1 by 3e-6 at a
-    hundred times `nu`, by 3e-10 at a thousand times. So it is smooth in the opening."""
+    hundred times `nu`, by 3e-10 at a thousand times. So it is smooth in the opening.
+
+    What remains of right sides that contradict each other is their part in the range of `A`, so the solution is that of
+    least squares, and of least norm."""
 
     A: Any
     nu: Any
@@ -73,12 +93,13 @@ class OpeningFilter(NamedTuple):
     """Whether there is anything to take, `[*batch, 1, 1]`."""
 
     @classmethod
-    def of(cls, A, opening) -> OpeningFilter:
-        """Return the filter for loops that are open by `opening` `[*batch]`."""
-        # Rounding errors of `A` are below the floors, and those of closed loops below what is negligible.
-        floor, negligible = (2e-13, 1e-12) if A.dtype == jnp.float64 else (2e-6, 1e-5)
+    def of(cls, A, opening, pivots) -> OpeningFilter:
+        """Return the filter for loops that are open by `opening` `[*batch]`, from the least of the `pivots` `[*batch]`
+        of a factorization of `A`."""
+        floor, negligible = _floors(A.dtype)
         d = opening[..., None, None]
-        return cls(A, jnp.maximum(_SHARE * d**2, floor), (d > negligible) & (d <= FILTERED))
+        nu = jnp.maximum(_SHARE * d**2, floor)
+        return cls(A, nu, (d > negligible) & (d <= FILTERED) & (pivots[..., None, None] < _CLEAR * nu))
 
     def __call__(self, b):
         """Return the filtered right sides `[*batch, m, k]`."""
@@ -143,8 +164,11 @@ class ProximalFactors(NamedTuple):
             scale = jnp.where(scale > 0, lax.rsqrt(jnp.maximum(sizes, jnp.finfo(A.dtype).tiny)), 0.0)
         scale = scale[..., None]
         scaled = A * scale * jnp.swapaxes(scale, -1, -2)
-        filter = None if opening is None else OpeningFilter.of(scaled, opening)
-        return cls(A, scale, lax.linalg.cholesky(scaled + mu * eye, symmetrize_input=False), longest, filter)
+        factor, filter = lax.linalg.cholesky(scaled + mu * eye, symmetrize_input=False), None
+        if opening is not None:
+            pivots = jnp.where(scale[..., 0] > 0, (factor * eye).sum(axis=-1) ** 2 - mu, jnp.inf)
+            filter = OpeningFilter.of(scaled, opening, pivots.min(axis=-1))
+        return cls(A, scale, factor, longest, filter)
 
     def steps(self, B, product=None):
         """Return `X` with `A X = B`. `product` returns `A X`, by default from `A`: two products with a root of `A` keep

@@ -9,7 +9,15 @@ import numpy as np
 
 from jaxdyn import _printing as printing
 from jaxdyn._status import Status
-from jaxdyn.trajopt.problem import Constraint, Problem, TimeVarying, bound_excess, term_at_stage
+from jaxdyn.trajopt.problem import (
+    Constraint,
+    PhasedDynamics,
+    Problem,
+    TimeVarying,
+    WrappedDynamics,
+    bound_excess,
+    term_at_stage,
+)
 
 _NEAR = 1e-6
 """The distance from a bound, relative to `1 + |bound|`, within which a control counts as being there: interior point
@@ -123,8 +131,35 @@ def describe(solution: Any, problem: Problem) -> list[str]:
         lines.append(f"  gap           {what}, before state {k}, component {i}")
     if solution.status == Status.DIVERGED and np.isfinite(xs).all() and np.isfinite(us).all():
         lines += [f"  not finite    {line}" for line in values_not_finite(problem, xs, us)]
-    lines += multiplier_lines(solution, problem)
+    lines += [*_contradicting_contacts(problem, xs, us), *multiplier_lines(solution, problem)]
     return [*lines, *_controls_at_bounds(np.asarray(us), low, high)]
+
+
+def _contradicting_contacts(problem: Problem, xs, us) -> list[str]:
+    """A line for each contact that does not hold where it should, because equations contradict each other."""
+
+    def innermost(dynamics, x, u, k):
+        while isinstance(dynamics, WrappedDynamics):
+            dynamics, x, u = dynamics.inner_at(x, u, k), dynamics.inner_state(x), dynamics.inner_control(u)
+        return dynamics, x, u
+
+    phased, _, _ = innermost(problem.dynamics, xs[0], us[0], 0)
+    if not isinstance(phased, PhasedDynamics):
+        return []
+
+    def errors(x, u, k):
+        dynamics, x, u = innermost(problem.dynamics, x, u, k)
+        assert isinstance(dynamics, PhasedDynamics)
+        return dynamics.contact_errors(x, u, k)
+
+    missed = np.abs(np.asarray(jax.vmap(errors)(xs[:-1], us, problem.stages))).max(axis=2)
+    least = np.finfo(missed.dtype).eps ** 0.5 * max(1.0, np.abs(np.asarray(xs)).max())
+    return [
+        f"  contact       {name!r} moves by up to {missed[:, i].max():.2g} m/s or rad/s where it holds, at stage "
+        f"{missed[:, i].argmax()}: its equations and those of others contradict each other"
+        for i, (name, _) in enumerate(phased.contacts)
+        if missed[:, i].max() > least
+    ]
 
 
 def values_not_finite(problem: Problem, xs, us) -> list[str]:
@@ -142,7 +177,7 @@ def values_not_finite(problem: Problem, xs, us) -> list[str]:
             if not isinstance(at, Constraint):
                 expansion = at.gauss_newton(dynamics, x, u, k)
                 return expansion.value, expansion[1:]
-            r, low, high = at.evaluate(dynamics, x, u, k)
+            r, low, high = at.evaluate(dynamics, x, u, k, problem.free_x0 is not None)
             has = jnp.isfinite(low) | jnp.isfinite(high)
             slopes = [J for J in at.residual.linearize(dynamics, x, u, k)[1:] if J is not None]
             return jnp.where(has, r, 0.0), [jnp.where(has[:, None], J, 0.0) for J in slopes]

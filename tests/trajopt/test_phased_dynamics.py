@@ -24,7 +24,9 @@ from jaxdyn.trajopt import (
     PhasedDynamics,
     Problem,
     QuadraticCost,
+    Residuals,
     SoftConstraintCost,
+    Solution,
     StateResidual,
     TerrainClearanceResidual,
     contact_schedule,
@@ -177,8 +179,8 @@ def _bias(peer, q, v, name, kind):
     ids=lambda x: getattr(x, "__name__", ""),
 )
 def test_derivatives_are_those_of_differences(make, stages):
-    """The derivatives of steps and of forces by the state and the control are central differences, and products with
-    rows from the left are those with the matrices."""
+    """The derivatives of steps and of forces by the state and the control are central differences, also in reverse,
+    in one pass for both."""
     dynamics = make()
     x, u = drawn(dynamics, 4)
     if dynamics.model.topology.has_loops:
@@ -187,9 +189,21 @@ def test_derivatives_are_those_of_differences(make, stages):
     n, m, eps = dynamics.ndx, dynamics.nu, 1e-6
     ends = jax.jit(jax.vmap(lambda z, k: _displaced(dynamics, x, u, z, k), in_axes=(0, None)))
     costate = draws.normal(9, n)
-    pulled = jax.jit(dynamics.pull_back.__func__)
+    of_force = draws.normal(10, len(dynamics.contacts), 6)
+
+    @jax.jit
+    def pulled(x, u, k, costate, of_force):
+        def product(z):
+            moved, held = dynamics.integrate(x, z[:n]), u + z[n:]
+            at = dynamics.with_solution(dynamics.solution_at(moved, held, k, derivatives=False))
+            after, forces = at.step(moved, held, k), at.contact_forces(moved, held, k)
+            change = dynamics.difference(jax.lax.stop_gradient(after), after)
+            return costate @ change + (of_force * forces).sum()
+
+        return jax.grad(product)(jnp.zeros(n + m))
+
     for k in stages:
-        after, A, B, forces, by_x, by_u = map(np.asarray, linearized(dynamics, x, u, k))
+        _, A, B, forces, by_x, by_u = map(np.asarray, linearized(dynamics, x, u, k))
         np.testing.assert_allclose(forces, forces_of(dynamics, x, u, k), rtol=1e-9, atol=1e-9)
         unit = eps * np.eye(n + m)
         high, low = ends(unit, k), ends(-unit, k)
@@ -199,8 +213,9 @@ def test_derivatives_are_those_of_differences(make, stages):
         of_forces = np.moveaxis(np.asarray(high[1] - low[1]) / (2 * eps), 0, -1)
         size = np.abs(of_forces).max()
         np.testing.assert_allclose(np.concatenate([by_x, by_u], axis=2), of_forces, rtol=1e-5, atol=1e-6 * size + 1e-9)
-        left = pulled(dynamics, x, u, k, after, costate)
-        np.testing.assert_allclose(np.concatenate(left), costate @ np.concatenate([A, B], axis=1), rtol=1e-7, atol=1e-7)
+        left = pulled(x, u, k, costate, of_force)
+        expected = costate @ np.concatenate([A, B], axis=1) + np.tensordot(of_force, np.concatenate([by_x, by_u], 2), 2)
+        np.testing.assert_allclose(left, expected, rtol=1e-7, atol=1e-7)
 
 
 def _displaced(dynamics, x, u, z, k):
@@ -237,6 +252,89 @@ def test_redundant_contacts_give_the_motion_of_enough():
         total = np.asarray(forces_of(two, x, u, k))[:, :3].sum(axis=0)
         np.testing.assert_allclose(total, forces_of(one, x, u, k)[0, :3], rtol=1e-5, atol=1e-5)
         x = expected
+
+
+def table(gains=None, targets=None):
+    """A box on four points, which no force can move apart."""
+    builder = jaxdyn.ModelBuilder()
+    builder.add_body("box", joint=jaxdyn.Joint("free"), inertia=jaxdyn.BodyInertia.box(10.0, (0.4, 0.3, 0.1)))
+    corners = [(x, y, -0.05) for x in (0.2, -0.2) for y in (0.15, -0.15)]
+    for i, corner in enumerate(corners):
+        builder.add_frame(f"leg{i}", "box", corner)
+    holds = np.ones((2, 4))
+    names = [f"leg{i}" for i in range(4)]
+    return PhasedDynamics(builder.build(), 0.01, names, holds, gains=gains, targets=targets, actuation=np.eye(6))
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_contacts_that_contradict_each_other_share_the_load(dtype):
+    """Where points of a turning body cannot all stop, and where targets are farther apart than the points, forces are
+    those of least norm that carry the body, its motion is that of least squares, and a description names them."""
+    dynamics = table()
+    x = np.concatenate([[0, 0, 0.05, 1, 0, 0, 0], [0.1, 0.0, 0.0, 0.3, -0.2, 0.5]])
+    single = jax.tree.map(lambda a: a.astype(dtype) if jnp.issubdtype(a.dtype, jnp.floating) else a, dynamics)
+    forces = np.asarray(forces_of(single, x.astype(dtype), np.zeros(6, dtype), 1))
+    assert np.abs(forces).max() < 100
+    # They stop the box in 10 ms, and carry it.
+    np.testing.assert_allclose(forces.sum(axis=0)[[0, 2]], [-100, 98.1], rtol=2e-3)
+    after = np.asarray(stepped(single, x.astype(dtype), np.zeros(6, dtype), 1))[7:]
+    assert np.abs(after).max() < 2e-3
+    if dtype == np.float32:
+        return
+    # The fourth target is 4 mm too high: the plane of least squares is 1 mm off all of them.
+    at_rest = np.concatenate([x[:7], np.zeros(6)])
+    places = np.array([jaxdyn.frame_pose(dynamics.model, x[:7], name).translation for name, _ in dynamics.contacts])
+    places[3, 2] += 0.004
+    gained = table((100.0, 20.0), places)
+    forces = np.asarray(forces_of(gained, at_rest, np.zeros(6), 1))
+    np.testing.assert_allclose(forces[:, 2].sum(), 10 * (9.81 + 100 * 0.001), rtol=1e-6)
+    assert np.abs(forces).max() < 40
+    missed = np.asarray(gained.contact_errors(at_rest, np.zeros(6), 1))
+    np.testing.assert_allclose(missed[:, 2], 0.01 * 100 * np.array([-1, 1, 1, -1]) * 0.001, rtol=1e-6)
+    problem = Problem(gained, at_rest, 2, stage_costs=[QuadraticCost(ControlResidual())])
+    zero = jnp.zeros(())
+    held = Solution(jnp.stack([at_rest] * 3), jnp.zeros((2, 6)), zero, 0, 1, Residuals(zero, zero, zero))
+    text = held.describe(problem)
+    assert "'leg3' moves by up to 0.001 m/s" in text
+    still = np.asarray(dynamics.contact_errors(at_rest, np.zeros(6), 1))
+    assert np.abs(still).max() < 1e-12
+
+
+@pytest.mark.parametrize("each_stage", [False, True])
+def test_targets_pull_contacts(each_stage):
+    """With `kp` and targets, the rate of a contact that is at rest is `-kp (x - target)`, in each stage that of its own
+    target, and derivatives are those of the step."""
+    model = jaxdyn.samples.hopper()
+    x = np.concatenate([[0.0, 1.0, 0.05, 0.1, 0.02], np.zeros(5)])
+    place = np.asarray(jaxdyn.frame_pose(model, x[:5], "foot").translation)
+    shifts = np.array([[[0.01, 0, 0.02]], [[-0.03, 0, 0.0]]])
+    targets = place + shifts if each_stage else place + shifts[0]
+    dynamics = PhasedDynamics(model, 0.01, ["foot"], np.ones((2, 1)), gains=(40.0, 12.0), targets=targets)
+    u = np.ones(dynamics.nu)
+    for k in range(2):
+        after = stepped(dynamics, x, u, k)
+        rate = jaxdyn.frame_velocity(model, x[:5], after[5:], "foot")[:3]
+        np.testing.assert_allclose(rate, 0.01 * 40 * shifts[k if each_stage else 0, 0], atol=1e-12)
+    x[5:] = [0.3, -0.2, 0.5, 0.1, -0.4]
+    after, *ours = linearized(dynamics, x, u, 1)[:3]
+    generic = jax.jit(AbstractDynamics.linearize)(dynamics, x, u, 1, after)
+    for a, b in zip(ours, generic, strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-8)
+
+
+def test_states_with_open_loops_are_refused():
+    """A step from an open loop would jump. So problems and steps begin at closed ones."""
+    dynamics = loops()
+    open_state = np.array([0.7, 0.3, 0.2, 0, 0, 0])
+    for start in (
+        lambda: dynamics.step(open_state, np.zeros(dynamics.nu), FREE),
+        lambda: Problem(dynamics, open_state, 3, stage_costs=[QuadraticCost(ControlResidual())]),
+        lambda: Problem(
+            ModelDynamics(dynamics.model, 0.01), open_state, 3, stage_costs=[QuadraticCost(ControlResidual())]
+        ),
+    ):
+        with pytest.raises(ModelError, match="open by"):
+            start()
 
 
 def test_contacts_do_not_drift():
@@ -315,6 +413,8 @@ def test_times_and_durations():
     us = free.join(np.zeros((3, dynamics.nu)), [2.0, 1.0, 3.0])
     np.testing.assert_allclose(free.times(us), [0, 0.02, 0.04, 0.04])
     x = drawn(dynamics)[0]
+    with pytest.raises(ShapeError, match="stages have lengths"):
+        free.step_lengths(us[1])
     cost = DurationCost(2.0)
     assert cost.value(free, x, us[0], 0) == pytest.approx(2 * 0.02)
     assert cost.gauss_newton(free, x, us[1], 1).u[-1] == pytest.approx(2 * 0.02)

@@ -606,25 +606,6 @@ def test_analytic_derivatives_of_steps_are_those_on_the_manifold(disturbed):
 
 
 @pytest.mark.slow
-def test_costates_are_pulled_back_by_the_derivatives_of_steps():
-    model = samples.random_tree(jax.random.key(3), 2, ("ball", "revolute"))
-    matrix = np.random.default_rng(2).normal(size=(model.nv, 2))
-    dynamics = ModelDynamics(model, 0.05, integrator="rk4", actuation=matrix)
-    x = jnp.concatenate([model.random_configuration(jax.random.key(0)), jnp.linspace(-1, 1, model.nv)])
-    u, costate = jnp.array([0.4, -0.7]), jnp.linspace(-2, 1, dynamics.ndx)
-
-    @jax.jit
-    def both(x, u):
-        after = dynamics.step(x, u, 0)
-        return dynamics.pull_back(x, u, 0, after, costate), AbstractDynamics.pull_back(
-            dynamics, x, u, 0, after, costate
-        )
-
-    for row, expected in zip(*both(x, u), strict=True):
-        np.testing.assert_allclose(row, expected, atol=1e-12)
-
-
-@pytest.mark.slow
 def test_derivatives_of_residuals_on_a_manifold():
     """Those of a state's displacement from a target, and of a function of the coordinates, are those along
     displacements."""

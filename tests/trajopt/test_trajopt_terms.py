@@ -447,6 +447,23 @@ def test_a_problem_with_the_limits_of_its_model():
     assert not free.with_model_limits(positions=False, velocities=False).bounded
 
 
+def test_limits_behind_parameters_and_of_phases():
+    """A robot with parameters has the limits of its model, on its own part of the state; so has one with contacts."""
+    inner = ModelDynamics(limited_model(), 0.02)
+    scaled = ParameterDynamics(
+        inner, lambda d, p: eqx.tree_at(lambda d: d.model, d, d.model.scaled(mass=p[0])), np.ones(1)
+    )
+    bare = Problem(scaled, scaled.join(inner.neutral()), 4, stage_costs=[QuadraticCost(ControlResidual())])
+    problem = bare.with_model_limits()
+    np.testing.assert_allclose(problem.control_upper, [np.inf] * 6 + [8.0, 5.0])
+    x, _ = point(inner)
+    positions, velocities = limit_constraints(scaled)
+    np.testing.assert_allclose(positions.evaluate(scaled, scaled.join(x), None, 3), [[x[7]], [-1], [2]])
+    assert_linear(velocities.residual, scaled)
+    phased = PhasedDynamics(limited_model(), 0.02, ["a"], np.ones((4, 1)))
+    np.testing.assert_allclose(effort_bounds(phased)[1], [8, 5])
+
+
 def test_equal_steps_by_a_constraint_from_the_second_stage_on():
     dynamics = WRAPPED["both"]
     open_first = np.zeros((4, 1))

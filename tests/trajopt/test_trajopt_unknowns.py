@@ -11,14 +11,19 @@ from jaxdyn import ModelError, ShapeError, samples
 from jaxdyn.sysid import LinkLength, Parametrization
 from jaxdyn.trajopt import (
     MPC,
+    AbstractDynamics,
     Constraint,
     ContinuousDynamics,
     ControlResidual,
     DDPOptions,
     DiscreteDynamics,
+    EnsembleCost,
+    EnsembleDynamics,
+    EnsembleResidual,
     FirstStateDynamics,
     FramePositionResidual,
     FunctionCost,
+    FunctionResidual,
     InnerResidual,
     ModelDynamics,
     ParameterDynamics,
@@ -307,3 +312,127 @@ def test_who_takes_free_initial_states_and_what_is_wrong_with_them():
         Problem(robot, robot.join(np.zeros(2)), 3, stage_costs=[pose])
     with pytest.raises(ModelError, match="function of ParameterDynamics returns"):
         ParameterDynamics(dynamics.inner, lambda d, p: p, [1.0])
+
+
+def with_mass(dynamics, mass):
+    return eqx.tree_at(lambda d: d.model, dynamics, dynamics.model.scaled(mass=mass))
+
+
+def test_an_ensemble_is_its_members():
+    """Steps, derivatives and the manifold of an ensemble of free bodies are those of each of them."""
+    model = samples.random_tree(jax.random.key(0), 1, ("free",))
+    dynamics = EnsembleDynamics(ModelDynamics(model, 0.05), with_mass, [0.5, 2.0])
+    rng = np.random.default_rng(0)
+    u, dx, away = (jnp.asarray(0.3 * rng.normal(size=n)) for n in (6, dynamics.ndx, dynamics.ndx))
+
+    @jax.jit
+    def both(dynamics, u, dx, away):
+        x = dynamics.integrate(dynamics.neutral(), away)
+        after = dynamics.step(x, u, 0)
+        arguments = {
+            "linearize": (x, u, 0, after),
+            "integrate_jacobian": (x, dx),
+            "difference_jacobian": (x, after),
+            "displacement_rates": (x,),
+        }
+        ours = {name: getattr(dynamics, name)(*a) for name, a in arguments.items()}
+        generic = {name: getattr(AbstractDynamics, name)(dynamics, *a) for name, a in arguments.items()}
+        alone = jnp.stack(
+            [with_mass(dynamics.inner, m).step(dynamics.states_of(x)[i], u, 0) for i, m in enumerate((0.5, 2.0))]
+        )
+        return ours, generic, dynamics.states_of(after), alone, dynamics.difference(x, dynamics.integrate(x, dx))
+
+    ours, generic, after, alone, back = both(dynamics, u, dx, away)
+    np.testing.assert_allclose(after, alone, rtol=1e-12, atol=1e-12)
+    assert np.abs(np.diff(after, axis=0)).max() > 1e-2
+    np.testing.assert_allclose(back, dx, atol=1e-12)
+    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(generic), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-9)
+    x = dynamics.neutral()
+    with pytest.raises(ModelError, match="needs WrappedDynamics, but the dynamics are EnsembleDynamics"):
+        InnerResidual(StateResidual())(dynamics, x, u, 0)
+    with pytest.raises(ShapeError, match="members"):
+        EnsembleDynamics(dynamics.inner, with_mass, 1.0)
+
+
+MASSES = np.linspace(0.7, 1.3, 10)
+PENDULUM = ModelDynamics(samples.pendulum(), 0.05)
+RAISED = np.array([0.7, 0.0])
+
+
+@pytest.mark.parametrize("width", [None, 0.5])
+def test_costs_of_ensembles(width):
+    """The expansion of the mean, and of the worst, of a quadratic cost of linear residuals is exact; the worst is
+    between the mean and the largest."""
+    dynamics = EnsembleDynamics(PENDULUM, with_mass, MASSES[:3])
+    rng = np.random.default_rng(1)
+    x, u = jnp.asarray(rng.normal(size=dynamics.nx)), jnp.asarray(rng.normal(size=1))
+    both = Selected(FunctionResidual(lambda x, u, t, p: jnp.concatenate([x - 2 * u, u + x[:1]])), (0, 1, 2))
+    cost = EnsembleCost(QuadraticCost(both, [1.0, 2.0, 0.5]), width)
+    ours, exact = (jax.jit(lambda f=f: f(dynamics, x, u, 0))() for f in (cost.gauss_newton, cost.full))
+    for a, b in zip(ours, exact, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-10)
+    each = [cost.cost.value(PENDULUM, part, u, 0) for part in dynamics.states_of(x)]
+    assert np.mean(each) <= ours.value + 1e-12 < np.max(each)
+    end = EnsembleCost(QuadraticCost(StateResidual(RAISED)), width)
+    assert end.gauss_newton(dynamics, x, None, 3).ux.shape == (0, dynamics.ndx)
+
+
+def test_a_robust_motion():
+    """One sequence of torques for ten masses leaves a smaller largest error than that of the mean mass does, and less
+    again if the worst counts. A large width is the mean."""
+
+    def problem(masses, width):
+        dynamics = EnsembleDynamics(PENDULUM, with_mass, masses)
+        return Problem(
+            dynamics,
+            dynamics.join(np.zeros(2)),
+            16,
+            stage_costs=[QuadraticCost(ControlResidual(), 1e-4)],
+            terminal_costs=[EnsembleCost(QuadraticCost(StateResidual(RAISED), 10.0), width)],
+        )
+
+    solve = jax.jit(ddp)
+    cases = (np.ones(10), 1e3), (MASSES, 1e3), (MASSES, 0.02)
+    nominal, mean, worst = solutions = [solve(problem(*case)) for case in cases]
+    assert all(s.success for s in solutions)
+    roll_out, robust = jax.jit(lambda p, us: p.rollout(us)[-1]), problem(MASSES, 1.0)
+
+    def largest(solution):
+        return np.square(robust.dynamics.states_of(roll_out(robust, solution.us)) - RAISED).sum(axis=1).max()
+
+    assert largest(mean) < 0.75 * largest(nominal)
+    assert largest(worst) < 0.95 * largest(mean)
+
+
+def test_members_keep_a_constraint():
+    """A constraint on a residual of the ensemble, and limits of the model, hold for each member."""
+    model = eqx.tree_at(lambda m: m.position_upper, samples.pendulum(), jnp.array([0.75]))
+    dynamics = EnsembleDynamics(ModelDynamics(model, 0.05), with_mass, [0.7, 1.3])
+    problem = Problem(
+        dynamics,
+        dynamics.join(np.zeros(2)),
+        12,
+        stage_costs=[QuadraticCost(ControlResidual(), 1e-4)],
+        terminal_costs=[EnsembleCost(QuadraticCost(StateResidual(np.array([1.0, 0.0])), 10.0))],
+        terminal_constraints=[Constraint(Selected(EnsembleResidual(StateResidual()), (0, 2)), -np.inf, 0.6)],
+    ).with_model_limits(velocities=False, efforts=False)
+    assert problem.terminal_constraints[1].residual(dynamics, problem.x0, None, 0).shape == (2,)
+    solution = jax.jit(ddp)(problem)
+    assert solution.success
+    assert np.abs(dynamics.states_of(solution.xs)[-1, :, 0]).max() == pytest.approx(0.6, abs=1e-5)
+
+
+def test_what_is_not_finite_at_a_free_start_is_named():
+    """A constraint on the state counts at stage 0 where the initial state is free, also in messages."""
+    root = FunctionResidual(lambda x, u, t, p: jnp.sqrt(x - 1), of_state=True)
+    problem = Problem(
+        ContinuousDynamics(lambda x, u, t, p: u, 1, 1, dt=0.1),
+        np.zeros(1),
+        3,
+        stage_costs=[QuadraticCost(ControlResidual())],
+        stage_constraints=[Constraint(root, 0.0, 1.0)],
+        free_x0=True,
+    )
+    with pytest.raises(ModelError, match=r"the value of stage_constraints\[0\].* at stage 0"):
+        ddp(problem, xs=[[0.0], [2.0], [2.0], [2.0]])

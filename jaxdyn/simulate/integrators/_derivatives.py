@@ -2,7 +2,7 @@
 configuration manifold."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -96,37 +96,6 @@ def step_derivatives(
     return StepDerivatives(total[..., :two_nv], total[..., two_nv:])
 
 
-def step_pullback(
-    model: Model,
-    state: State,
-    tau: Velocity,
-    dt: Any,
-    row: Float[Array, "*batch two_nv"],
-    *,
-    integrator: Integrator,
-    substeps: int = 1,
-    f_ext: Wrenches | None = None,
-    after: State | None = None,
-) -> tuple[Float[Array, "*batch two_nv"], Velocity]:
-    """The row `row` times the two matrices of `step_derivatives`, whose other arguments are the same."""
-    if integrator != "rk4" or substeps > 1 or model.topology.has_loops:
-        scheme: dict[str, Any] = {"integrator": integrator, "substeps": substeps}
-        by_state, by_torque = step_derivatives(model, state, tau, dt, f_ext=f_ext, after=after, **scheme)
-        return _row_times(row, by_state), _row_times(row, by_torque)
-    inputs = {"tau": (tau, (model.nv,)), "f_ext": (f_ext, (model.nb, 6))}
-    start, (tau, f_ext) = common_form(model, state, inputs)
-    # A row takes a fraction of the products that the matrix of the whole step takes.
-    column = jnp.zeros_like(start.v)[..., None]
-    end = _linearized_rk4(model, start, tau, time_step(dt, start), f_ext)
-    changes = jax.linear_transpose(end, column, column, column)(row[..., None])
-    by_q, by_v, by_torque = (x[..., 0] for x in changes)
-    return jnp.concatenate([by_q, by_v], axis=-1), by_torque
-
-
-def _row_times(row, matrix) -> Array:
-    return _matmul(row[..., None, :], matrix)[..., 0, :]
-
-
 # Functions `(model, state, tau, dt, f_ext, after)` of states with all batch axes return the derivatives
 # `[*batch, 2 nv, 3 nv]` of `[displacement of q1, v1]` by `[displacement of q0, v0, tau]`.
 
@@ -153,43 +122,32 @@ def _velocity_implicit_euler(model: Model, state: State, tau, dt, f_ext, after: 
 
 
 def _rk4(model: Model, state: State, tau, dt, f_ext, after: State):
-    return _linearized_rk4(model, state, tau, dt, f_ext)()
-
-
-def _linearized_rk4(model: Model, state: State, tau, dt, f_ext) -> Callable[..., Array]:
-    """The function that takes the same step of the linearized equations, in the chart around `state.q`.
-
-    Its arguments are columns `[*batch, nv, n]`: displacements of `q0` and changes of `v0` and of `tau`, by default all
-    units. It returns the changes of the end, `[*batch, 2 nv, n]`. The matrices of the equations are computed here, at
-    all points of the step together."""
+    # The same step of the linearized equations, in the chart around `state.q`, with the matrices of the equations at
+    # all points of the step together.
     points = chart_points_of_rk4(model, state, tau, dt, f_ext)
     charts = model.chart_jacobians(state.q, points.q, points.v)
     q = model.chart_point(state.q, points.q[:-1])
     accelerations = aba_derivatives(model, q, points.v[:-1], tau, f_ext)
 
-    def end(q0=None, v0=None, tau=None):
-        def moved(i: int, X):
-            """The displacement of point `i`, from the change `X` of its coordinates."""
-            x = _replaced(model.topology, X, (charts.q_by_x[i],), (X,))
-            return _added(x, charts.q_by_q0[i], 0) if q0 is None else x + _matmul(charts.q_by_q0[i], q0)
+    def moved(i: int, X):
+        """The displacement of point `i`, from the change `X` of its coordinates."""
+        return _added(_replaced(model.topology, X, (charts.q_by_x[i],), (X,)), charts.q_by_q0[i], 0)
 
-        def rate(values, i: int):
-            X, V = values
-            by_q, by_v, Minv = (x[i] for x in accelerations)
-            if i == 0 and q0 is None:
-                # At the origin of the chart X = 0, V = [0, 1, 0] and Q = [1, 0, 0].
-                parts = charts.rate_by_q[0], charts.rate_by_v[0], jnp.zeros_like(Minv)
-                return jnp.concatenate(parts, axis=-1), jnp.concatenate([by_q, by_v, Minv], axis=-1)
-            Q = moved(i, X)
-            changes = _matmul(jnp.concatenate([by_q, by_v], axis=-1), jnp.concatenate([Q, V], axis=-2))
-            x_rate = _replaced(model.topology, V, tuple(x[i] for x in charts[2:]), (Q, X, V))
-            return x_rate, _added(changes, Minv, 2) if tau is None else changes + _matmul(Minv, tau)
+    def rate(values, i: int):
+        X, V = values
+        by_q, by_v, Minv = (x[i] for x in accelerations)
+        if i == 0:
+            # At the origin of the chart X = 0, V = [0, 1, 0] and Q = [1, 0, 0].
+            parts = charts.rate_by_q[0], charts.rate_by_v[0], jnp.zeros_like(Minv)
+            return jnp.concatenate(parts, axis=-1), jnp.concatenate([by_q, by_v, Minv], axis=-1)
+        Q = moved(i, X)
+        changes = _matmul(jnp.concatenate([by_q, by_v], axis=-1), jnp.concatenate([Q, V], axis=-2))
+        x_rate = _replaced(model.topology, V, tuple(x[i] for x in charts[2:]), (Q, X, V))
+        return x_rate, _added(changes, Minv, 2)
 
-        V = _units(state)[1] if v0 is None else v0
-        *_, (X, V) = rk4_points(rate, (jnp.zeros_like(V), V), dt)
-        return jnp.concatenate([moved(-1, X), V], axis=-2)
-
-    return end
+    V = _units(state)[1]
+    *_, (X, V) = rk4_points(rate, (jnp.zeros_like(V), V), dt)
+    return jnp.concatenate([moved(-1, X), V], axis=-2)
 
 
 STEP_DERIVATIVES: dict[str, Callable[..., Array]] = {

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxdyn.trajopt.ddp._expansion import Expansion, expand_terms, motion, start_widths
-from jaxdyn.trajopt.problem import Problem, Quadratic
+from jaxdyn.trajopt.problem import Problem, Quadratic, function_of_displacement
 
 
 def differenced_costs(problem: Problem, xs, us, e: Expansion, costates, multipliers) -> tuple[Quadratic, Quadratic]:
@@ -26,17 +26,28 @@ def differenced_costs(problem: Problem, xs, us, e: Expansion, costates, multipli
     sizes = jnp.concatenate([of_states, jnp.abs(us).max(axis=0)])
     steps = jnp.finfo(xs.dtype).eps ** 0.5 * jnp.maximum(sizes, 1e-2)
 
+    def of_stage(x, u, k, costate):
+        def lagrangian(x, u):
+            at = problem.with_solution(dynamics.solution_at(x, u, k, derivatives=False))
+            reached = at.dynamics.step(x, u, k)
+            # On a group the derivatives are about where the displaced steps lead. That the costates are about another
+            # point adds an antisymmetric part only.
+            return at.stage_cost(x, u, k) + costate @ dynamics.difference(lax.stop_gradient(reached), reached)
+
+        return jax.grad(function_of_displacement(lagrangian, dynamics, x, u))(jnp.zeros(n + m, x.dtype))
+
+    def of_end(x):
+        cost = function_of_displacement(lambda x, _: problem.terminal_cost(x), dynamics, x, None)
+        return jax.grad(cost)(jnp.zeros(n, x.dtype))
+
     def slopes(displacement):
         x, u = jax.vmap(lambda x: dynamics.integrate(x, displacement[:n]))(xs), us + displacement[n:]
-        # On a group the derivatives are about where the displaced steps lead. That the costates are about another point
-        # adds an antisymmetric part only.
-        after = x[1:] + e.gaps[1:] if dynamics.euclidean else jax.vmap(problem.step)(x[:-1], u, problem.stages)
-        stages = x[:-1], u, problem.stages, after, costates[1:]
-        of_x, of_u = problem.over_stages(dynamics.pull_back, one_by_one=True)(*stages)
-        stage, end, rows = expand_terms(problem, x, u)
-        by_x, by_u, by_end = rows.slopes(*problem.split_rows(multipliers))
-        slope_x, slope_u = stage.x + of_x + by_x, stage.u + of_u + by_u
-        return jnp.concatenate([slope_x, slope_u], axis=1), end.x + by_end
+        # One reverse pass for all costs and the step takes a fraction of the time of matrices.
+        stage = problem.over_stages(of_stage, one_by_one=True)(x[:-1], u, problem.stages, costates[1:])
+        end = problem.stage_function(of_end)(x[-1])
+        # Products with the matrices of constraints, because those that do not count may have no finite derivative.
+        by_x, by_u, by_end = expand_terms(problem, x, u)[2].slopes(*problem.split_rows(multipliers))
+        return stage + jnp.concatenate([by_x, by_u], axis=1), end + by_end
 
     stage, end = lax.map(slopes, jnp.concatenate([jnp.zeros((1, n + m), xs.dtype), jnp.diag(steps)]))
     matrices = jnp.moveaxis((stage[1:] - stage[0]) / steps[:, None, None], 0, 1)

@@ -1,5 +1,6 @@
 """Expansions of dynamics, costs and constraints about a trajectory."""
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -158,8 +159,14 @@ def expand(problem: Problem, xs, us, gaps) -> tuple[Expansion, ConstraintCompone
     constraints with their derivatives. The displacements after the steps are about the states moved by the gaps."""
     dynamics = problem.dynamics
     after = jax.vmap(dynamics.integrate)(xs[1:], gaps[1:])
-    A, B = problem.over_stages(dynamics.linearize, one_by_one=True)(xs[:-1], us, problem.stages, after)
-    stage, terminal, rows = expand_terms(problem, xs, us)
+    solve = functools.partial(dynamics.solution_at, derivatives=True)
+    solutions = jax.vmap(solve)(xs[:-1], us, problem.stages)
+
+    def linearize(solution, *stage):
+        return problem.with_solution(solution).dynamics.linearize(*stage)
+
+    A, B = problem.over_stages(linearize, one_by_one=True)(solutions, xs[:-1], us, problem.stages, after)
+    stage, terminal, rows = expand_terms(problem, xs, us, solutions)
     return Expansion(A, B, gaps, stage, terminal, start_unknowns(problem)), rows
 
 
@@ -172,19 +179,20 @@ def start_unknowns(problem: Problem) -> StartUnknowns | None:
     return StartUnknowns(directions, jnp.zeros_like(directions[0]))
 
 
-def expand_terms(problem: Problem, xs, us) -> tuple[Quadratic, Quadratic, ConstraintComponents]:
-    """The Gauss-Newton expansions of the costs of stages and of the end, and the constraints."""
+def expand_terms(problem: Problem, xs, us, solutions: Any = None) -> tuple[Quadratic, Quadratic, ConstraintComponents]:
+    """The Gauss-Newton expansions of the costs of stages and of the end, and the constraints. `solutions` are those of
+    `AbstractDynamics.solution_at` for the stages."""
     terms = (*problem.stage_costs, *problem.stage_constraints)
     ends = (*problem.terminal_costs, *problem.terminal_constraints)
     of_stages, of_end = _shared_linearizations(problem, terms, ends, xs)
 
-    def expand_stage(*stage):
-        return _expand_terms_at(problem, terms, *stage)
+    def expand_stage(solution, *stage):
+        return _expand_terms_at(problem.with_solution(solution), terms, *stage)
 
     def expand_end(linears, x):
         return _expand_terms_at(problem, ends, linears, x, None, problem.horizon)
 
-    stage, rows = problem.over_stages(expand_stage)(of_stages, xs[:-1], us, problem.stages)
+    stage, rows = problem.over_stages(expand_stage)(solutions, of_stages, xs[:-1], us, problem.stages)
     terminal, last = problem.stage_function(expand_end)(of_end, xs[-1])
     value, lower, upper = map(join_rows, rows[:3], last[:3])
     by_x, by_u = rows[3:]

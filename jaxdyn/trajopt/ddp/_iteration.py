@@ -60,6 +60,24 @@ LEAST_SCALE = 1e-6
 """The least scale of the cost, as a part of that at the guess, because the cost may be zero at a solution."""
 
 
+class GuessSizes(NamedTuple):
+    """The sizes of a problem's quantities at the guess."""
+
+    slopes: tuple[Array, Any]
+    """Sizes of the derivatives by the controls, and by the unknowns of the initial state."""
+    scale: Array
+    """The scale of the cost."""
+    cost: Array
+    units: CurvatureShift
+    """The units of the regularization."""
+
+    @staticmethod
+    def of(problem: Problem, e: Expansion, station: Stationarity, xs, us, cost) -> "GuessSizes":
+        """The sizes at a guess with an expansion and a cost."""
+        scale = cost_spread(problem, e, xs, us, 1.0)
+        return GuessSizes(station.sizes, scale, cost, units_of_regularization(e, scale))
+
+
 class DDPState(NamedTuple):
     """The state of a solve between two iterations."""
 
@@ -74,13 +92,7 @@ class DDPState(NamedTuple):
     """Costates."""
     promised: Array
     """Decrease that the last policy expected."""
-    first_sizes: tuple[Array, Any]
-    """Sizes of the derivatives by the controls, and by the unknowns of the initial state, at the guess."""
-    first_scale: Array
-    """Scale of the cost at the guess."""
-    first_cost: Array
-    units: CurvatureShift
-    """The units of the regularization, from the guess."""
+    first: GuessSizes
     stationarity: Array
     checks: Array
     """Number of the check whether the iterate is a minimum; zero where none is due."""
@@ -111,10 +123,12 @@ def _initial_state(problem: Problem, options: DDPOptions, us, xs, near: bool) ->
         toward=jnp.zeros_like(gaps),
         # Near a solution the first step takes second derivatives, as if the last one had promised little.
         promised=jnp.asarray(0.0 if near else jnp.inf, dtype),
-        first_sizes=(jnp.zeros(problem.dynamics.nu, dtype), None if start is None else start.curvature),
-        first_scale=infinity,
-        first_cost=infinity,
-        units=CurvatureShift(infinity, infinity),
+        first=GuessSizes(
+            (jnp.zeros(problem.dynamics.nu, dtype), None if start is None else start.curvature),
+            infinity,
+            infinity,
+            CurvatureShift(infinity, infinity),
+        ),
         stationarity=infinity,
         checks=zero,
         status=zero,
@@ -142,24 +156,22 @@ def _iterate(problem: Problem, options: DDPOptions, guess: DDPState, s: DDPState
     station, toward = Stationarity.of(e, e.stage.x, (e.stage.u,), e.terminal.x)
     value = e.stage.value.sum() + e.terminal.value
     # A constant in the cost, and its unit, change nothing.
-    first_scale = jnp.where(s.iterations == 0, cost_spread(problem, e, xs, us, 1.0), s.first_scale)
-    scale = jnp.maximum(cost_spread(problem, e, xs, us), LEAST_SCALE * first_scale)
-    units = units_of_regularization(e, first_scale)
-    s = s._replace(units=jax.tree.map(lambda a, b: jnp.where(s.iterations == 0, a, b), units, s.units))
+    sizes = GuessSizes.of(problem, e, station, xs, us, value)
+    first = jax.tree.map(lambda a, b: jnp.where(s.iterations == 0, a, b), sizes, s.first)
+    scale = jnp.maximum(cost_spread(problem, e, xs, us), LEAST_SCALE * first.scale)
+    s = s._replace(first=first)
     free = free_controls(problem.control_box, us, station, options.tolerance)
     policy, regularization, minimal = _regularized_policy(problem, options, s, e, scale, free, late)
     here = s.iterate._replace(cost=value)
-    size = jnp.maximum(jnp.maximum(scale, first_scale), jnp.abs(value))
+    size = jnp.maximum(jnp.maximum(scale, first.scale), jnp.abs(value))
     trial, linear_steps = _search(problem, options, s, e, here, policy, free, jnp.where(size > 0, size, 1.0))
     next_regularization, stuck = _next_regularization(options, regularization, trial, s.feasible)
-    first_sizes = jax.tree.map(lambda a, b: jnp.where(s.iterations == 0, a, b), station.sizes, s.first_sizes)
     station = station._replace(slopes=_free_slopes(problem, us, station.slopes))
-    stationarity, promised = station.relative_to(first_sizes), _promised(policy)
+    stationarity, promised = station.relative_to(first.slopes), _promised(policy)
     # Where derivatives are not finite after steps of the linear model, roll-outs may lead elsewhere.
     sound = all_finite(e)
     diverged = ~all_finite(value, e.A, xs) | (~sound & (s.linear_steps <= 0))
-    first_cost = jnp.where(s.iterations == 0, value, s.first_cost)
-    endless = falls_endlessly(first_cost, first_scale, value, scale)
+    endless = falls_endlessly(first.cost, first.scale, value, scale)
     verdict = _judge(options, s, minimal, policy.ok, promised, stationarity, here, trial, scale)
     last, stays = s.iterations + 1 >= options.max_iterations, verdict.solved | verdict.checked
     stuck = stuck & ~stays & (s.checks == 0)
@@ -189,10 +201,7 @@ def _iterate(problem: Problem, options: DDPOptions, guess: DDPState, s: DDPState
         policy=policy,
         toward=toward,
         promised=promised,
-        first_sizes=first_sizes,
-        first_scale=first_scale,
-        first_cost=first_cost,
-        units=s.units,
+        first=first,
         stationarity=stationarity,
         checks=jnp.where(verdict.checked, s.checks + 1, 0),
         status=status,
@@ -201,10 +210,7 @@ def _iterate(problem: Problem, options: DDPOptions, guess: DDPState, s: DDPState
     )
     begun = guess._replace(
         linear_steps=jnp.full_like(linear_steps, -1),
-        first_sizes=first_sizes,
-        first_scale=first_scale,
-        first_cost=first_cost,
-        units=s.units,
+        first=first,
         iterations=after.iterations,
         history=after.history,
     )
@@ -297,7 +303,7 @@ def _regularized_policy(
         _, regularization, second, *_ = state
         stage, terminal = jax.tree.map(lambda a, b: jnp.where(second, a, b), full, costs)
         chosen = e._replace(stage=stage._replace(uu=stage.uu + zero), terminal=terminal)
-        damping = CurvatureShift(*(regularization * unit for unit in s.units))
+        damping = CurvatureShift(*(regularization * unit for unit in s.first.units))
         if options.backward == "scan" and not problem.bounded:
             policy = backward(chosen, CurvatureShift(*(jnp.where(checks, 0.0, d) for d in damping)))
         else:
@@ -317,9 +323,9 @@ def _regularized_policy(
     start = jax.tree.map(jnp.zeros_like, s.policy), s.regularization, second, second, jnp.array(False)
     policy, regularization, _, exact, _ = lax.while_loop(goes_on, attempt, start)
     regularization = jnp.where(checks, 0.0, regularization)
-    settled = (regularization * s.units.u <= curvature_tolerance(policy, e.B)).all()
+    settled = (regularization * s.first.units.u <= curvature_tolerance(policy, e.B)).all()
     if e.start is not None:
-        settled = settled & (regularization * s.units.x <= start_tolerance(policy, e)).all()
+        settled = settled & (regularization * s.first.units.x <= start_tolerance(policy, e)).all()
     # Controls that nothing presses against their bounds are held by a backward pass in a box.
     idle = (free > 0) & ((us <= low) | (us >= high))
     return policy, regularization, policy.ok & exact & settled & ~idle.any()

@@ -28,6 +28,7 @@ from jaxdyn.trajopt.problem._dynamics import (
     DiscreteDynamics,
     ModelDynamics,
 )
+from jaxdyn.trajopt.problem._ensembles import EnsembleCost, EnsembleDynamics, EnsembleResidual
 from jaxdyn.trajopt.problem._guesses import Guess, interpolated_guess, resampled_guess, static_guess
 from jaxdyn.trajopt.problem._initial_terms import InitialConstraint, InitialCost
 from jaxdyn.trajopt.problem._initial_unknowns import (

@@ -22,7 +22,12 @@ from jaxdyn._types import Array, ArrayLike, Float, float_leaf
 from jaxdyn.model import Model
 from jaxdyn.simulate import State, coordinate_rate, step_derivatives
 from jaxdyn.simulate import step as model_step
-from jaxdyn.simulate.integrators import RUNGE_KUTTA_STEPS, Integrator, step_pullback, warn_of_long_step
+from jaxdyn.simulate.integrators import (
+    RUNGE_KUTTA_STEPS,
+    Integrator,
+    require_closed,
+    warn_of_long_step,
+)
 
 
 class AbstractDynamics(eqx.Module):
@@ -109,6 +114,17 @@ class AbstractDynamics(eqx.Module):
         del k
         return self.dt
 
+    def solution_at(self, x, u, k, *, derivatives: bool) -> Any:
+        """The solution of what the step and residuals at a stage share, also with its derivatives; None without such
+        equations."""
+        del x, u, k, derivatives
+        return None
+
+    def with_solution(self, solution: Any) -> "AbstractDynamics":
+        """The dynamics at the stage of a solution, which they do not compute again."""
+        del solution
+        return self
+
     def linearize(self, x, u, k, after) -> tuple[Float[Array, "ndx ndx"], Float[Array, "ndx nu"]]:
         """The derivatives of the displacement of the next state, which is `after`, by that of `x` and by `u`."""
 
@@ -116,11 +132,6 @@ class AbstractDynamics(eqx.Module):
             return self.difference(after, self.step(self.integrate(x, dx), u + du, k))
 
         return jax.jacfwd(displacement, (0, 1))(jnp.zeros(self.ndx, x.dtype), jnp.zeros_like(u))
-
-    def pull_back(self, x, u, k, after, costate) -> tuple[Float[Array, "ndx"], Float[Array, "nu"]]:
-        """The costate times the matrices of `linearize`."""
-        A, B = self.linearize(x, u, k, after)
-        return costate @ A, costate @ B
 
 
 class AbstractRobotDynamics(AbstractDynamics):
@@ -167,6 +178,9 @@ class AbstractRobotDynamics(AbstractDynamics):
         # Row j of the rates of coordinates belongs to the unit velocity e_j.
         eye = jnp.eye(self.model.nv, dtype=x.dtype)
         return self._with_vectors(coordinate_rate(self.model, x[: self.model.nq], eye).T)
+
+    def require_start(self, x0):
+        require_closed(self.model, self.split(x0))
 
     def start_directions(self, free):
         # A part of a rotation's components leads out of the rotations that the other components allow.
@@ -299,9 +313,6 @@ class ModelDynamics(TorqueDynamics):
 
     def linearize(self, x, u, k, after):
         return self._with_actuation(*step_derivatives(*self._stage(x, u), **self._step_options(k, after)))
-
-    def pull_back(self, x, u, k, after, costate):
-        return self._with_actuation(*step_pullback(*self._stage(x, u), costate, **self._step_options(k, after)))
 
     def _stage(self, x, u) -> tuple[Model, State, Any, Any]:
         return self.model, self.split(x), self.torque(x, u), self.dt

@@ -12,8 +12,14 @@ import numpy as np
 from jaxdyn._errors import ModelError, ShapeError, naming_arguments, require_shape
 from jaxdyn._types import Array, ArrayLike, Float, float_leaf, leaf_of
 from jaxdyn.trajopt.problem._dynamics import AbstractDynamics
+from jaxdyn.trajopt.problem._ensembles import StackedDynamics
 from jaxdyn.trajopt.problem._residuals import Linear, StateOnlyResidual
-from jaxdyn.trajopt.problem._wrapped_dynamics import ExtendedDynamics, WrappedDynamics, find_dynamics
+from jaxdyn.trajopt.problem._wrapped_dynamics import (
+    ExtendedDynamics,
+    WrappedDynamics,
+    find_dynamics,
+    require_same_sizes,
+)
 
 
 class ParameterDynamics(ExtendedDynamics):
@@ -62,13 +68,7 @@ class ParameterDynamics(ExtendedDynamics):
             raise ShapeError(f"the parameters have shape {self.initial.shape}; a vector [parameters] is needed")
         # The function may be a module that holds arrays.
         self.arrays, self.static = eqx.partition(function, eqx.is_array)
-        found = eqx.filter_eval_shape(lambda d: d.with_parameters(d.initial), self)
-        sizes = inner.nx, inner.ndx, inner.nu
-        if not isinstance(found, AbstractDynamics) or (found.nx, found.ndx, found.nu) != sizes:
-            raise ModelError(
-                f"the function of ParameterDynamics returns {type(found).__name__}, but {type(inner).__name__} with as "
-                "many states and controls as the inner dynamics is needed"
-            )
+        require_same_sizes(inner, lambda: self.with_parameters(self.initial), "ParameterDynamics")
 
     robot = property(lambda self: None)
     """None, because the robot depends on the state: residuals of robots stand in an `InnerResidual`."""
@@ -141,7 +141,7 @@ class ParameterResidual(StateOnlyResidual):
         return Linear(self(dynamics, x, u, k), by_x, None)
 
 
-class FirstStateDynamics(WrappedDynamics):
+class FirstStateDynamics(StackedDynamics, WrappedDynamics):
     """The dynamics `inner` with the state `[x, x_first]`, which carries the first state of a motion to its end: for
     motions that end as they began, from an initial state that is free (`PeriodicResidual`).
 
@@ -164,14 +164,9 @@ class FirstStateDynamics(WrappedDynamics):
     inner: AbstractDynamics
 
     @property
-    def nx(self) -> int:
-        """Length of a state, `2 inner.nx`."""
-        return 2 * self.inner.nx
-
-    @property
-    def ndx(self) -> int:
-        """Length of a displacement of the state, `2 inner.ndx`."""
-        return 2 * self.inner.ndx
+    def members(self) -> int:
+        """2, the state and the first state."""
+        return 2
 
     @naming_arguments
     def join(self, x: ArrayLike, first: ArrayLike | None = None) -> Float[Array, "*batch nx"]:
@@ -189,9 +184,6 @@ class FirstStateDynamics(WrappedDynamics):
         if not np.array_equal(self.inner_state(x0), self.first_state(x0)):
             raise ModelError("the two halves of x0 differ, but the first state is the first state: give join(x0)")
 
-    def free_at_start(self):
-        return np.tile(self.inner.free_at_start(), 2)
-
     def start_directions(self, free):
         inner = self.inner.start_directions(free[: self.inner.ndx])
         return np.concatenate([inner, inner])
@@ -201,31 +193,6 @@ class FirstStateDynamics(WrappedDynamics):
 
     def outer_states(self, xs, us):
         return xs.at[:, self.inner.nx :].set(xs[0, : self.inner.nx])
-
-    def neutral(self):
-        return self.join(self.inner.neutral())
-
-    def integrate(self, x, dx):
-        n = self.inner.ndx
-        parts = self.inner.integrate(self.inner_state(x), dx[:n]), self.inner.integrate(self.first_state(x), dx[n:])
-        return jnp.concatenate(parts)
-
-    def difference(self, x0, x1):
-        parts = (self.inner.difference(part(x0), part(x1)) for part in (self.inner_state, self.first_state))
-        return jnp.concatenate(list(parts))
-
-    def integrate_jacobian(self, x, dx):
-        n = self.inner.ndx
-        first = self.inner.integrate_jacobian(self.first_state(x), dx[n:])
-        return jax.scipy.linalg.block_diag(self.inner.integrate_jacobian(self.inner_state(x), dx[:n]), first)
-
-    def difference_jacobian(self, x0, x1):
-        parts = (self.inner.difference_jacobian(part(x0), part(x1)) for part in (self.inner_state, self.first_state))
-        return jax.scipy.linalg.block_diag(*parts)
-
-    def displacement_rates(self, x):
-        parts = (self.inner.displacement_rates(part(x)) for part in (self.inner_state, self.first_state))
-        return jax.scipy.linalg.block_diag(*parts)
 
     def step(self, x, u, k):
         after = self.inner.step(self.inner_state(x), u, k)

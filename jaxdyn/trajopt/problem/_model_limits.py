@@ -12,9 +12,10 @@ from jaxdyn._types import Array, Float
 from jaxdyn.model import Model
 from jaxdyn.trajopt.problem._bounded_residuals import Constraint
 from jaxdyn.trajopt.problem._dynamics import AbstractDynamics, TorqueDynamics
+from jaxdyn.trajopt.problem._ensembles import EnsembleDynamics, EnsembleResidual
 from jaxdyn.trajopt.problem._residuals import Linear, StateOnlyResidual, robot_state
 from jaxdyn.trajopt.problem._world_dynamics import WorldDynamics
-from jaxdyn.trajopt.problem._wrapped_dynamics import WrappedDynamics, find_dynamics
+from jaxdyn.trajopt.problem._wrapped_dynamics import InnerResidual, WrappedDynamics, find_dynamics
 
 
 class JointResidual(StateOnlyResidual):
@@ -47,7 +48,8 @@ def limit_constraints(
     """Constraints that keep a robot's joints within the limits of its model: one for coordinates and one for
     velocities, with a row for each limited joint. Stands among `stage_constraints` and `terminal_constraints`.
 
-    - `robot`: the model, or dynamics of a robot.
+    - `robot`: the model, or dynamics of a robot. Limits of `ParameterDynamics` and of members of
+      `EnsembleDynamics` are those of the model before parameters are put into it.
     - `positions`, `velocities`: which of the limits.
     - `margin`: the part of each range, or of each velocity limit, to stay away from it, in [0, 1/2).
 
@@ -55,6 +57,13 @@ def limit_constraints(
     bounds are arrays, through which gradients reach the limits. **Raises** `ModelError` for limits of rotations in more
     than one axis, for limits that are traced (which of them are infinite must be known), and for a wrong margin.
     """
+    if isinstance(robot, WrappedDynamics | EnsembleDynamics) and robot.robot is None:
+        inner = limit_constraints(robot.inner, positions=positions, velocities=velocities, margin=margin)
+        around, count = (EnsembleResidual, robot.members) if isinstance(robot, EnsembleDynamics) else (InnerResidual, 1)
+        return tuple(
+            Constraint(around(limit.residual), jnp.tile(limit.lower, count), jnp.tile(limit.upper, count))
+            for limit in inner
+        )
     model = robot.robot if isinstance(robot, AbstractDynamics) else robot
     if not isinstance(model, Model):
         raise ModelError(f"limits are those of a robot's model, but {type(robot).__name__} has none")
@@ -130,7 +139,7 @@ def effort_bounds(dynamics: AbstractDynamics) -> tuple[Float[Array, "nu"], Float
     Infinite limits give infinite bounds, as does the step length of `FreeTimeDynamics`. **Raises** `ModelError` for
     other actuations (bound the torques by a `Constraint` on a `FunctionResidual`) and for dynamics without a robot.
     """
-    if isinstance(dynamics, WrappedDynamics):
+    if isinstance(dynamics, WrappedDynamics | EnsembleDynamics):
         lower, upper = effort_bounds(dynamics.inner)
         free = jnp.full(dynamics.nu - dynamics.inner.nu, jnp.inf, upper.dtype)
         return jnp.concatenate([lower, -free]), jnp.concatenate([upper, free])

@@ -11,10 +11,16 @@ from jax.core import Tracer
 
 from jaxdyn._errors import ModelError, ShapeError, look_up, naming_arguments, require_choice, require_time_step
 from jaxdyn._types import Array, ArrayLike, Float, float_leaf
-from jaxdyn.algorithms import contact_step, contact_step_derivatives
+from jaxdyn.algorithms import (
+    ContactStep,
+    ContactStepDerivatives,
+    contact_errors,
+    contact_step,
+    contact_step_derivatives,
+)
 from jaxdyn.algorithms.recursions import CONTACT_ROWS
 from jaxdyn.model import Model
-from jaxdyn.simulate.integrators import displaced, warn_of_long_step
+from jaxdyn.simulate.integrators import displaced, require_closed, warn_of_long_step
 from jaxdyn.trajopt.problem._dynamics import TorqueDynamics
 
 type ContactKinds = Sequence[str] | Mapping[str, str]
@@ -35,7 +41,9 @@ class PhasedDynamics(TorqueDynamics):
     (`TerrainClearanceResidual`, or paths of feet). A stage of the length zero is an impact without restitution, after
     which the contacts that hold are at rest; its controls have no effect, so bound them to zero or let them cost
     something. Where equations say the same twice, as with two rigid feet on one body, impulses are those of least norm,
-    and the motion is unique. Loops of the model are closed at the end of a step.
+    and the motion is unique. Where they contradict each other, as targets of a stiff body that are farther apart than
+    its points, contacts miss them by least squares: `contact_errors` says by how much, and `solution.describe(problem)`
+    names them. Loops of the model are closed at the end of a step.
     """
 
     model: Model
@@ -50,6 +58,8 @@ class PhasedDynamics(TorqueDynamics):
     targets: Float[Array, "*horizon contacts 3"] | None
     actuation: Float[Array, "nv nu"] | None
     f_ext: Float[Array, "*horizon nb 6"] | None
+    solved: ContactStep | ContactStepDerivatives | None
+    """The solution of the only stage at which the dynamics are evaluated, from `with_solution`."""
     contacts: tuple[tuple[str, str], ...] = eqx.field(static=True)
     """The frame and kind of each contact."""
     nx: int = eqx.field(static=True)
@@ -91,7 +101,7 @@ class PhasedDynamics(TorqueDynamics):
             free = [name for i, (name, kind) in enumerate(kinds) if kind != "free" and i not in followers]
             actuation = free if len(free) < len(model.joint_names) else None
         self._set_robot(model, t0, actuation, f_ext)
-        self.contacts = _contacts(model, contacts)
+        self.contacts, self.solved = _contacts(model, contacts), None
         self.dt, self.shares = _lengths(dt, model.dtype)
         holds = holds if isinstance(holds, jax.Array) else np.asarray(holds)
         self.holds = jnp.asarray(holds != 0, model.dtype)
@@ -138,42 +148,55 @@ class PhasedDynamics(TorqueDynamics):
 
     def step(self, x, u, k):
         state = self.split(x)
-        v = state.v + contact_step(*self._stage(x, u, k), contacts=self.contacts).change
+        v = state.v + self._solve(x, u, k).change
         return jnp.concatenate([self.model.integrate(state.q, self.step_length(k).astype(v.dtype) * v), v])
+
+    def solution_at(self, x, u, k, *, derivatives):
+        # One solution has one reverse pass and one set of matrices, for the step and all residuals of forces together.
+        return self._derivatives(x, u, k) if derivatives else self._solve(x, u, k)
+
+    def with_solution(self, solution):
+        return eqx.tree_at(lambda d: d.solved, self, solution, is_leaf=lambda x: x is None)
+
+    def _solve(self, x, u, k) -> ContactStep:
+        if self.solved is None:
+            return contact_step(*self._stage(x, u, k), contacts=self.contacts)
+        return self.solved.step if isinstance(self.solved, ContactStepDerivatives) else self.solved
+
+    def _derivatives(self, x, u, k) -> ContactStepDerivatives:
+        if isinstance(self.solved, ContactStepDerivatives):
+            return self.solved
+        return contact_step_derivatives(*self._stage(x, u, k), contacts=self.contacts)
 
     def linearize(self, x, u, k, after):
         state, n = self.split(x), self.model.nv
-        found = contact_step_derivatives(*self._stage(x, u, k), contacts=self.contacts)
-        by_q, by_v, by_tau = found.of_change
+        by_q, by_v, by_tau = self._derivatives(x, u, k).of_change
         v1 = jnp.concatenate([by_q, by_v + jnp.eye(n, dtype=by_v.dtype), by_tau], axis=1)
         h = self.step_length(k).astype(v1.dtype)
         total = jnp.concatenate([displaced(self.model, state.q, h * self.split(after).v, h * v1), v1])
         return self._with_actuation(total[:, : 2 * n], total[:, 2 * n :])
 
-    def pull_back(self, x, u, k, after, costate):
-        # One reverse pass takes a fraction of the time of the matrices.
-        def displacement(dx, du):
-            return self.difference(after, self.step(self.integrate(x, dx), u + du, k))
-
-        return jax.vjp(displacement, jnp.zeros(self.ndx, x.dtype), jnp.zeros_like(u))[1](costate)
-
     def contact_forces(self, x: Float[Array, "nx"], u: Float[Array, "nu"], k) -> Float[Array, "contacts 6"]:
         """The forces and moments `[force, moment]` of the contacts on the robot in stage `k`, N and N m, in world axes
         at the origins of their frames; zero where a contact does not hold. In a stage of length zero they are impulses,
         N s and N m s. Moments of points are zero."""
-        impulses = contact_step(*self._stage(x, u, k), contacts=self.contacts).impulses
+        impulses = self._solve(x, u, k).impulses
         return self._table(impulses / self._unit(k, impulses.dtype))
 
     def linearized_contact_forces(
         self, x: Float[Array, "nx"], u: Float[Array, "nu"], k
     ) -> tuple[Float[Array, "contacts 6"], Float[Array, "contacts 6 ndx"], Float[Array, "contacts 6 nu"]]:
         """`contact_forces`, and their derivatives by the displacement of the state and by the control."""
-        # The same call as in `linearize`, so that a compiler computes both once.
-        found = contact_step_derivatives(*self._stage(x, u, k), contacts=self.contacts)
+        found = self._derivatives(x, u, k)
         of_impulses = found.step.impulses, *found.of_impulses
         forces, by_q, by_v, by_tau = (x / self._unit(k, x.dtype) for x in of_impulses)
         by_x, by_u = self._with_actuation(jnp.concatenate([by_q, by_v], axis=1), by_tau)
         return self._table(forces), self._table(by_x), self._table(by_u)
+
+    def contact_errors(self, x: Float[Array, "nx"], u: Float[Array, "nu"], k) -> Float[Array, "contacts 6"]:
+        """The differences of the velocities `[linear, angular]` of the contacts after stage `k` from those with which
+        they hold, m/s and rad/s: rounding, unless their equations, or those of loops, contradict each other."""
+        return self._table(contact_errors(*self._stage(x, u, k), contacts=self.contacts))
 
     def contact(self, frame: str) -> int:
         """The number of the contact of a frame. **Raises** `UnknownNameError`."""
@@ -199,6 +222,7 @@ class PhasedDynamics(TorqueDynamics):
     def _stage(self, x, u, k) -> tuple[Any, ...]:
         """The arguments of `contact_step` in stage `k`."""
         state, h = self.split(x), self.step_length(k).astype(x.dtype)
+        require_closed(self.model, state)
         sizes = np.array([CONTACT_ROWS[kind] for _, kind in self.contacts])
         rows = np.repeat(np.arange(len(sizes)), sizes)
         holds = self.holds[k].astype(x.dtype)[rows]

@@ -85,8 +85,8 @@ class Problem(eqx.Module):
           initial state; they become the last of the terms of stages.
 
         **Raises** `ShapeError` where a shape does not fit, `ModelError` for a horizon below 1, for bounds that
-        contradict each other, for initial constraints on a fixed state, and for values that are not finite (traced
-        values are not checked).
+        contradict each other, for initial constraints on a fixed state, for values that are not finite, and for an `x0`
+        with open loops (traced values are not checked).
         """
         if not isinstance(dynamics, AbstractDynamics):
             raise ModelError(
@@ -97,9 +97,6 @@ class Problem(eqx.Module):
         self.dynamics, self.horizon = dynamics, int(horizon)
         dynamics.require_horizon(self.horizon)
         self.x0 = self._initial_state(x0)
-        if not isinstance(self.x0, Tracer):
-            require_finite(self.x0, "x0")
-            dynamics.require_start(self.x0)
         self.free_x0 = self._free_components(free_x0)
         self.stage_costs = _terms(stage_costs, AbstractCost, "stage_costs", self.horizon)
         self.stage_costs += tuple(map(InitialCost, _terms(initial_costs, AbstractCost, "initial_costs", None)))
@@ -141,9 +138,13 @@ class Problem(eqx.Module):
         x, u = (jax.ShapeDtypeStruct((n,), self.dtype) for n in (self.dynamics.nx, self.dynamics.nu))
         return eqx.filter_eval_shape(function, self, x, u)
 
-    def _initial_state(self, x0):
+    def _initial_state(self, x0, finite: bool = True):
         x0 = float_leaf(x0)
         require_shape(x0, (self.dynamics.nx,), "x0", f"nx = {self.dynamics.nx} for these dynamics")
+        if finite and not isinstance(x0, Tracer):
+            require_finite(x0, "x0")
+        if not isinstance(x0, Tracer):
+            self.dynamics.require_start(x0)
         return x0
 
     def _free_components(self, free) -> tuple[bool, ...] | None:
@@ -226,8 +227,9 @@ class Problem(eqx.Module):
 
     @naming_arguments
     def starting_at(self, x0: Float[Array | np.ndarray, "nx"]) -> "Problem":
-        """The same problem from another state."""
-        return with_leaves(self, x0=self._initial_state(x0))
+        """The same problem from another state. **Raises** `ShapeError`, and `ModelError` for open loops."""
+        # A controller goes on where a state that was measured is not finite: its solve says that it has diverged.
+        return with_leaves(self, x0=self._initial_state(x0, finite=False))
 
     def with_model_limits(
         self, *, positions: bool = True, velocities: bool = True, efforts: bool = True, margin: float = 0.0
@@ -265,6 +267,10 @@ class Problem(eqx.Module):
     def over_stages(self, function: Callable, *, one_by_one: bool = False) -> Callable:
         """A function of one stage, mapped over leading axes of its arguments: `jax.vmap` of `stage_function`."""
         return jax.vmap(self.stage_function(function, one_by_one=one_by_one))
+
+    def with_solution(self, solution: Any) -> "Problem":
+        """The problem at the stage of a solution of `AbstractDynamics.solution_at`."""
+        return self if solution is None else with_leaves(self, dynamics=self.dynamics.with_solution(solution))
 
     def step(self, x, u, k) -> Float[Array, "nx"]:
         """The state after stage `k`."""

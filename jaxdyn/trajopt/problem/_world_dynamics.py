@@ -61,10 +61,3 @@ class WorldDynamics(AbstractRobotDynamics):
             state = State(state.q, state.v, x[x.shape[0] :], state.time)
         after = world.advance(state, u, None, None, substeps=self.substeps).state
         return jnp.concatenate([after.q, after.v, after.activation])
-
-    def pull_back(self, x, u, k, after, costate):
-        # One reverse pass takes a fraction of the time of the matrices.
-        def displacement(dx, du):
-            return self.difference(after, self.step(self.integrate(x, dx), u + du, k))
-
-        return jax.vjp(displacement, jnp.zeros(self.ndx, x.dtype), jnp.zeros_like(u))[1](costate)

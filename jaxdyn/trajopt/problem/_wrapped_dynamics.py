@@ -2,6 +2,7 @@
 of steps as a control."""
 
 import abc
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -27,6 +28,8 @@ class DynamicsAround(AbstractDynamics):
     """Dynamics around other dynamics, with their manifold and times."""
 
     inner: eqx.AbstractVar[AbstractDynamics]
+    stacked: ClassVar[bool] = False
+    """Whether states are those of several inner dynamics, so that residuals of these cannot take them."""
 
     # The inner dynamics' own arrays, so a change of the time or of the step reaches them.
     @property
@@ -290,9 +293,11 @@ class FreeTimeDynamics(WrappedDynamics):
         return box[0], box[1]
 
     def step_lengths(self, us: Float[Array, "*batch horizon nu"]) -> Float[Array, "*batch horizon"]:
-        """The lengths of the steps with the controls `us` of all stages, s."""
-        nominal = jax.vmap(self.inner.step_length)(jnp.arange(us.shape[-2])) if us.ndim > 1 else self.dt
-        return nominal * us[..., -1]
+        """The lengths of the steps with the controls `us` of all stages, s. **Raises** `ShapeError` for controls
+        without an axis of stages, whose lengths may differ."""
+        if jnp.ndim(us) < 2:
+            raise ShapeError(f"us has shape {jnp.shape(us)}, but [horizon, {self.nu}] is needed: stages have lengths")
+        return jax.vmap(self.inner.step_length)(jnp.arange(us.shape[-2])) * us[..., -1]
 
     def times(self, us: Float[Array, "horizon nu"]) -> Float[Array, "stages"]:
         """The times of the `horizon + 1` states under the controls `us`, s."""
@@ -322,11 +327,22 @@ class FreeTimeDynamics(WrappedDynamics):
         return A, jnp.concatenate([B, jax.jacfwd(displacement)(u[-1])[:, None]], axis=1)
 
 
+def require_same_sizes(inner: AbstractDynamics, make: Callable[[], Any], user: str) -> None:
+    """Raise `ModelError` unless `make()`, which a user's function has made of `inner`, are dynamics with as many states
+    and controls."""
+    found = eqx.filter_eval_shape(make)
+    if not isinstance(found, AbstractDynamics) or (found.nx, found.ndx, found.nu) != (inner.nx, inner.ndx, inner.nu):
+        raise ModelError(
+            f"the function of {user} returns {type(found).__name__}, but {type(inner).__name__} with as many states "
+            "and controls as the inner dynamics is needed"
+        )
+
+
 def find_dynamics[D: AbstractDynamics](dynamics: AbstractDynamics, kind: type[D], user: str) -> D:
     """The outermost dynamics of a kind among `dynamics` and those inside of them. **Raises** `ModelError`."""
     found: Any = dynamics
     while found is not None and not isinstance(found, kind):
-        found = getattr(found, "inner", None)
+        found = None if getattr(found, "stacked", False) else getattr(found, "inner", None)
     if found is None:
         raise ModelError(f"{user} needs {kind.__name__}, but the dynamics are {type(dynamics).__name__}")
     return found
