@@ -260,7 +260,7 @@ def test_choices_that_a_world_does_not_have_are_refused_by_name():
         (ContactNumbers(), ModelError, "friction of both"),
         (ContactNumbers(geoms=["trunk"]), ModelError, "friction of floor, weight, whose.*larger.*priority"),
         (ContactNumbers(["rolling"], geoms=["floor"]), ModelError, "no contact of floor has rolling"),
-        (ContactNumbers(["dissipation"]), UnknownNameError, "solref"),
+        (ContactNumbers(["dissipation"]), UnknownNameError, "number of MuJoCo's law"),
         (ContactNumbers(links=["a"]), ModelError, "belong to geoms"),
         (ContactSizes(geoms=["floor"]), ModelError, "no sizes"),
         (ContactPlane(), ModelError, "ContactPlacement"),

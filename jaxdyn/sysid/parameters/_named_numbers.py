@@ -51,7 +51,8 @@ def _choices(robot: Any, name: str) -> list[AbstractChoice]:
         entries = [(x.owner, arrays[leaf], place) for x in found for leaf, place in x.entries]
         owners = [owner for owner, array, place in entries if place < array.size and array[place] != 0]
         if owners:
-            out.append(Positive(number, **{f"{kind}s": list(dict.fromkeys(owners))}))
+            chosen: dict[str, Any] = {f"{kind}s": list(dict.fromkeys(owners))}
+            out.append(Positive(number, **chosen))
     if not out and number not in of_contacts:
         raise ModelError(f"{name!r}: no element of the world has a {number} other than zero")
     return out or [ContactNumbers([number])]
@@ -87,9 +88,9 @@ def _choice(robot: Any, name: str, number: str, owner: str) -> AbstractChoice:
             f"Positive({number!r}, actuators=[{owner!r}]) in its place"
         )
     if _BETWEEN in owner and not with_number:
-        ends = tuple(owner.split(_BETWEEN, 1))
-        if all(x in contacts for x in ends):
-            return ContactNumbers([number], geoms=[ends])
+        first, second = owner.split(_BETWEEN, 1)
+        if first in contacts and second in contacts:
+            return ContactNumbers([number], geoms=[(first, second)])
     if not with_number:
         known = sorted({x for kind in kinds for x in _numbers_of_kind(robot, kind, of_contacts)})
         if kinds:
@@ -98,7 +99,8 @@ def _choice(robot: Any, name: str, number: str, owner: str) -> AbstractChoice:
     kind = with_number[0]
     if kind == "geom":
         return ContactNumbers([number], geoms=[owner]) if robot.parts.as_mujoco else ContactNumbers([number])
-    return Positive(number, **{f"{kind}s": [owner]})
+    owners: dict[str, Any] = {f"{kind}s": [owner]}
+    return Positive(number, **owners)
 
 
 def _numbers_of_kind(world: World, kind: str, of_contacts: tuple[str, ...]) -> tuple[str, ...]:

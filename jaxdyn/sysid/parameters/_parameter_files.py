@@ -88,11 +88,12 @@ def _content(source: str | os.PathLike) -> dict[str, Any]:
     path = _FOLDER / f"{source}.json" if str(source) in identified_robots() else Path(source)
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        content["links"], content["joints"]
+        if not {"links", "joints"} <= content.keys():
+            raise KeyError("it lacks links or joints")
     except OSError as error:
         names = ", ".join(identified_robots())
         raise DataError(f"{source}: {error.strerror or error}; give a file of save_parameters, or {names}") from None
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, AttributeError) as error:
         raise DataError(f"{source}: not a file of save_parameters: {error}") from None
     return content
 

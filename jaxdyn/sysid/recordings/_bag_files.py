@@ -85,7 +85,8 @@ def load_bag(
             "where the clock was reset"
         )
     t = (stamps[order] - stamps[order[0]]) / 1e9
-    return Recording(t, **{name: x[order] for name, x in arrays.items()}, name=path.name)
+    ordered: dict[str, Any] = {name: x[order] for name, x in arrays.items()}
+    return Recording(t, **ordered, name=path.name)
 
 
 def _connections(path: Path, connections: Sequence[Any], topic: str | None) -> list[Any]:

@@ -62,11 +62,11 @@ def identify_rollouts(
     """
     require_positive_integer(starts, "starts")
     require_positive(spread, "spread (in free numbers)")
-    recordings = as_recordings(recordings)
     if isinstance(free, Parametrization):
         free = free.about(robot)
     else:
         free = Parametrization(robot, *named_choices(robot, free))
+    recordings = as_recordings(recordings)
     rate = uniform_rate(free.reference, recordings[0])
     if segment is None:
         segment = min(_SAMPLES, *(len(x) - 1 for x in recordings)) / rate

@@ -141,7 +141,8 @@ def choose_effects(trials: Trials) -> tuple[JointEffects, list[Choice], list[str
         return effects, [], [explained]
     model, samples = trials.model, trials.plain
     groups = [{"load": True}]
-    if samples.joints is None or not has_redundant_drives(model, samples.q[:1], samples.joints):
+    redundant = samples.joints is not None and has_redundant_drives(model, samples.q[:1], samples.joints)
+    if not redundant and samples.forces is None:
         groups += [{"stribeck": True, "friction_velocity": True}, {"friction_delay": True}]
     if samples.transmission is None and (JointEffects(spring=True).spring_coordinates(model) >= 0).any():
         groups.append({"spring": True})

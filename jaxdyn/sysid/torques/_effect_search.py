@@ -19,6 +19,7 @@ from jaxdyn.sysid.torques._effects import SEARCHED, JointEffects, delay_signal
 from jaxdyn.sysid.torques._physical_fit import Physical, minimize, start_at
 from jaxdyn.sysid.torques._recorded_motions import driven_joints
 from jaxdyn.sysid.torques._torque_model import EffectShape, Samples, recordings_of, with_parameters
+from jaxdyn.sysid.torques._unknown_forces import driven_effects, has_contacts
 
 # Velocities of the first grid, as parts of the joint's largest velocity.
 _FRICTION_VELOCITY = np.geomspace(0.01, 0.3, 5)
@@ -66,12 +67,18 @@ def effect_shape(
     if w.shape not in ((), (model.nv,)) or not np.all(np.isfinite(w) & (w > 0)):
         raise DataError(f"friction_velocity is {w}; a positive number or [{model.nv}] of them are needed, rad/s")
     out = EffectShape.default(w * np.ones(model.nv), stribeck_velocity=1.0)
-    effects = dataclasses.replace(effects, length=False)
+    effects = driven_effects(dataclasses.replace(effects, length=False), model, recordings_of(recordings))
     if (joints := driven_joints(model, recordings_of(recordings))) is not None:
         effects = effects.of_driven(model, joints)
     searched = np.stack([effects.dofs(name, model) for name in SEARCHED])
     if not searched.any():
         return out
+    if has_contacts(recordings_of(recordings)):
+        chosen = ", ".join(name for name, x in zip(SEARCHED, searched, strict=True) if x.any())
+        raise DataError(
+            f"effects: {chosen} are searched for in the torque of one joint after the other, which unknown forces of "
+            "contacts hide: find them from motions in the air, and give their fit.shape as shape"
+        )
     model, _ = nearest_physical_model(model)
     known = searched & np.isfinite(np.full_like(out, np.nan) if found is None else found)
     out = EffectShape(*np.where(known, 0.0 if found is None else found, out))

@@ -105,6 +105,7 @@ def residual_causes(fit: InverseDynamicsFit, recordings: Recordings | Samples) -
     """
     samples = Samples(fit.before, recordings, fit.effects, fit.shape, fit.refined)
     samples.linearize(fit.drive_model, fit.values)
+    samples.take_noise(fit.sigma)
     residual = samples.residuals(fit.parameters, fit.values.gain)
     scale = np.maximum(fit.sigma, _EXACT * samples.torque_scale)
     rest = residual / scale
@@ -120,6 +121,8 @@ def residual_causes(fit: InverseDynamicsFit, recordings: Recordings | Samples) -
     count = float(samples.valid.sum(axis=0)[samples.driven] @ shares)
     out, scores, explained = [], [], []
     for name, columns in _columns(fit, samples):
+        # To take away the forces of contacts twice does no harm.
+        columns = columns if samples.forces is None else samples.on_drives(slice(None), columns)
         Z = samples.low_passed(columns) * samples.valid[..., None] / scale[:, None]
         Z = Z.reshape(len(rest), -1)
         length = np.linalg.norm(Z, axis=0)
@@ -254,7 +257,8 @@ def _columns(fit: InverseDynamicsFit, samples: Samples) -> Iterator[tuple[str, n
     def each(x: np.ndarray) -> np.ndarray:
         return samples.friction_on_drives(slice(None), x[..., None] * np.eye(model.nv))
 
-    if not fit.layout.places:
+    # The forces of contacts are unknown, and with them the derivatives of their torques by lengths.
+    if not fit.layout.places and samples.forces is None:
         chosen = leaves.chosen_places(model)
         slopes = length_slopes(model, chosen, samples.motion, samples.joints, samples.transmission)
         yield "lengths", slopes / gain[:, None]

@@ -65,7 +65,7 @@ def patch_mjcf(path_or_text: str | os.PathLike, robot: Model | Any, *, files: bo
     m, source = compile_massless_mjcf(path_or_text, kinematics_only=False)
     found, new, document = robot_in_file(robot, m), copy.copy(m), Document(path_or_text)
     found.put(new)
-    patch = _Patch(document, m, new)
+    patch = _ChangedElements(document, m, new)
     patch.joints()
     patch.tendons()
     patch.actuators()
@@ -154,10 +154,13 @@ def _put_model(model: Model, before: Model, m: Any) -> None:
             bounds = [[float(x[q.start]) for x in (r.position_lower, r.position_upper)] for r in (model, before)]
             if bounds[0] != bounds[1]:
                 m.jnt_range[j] = bounds[0]
-            if model.stiffness is not None and before.stiffness is not None:
-                m.jnt_stiffness[j] += float(model.stiffness[rows.start]) - float(before.stiffness[rows.start])
-                moved = float(model.spring_reference[q.start]) - float(before.spring_reference[q.start])
-                m.qpos_spring[m.jnt_qposadr[j]] += moved
+            springs = [[x.stiffness, x.spring_reference] for x in (model, before)]
+            if all(x is not None for pair in springs for x in pair):
+                new, old = (
+                    [float(np.asarray(x)[i]) for x, i in zip(y, (rows.start, q.start), strict=True)] for y in springs
+                )
+                m.jnt_stiffness[j] += new[0] - old[0]
+                m.qpos_spring[m.jnt_qposadr[j]] += new[1] - old[1]
     if not np.array_equal(model.gravity, before.gravity):
         m.opt.gravity[:] = np.asarray(model.gravity)
 
@@ -183,7 +186,7 @@ def _compiled(texts: dict[str, str], main: str) -> Any:
         raise ModelError(f"patch_mjcf: MuJoCo refuses the text with the new numbers: {reason}") from error
 
 
-class _Patch:
+class _ChangedElements:
     """The changes of a document that lead from one compiled model to another."""
 
     def __init__(self, document: Document, old: Any, new: Any):
