@@ -20,10 +20,8 @@ the harder it is pressed. Both have one coefficient of friction, and each has a 
 The lengths of the recordings are short by a factor, which the flights of the training tosses tell: in them a body falls
 with less than 9.81 m/s^2. The fit takes that acceleration, and finds the width of the cube in the same lengths.
 
-The fit goes in stages, first over the beginning of each toss and then over more of it, since derivatives of long
-roll-outs say little before the first impacts are right. Each step takes the gradient of some tosses, drawn at random,
-and each stage ends at the mean over its second half. The last step is that of `sysid.loss_minimum`, whose intervals
-assume that the tosses are independent of each other, and nothing about the samples of one toss.
+The fit is that of `sysid.fit_losses`, in stages: first over the beginning of each toss and then over more of it. Its
+intervals assume that the tosses are independent of each other, and nothing about the samples of one toss.
 
 The fit does not see the test tosses. Beside the fit stands MuJoCo, with the best of a grid of its settings on training
 tosses, and with the setting of the grid that is best on the test tosses themselves.
@@ -42,7 +40,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jax.flatten_util import ravel_pytree
 
 from experiments._cube_tosses import Tosses, first, load
@@ -64,8 +61,6 @@ LOGARITHMIC = tuple(
 STEP = {"height": 1e-3, "center": 1e-3, "half_width": 0.01, "corner_radius": 0.5, "inertia": 0.1, "gravity": 0.01}
 """The change of each unknown in a unit step of the optimizer: in m for height and center, in the logarithm for the
 others. The unknowns that are not here have 1."""
-LATER_RATE = 0.5
-"""The learning rate of later stages, which begin at a fit, over that of the first."""
 UNKNOWNS = (*LOGARITHMIC, "height", "center")
 MASS = 0.37
 """The mass of the cube, kg, as published. Roll-outs tell the ratios of stiffness and inertia to it."""
@@ -159,7 +154,7 @@ def run(config: Config) -> dict[str, Any]:
     folder = config.make_folder()
     with cli.alone_in(folder):
         began = time.process_time()
-        x, history, ends = fit(config, training)
+        x, ends, moved = fit(config, training)
         seconds = time.process_time() - began
         tested = {}
         for name, found in (("start", numbers(config, {})), ("fitted", x)):
@@ -169,9 +164,9 @@ def run(config: Config) -> dict[str, Any]:
             "config": dataclasses.asdict(config),
             "seconds": seconds,
             "flights": flights,
-            "history": history,
             "numbers": {name: np.asarray(value).tolist() for name, value in x.items()},
             "intervals": ends,
+            "moved": moved,
             "training_errors": summary(config, errors_of(config, x, training, training.start)),
         }
         if config.mujoco:
@@ -276,61 +271,26 @@ def toss_losses(config: Config, steps: dict[str, Any], tosses: Tosses) -> Any:
     return losses(config, *(means(e, tosses) for e in errors))
 
 
-def fit(config: Config, tosses: Tosses) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any]]:
-    """Return the numbers with the lowest loss over the training tosses, what every step of the optimizer saw, and the
-    95 % intervals."""
-
-    @eqx.filter_jit
-    def value_and_gradient(steps, tosses):
-        return jax.value_and_grad(lambda steps: toss_losses(config, steps, tosses).mean())(steps)
-
-    steps: Any = {name: jnp.zeros_like(value) for name, value in numbers(config, {}).items() if name in config.free}
+def fit(config: Config, tosses: Tosses) -> tuple[dict[str, Any], dict[str, Any], float]:
+    """Return the numbers with the lowest loss over the training tosses, the 95 % intervals of the free ones, and how
+    far the last step went, in standard errors."""
+    free = {name: jnp.zeros_like(x) for name, x in numbers(config, {}).items() if name in config.free}
+    start, unravel = ravel_pytree(free)
     tosses = first(tosses, 0 if 0 in config.stages else max(config.stages))
-    rng, n, history = np.random.default_rng(config.seed), len(tosses.position), []
-    with cli.ProgressBar(desc="fit", unit=" steps", total=len(config.stages) * config.iterations) as bar:
-        for number, samples in enumerate(config.stages):
-            # Samples that do not count, instead of fewer, so that all stages share one program.
-            counts = tosses.counts * (np.arange(tosses.counts.shape[1]) < (samples or np.inf))
-            rate = config.learning_rate * (LATER_RATE if number else 1.0)
-            # Where a toss is chaotic its gradient is huge, and says little.
-            schedule = optax.cosine_decay_schedule(rate, config.iterations, 0.05)
-            optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(schedule))
-            memory, order, seen = optimizer.init(steps), np.zeros(0, int), []
-            for _ in range(config.iterations):
-                if len(order) < config.batch:
-                    order = np.concatenate([order, rng.permutation(n)])
-                drawn, order = order[: config.batch], order[config.batch :]
-                some = jax.tree.map(lambda a, drawn=drawn: a[drawn], tosses._replace(counts=counts))
-                loss, gradient = value_and_gradient(steps, some)
-                update, memory = optimizer.update(gradient, memory)
-                steps = optax.apply_updates(steps, update)
-                seen.append(steps)
-                x = numbers(config, steps)
-                history.append({"loss": float(loss)} | {k: np.asarray(v).tolist() for k, v in x.items()})
-                bar.update()
-                bar.set_postfix(loss=f"{float(loss):.4f}", friction=f"{history[-1]['friction']:.3f}")
-            # The scatter of the gradients over the draws is less in the mean.
-            steps = jax.tree.map(lambda *each: sum(each) / len(each), *seen[len(seen) // 2 :])
-    if not config.intervals:
-        return numbers(config, steps), history, {}
-    steps, ends, moved = minimum(config, steps, tosses._replace(counts=counts))
-    history[-1]["moved"] = moved
-    return numbers(config, steps), history, ends
-
-
-def minimum(config: Config, steps: dict[str, Any], tosses: Tosses) -> tuple[dict[str, Any], dict[str, Any], float]:
-    """Return the displacement with the lowest loss, the 95 % intervals of the free numbers, and how far the last step
-    went, in standard errors."""
-    flat, unravel = ravel_pytree(steps)
-    each = eqx.filter_jit(lambda flat, tosses: toss_losses(config, unravel(flat), tosses))
-    found = sysid.loss_minimum(lambda flat: each(jnp.asarray(flat), tosses), flat)
-    table = found.intervals([str(k) for k in range(len(flat))])
-    lower, upper = (numbers(config, unravel(jnp.asarray(end))) for end in (table.lower, table.upper))
+    # Samples that do not count, instead of fewer, so that all stages share one program.
+    counted = (np.arange(tosses.counts.shape[1]) < (n or np.inf) for n in config.stages)
+    stages = [tosses._replace(counts=tosses.counts * x) for x in counted]
+    options = {"batch": config.batch, "iterations": config.iterations, "learning_rate": config.learning_rate}
+    with cli.ProgressBar(desc="fit", unit=" steps", total=len(stages) * config.iterations) as bar:
+        found = sysid.fit_losses(
+            lambda x, tosses: toss_losses(config, unravel(x), tosses), start, stages, **options,
+            intervals=config.intervals, seed=config.seed, report=lambda step: bar.update(),
+        )  # fmt: skip
+    table = found.intervals([str(k) for k in range(len(start))])
+    x, lower, upper = (numbers(config, unravel(jnp.asarray(e))) for e in (found.free, table.lower, table.upper))
     known = unravel(jnp.asarray(np.isfinite(found.standard_errors), float))
-    ends = {
-        name: np.stack([lower[name], upper[name]]).tolist() for name in config.free if np.all(np.asarray(known[name]))
-    }
-    return unravel(jnp.asarray(found.free)), ends, found.moved
+    ends = {name: np.stack([lower[name], upper[name]]).tolist() for name in free if np.all(np.asarray(known[name]))}
+    return x, ends, found.moved
 
 
 def _draws(config: Config, table: np.ndarray) -> np.ndarray:
@@ -443,10 +403,8 @@ def show(config: Config, out: dict[str, Any]) -> None:
         value, *bounds = (", ".join(f"{v:.4g}" for v in np.ravel(x)) for x in values)
         print(f"  {name:28}{value}{f' ({" ... ".join(bounds)})' if bounds else ''}")
     if out["intervals"]:
-        moved = out["history"][-1]["moved"]
-        print(
-            f"  95 % intervals, if tosses are independent of each other; the last step was {moved:.1f} standard errors"
-        )
+        moved = f"the last step was {out['moved']:.1f} standard errors"
+        print(f"  95 % intervals, if tosses are independent of each other; {moved}")
     for horizon in map(_horizon, config.judged):
         print(f"mean errors of roll-outs, {horizon}, {config.testing} other tosses (95 % intervals)")
         for name, each in out["test_errors"].items():

@@ -143,6 +143,7 @@ from .io import load_mjcf as load_mjcf
 from .io import load_mjcf_actuators as load_mjcf_actuators
 from .io import load_model as load_model
 from .io import load_urdf as load_urdf
+from .io import patch_mjcf as patch_mjcf
 from .io import patch_urdf as patch_urdf
 from .io import save_model as save_model
 from .io import to_mjcf as to_mjcf

@@ -5,7 +5,7 @@ import inspect as _inspect
 from jaxdyn.io._denavit_hartenberg import DHRow, from_dh
 from jaxdyn.io._left_out_of_files import left_out
 from jaxdyn.io._model_files import load_model, save_model
-from jaxdyn.io.mjcf import is_mjcf, load_mjcf, load_mjcf_actuators, to_mjcf
+from jaxdyn.io.mjcf import is_mjcf, load_mjcf, load_mjcf_actuators, patch_mjcf, to_mjcf
 from jaxdyn.io.robot_files import LeftOut, LeftOutWarning, RobotFileWarning
 from jaxdyn.io.urdf import load_urdf, patch_urdf, to_urdf
 

@@ -17,7 +17,15 @@ import numpy as np
 
 from jaxdyn._errors import ModelError, RobotFileError, warn
 from jaxdyn.io import LeftOutWarning
-from jaxdyn.io.mjcf import mujoco, object_name, text_of_spec, text_with_numbers
+from jaxdyn.io.mjcf import (
+    RobotInFile,
+    mujoco,
+    object_name,
+    robot_in_file,
+    same_numbers,
+    text_of_spec,
+    text_with_numbers,
+)
 from jaxdyn.io.robot_files import enumerate_items, enumerate_names, robot_text
 from jaxdyn.worlds._load_world import load_world
 from jaxdyn.worlds._mjcf_numbers import put, put_inertias, writers
@@ -31,20 +39,10 @@ _INERTIAS = {"model.inertial_parameters", "model.attached_parameters"}
 @text_with_numbers.register
 def write_world(world: World, template: Any) -> str:
     """Return the text of the template with the numbers of a world. See `to_mjcf`."""
-    if world.parts.constraints.compliance is not None:
-        raise ModelError("to_mjcf: files have MuJoCo's law of contact, and this world has a ContactLaw; use save_world")
     spec = _spec_of(template)
     m = _compiled(spec)
-    before = _loaded(m)
-    if world.parts.actuators.control_path or world.parts.actuators.force_path:
-        raise ModelError("to_mjcf: MuJoCo lacks blocks on the paths of actuators; write world.with_actuator_paths()")
-    _require_same_structure(world, before)
-    new, old = numbers_of(world), numbers_of(before)
-    changed = [name for name in new if not np.array_equal(new[name], old[name])]
-    if any(name.startswith("model.") for name in changed):
-        # MuJoCo derives constants from the model, as `with_model` does. Whether it finds the same is compared below.
-        followed = numbers_of(before.with_model(world.model))
-        changed = [x for x in changed if x.startswith("model.") or np.array_equal(followed[x], old[x])]
+    before = _world_of(m, world)
+    new, old, changed = _changes(world, before)
     touched = {name.partition(":")[0] for name in changed if name.startswith(_PAIR[:8])}
     if touched:
         m = _with_pairs(spec, m, before, touched)
@@ -74,6 +72,76 @@ def write_world(world: World, template: Any) -> str:
     acting = {name: x for name, x in new.items() if not name.startswith(idle)}
     _warn_of_differences(acting, numbers_of(_loaded(_compiled(again))))
     return text
+
+
+@robot_in_file.register
+def _world_in_file(world: World, m: Any) -> RobotInFile:
+    """Return how the numbers of a world come into its file in place. See `patch_mjcf`."""
+    before = _world_of(m, world)
+    new, old, changed = _changes(world, before)
+
+    def put_numbers(compiled: Any) -> None:
+        known = writers(compiled, world)
+        for name in changed:
+            if name in known:
+                known[name](new[name], old[name])
+        _put_frictions(compiled, world, before)
+
+    def lost(again: Any) -> list[str]:
+        written = numbers_of(_loaded(again))
+        derived = {name for name in new if name not in changed and not np.array_equal(new[name], old[name])}
+        # What follows from other numbers may follow otherwise, and all else has to be as it is.
+        idle = _names_without_effect(world)
+        kept = {x: y for x, y in new.items() if x not in derived and not x.startswith(idle)}
+        _warn_of_differences({x: new[x] for x in derived if not x.startswith(idle)}, written)
+        return [x for x, y in kept.items() if not same_numbers(y, written.get(x), world.model.dtype)]
+
+    return RobotInFile(world.model, before.model, put_numbers, lost)
+
+
+def _put_frictions(m: Any, world: World, before: World) -> None:
+    """Write frictions of pairs of geoms that have changed into the geoms that have decided them. **Raises**
+    `ModelError` where pairs want different frictions of one geom."""
+    contacts, found = world.parts.constraints.contacts, {}
+    for pairs, old in zip(contacts.pairs, before.parts.constraints.contacts.pairs, strict=True):
+        now, was = (np.asarray(x.friction, np.float64) for x in (pairs, old))
+        for row, deciders in enumerate(pairs.deciders):
+            # One number of a geom stands for two directions of sliding, and one for two of rolling.
+            for kind, column in enumerate((0, 2, 3)):
+                for geom in deciders[kind]:
+                    found.setdefault((geom, kind), []).append((now[row, column], was[row, column]))
+    for (geom, kind), values in found.items():
+        if all(new == old for new, old in values):
+            continue
+        if len({new for new, _ in values}) > 1:
+            raise ModelError(
+                f"patch_mjcf: contacts of geom {contacts.names[geom]} have different frictions now, "
+                f"{sorted({float(new) for new, _ in values})}, and the file has one for all: give the file a <pair> "
+                "for them, or write the text with to_mjcf, which adds such pairs"
+            )
+        m.geom_friction[contacts.numbers[geom], kind] = values[0][0]
+
+
+def _world_of(m: Any, world: World) -> World:
+    """Return the world of a compiled file. **Raises** `ModelError` for a world that no file has, or another one."""
+    if world.parts.constraints.compliance is not None:
+        raise ModelError("to_mjcf: files have MuJoCo's law of contact, and this world has a ContactLaw; use save_world")
+    if world.parts.actuators.control_path or world.parts.actuators.force_path:
+        raise ModelError("to_mjcf: MuJoCo lacks blocks on the paths of actuators; write world.with_actuator_paths()")
+    before = _loaded(m)
+    _require_same_structure(world, before)
+    return before
+
+
+def _changes(world: World, before: World) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], list[str]]:
+    """Return the numbers of a world, those of its file, and the names of those that a user has changed."""
+    new, old = numbers_of(world), numbers_of(before)
+    changed = [name for name in new if not np.array_equal(new[name], old[name])]
+    if any(name.startswith("model.") for name in changed):
+        # MuJoCo derives constants from the model, as `with_model` does. Whether it finds the same is compared later.
+        followed = numbers_of(before.with_model(world.model))
+        changed = [x for x in changed if x.startswith("model.") or np.array_equal(followed[x], old[x])]
+    return new, old, changed
 
 
 def _spec_of(template: Any) -> Any:

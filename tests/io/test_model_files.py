@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+from pathlib import Path
 
 import equinox as eqx
 import jax
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 import jaxdyn
-from jaxdyn import Joint, Mimic, ModelBuilder, ModelError, RobotFileError, load_model, save_model
+from jaxdyn import DataError, Joint, Mimic, ModelBuilder, ModelError, RobotFileError, load_model, save_model, sysid
 from jaxdyn.model import BodyInertia
 from tests.loop_robots import forest_with_loops
 from tests.mutations import mutated
@@ -159,3 +160,41 @@ def test_a_file_of_a_model_is_replaced_as_a_whole(saved, monkeypatch):
         save_model(saved, jaxdyn.samples.arm())
     assert load_model(saved).topology == gripper().topology
     assert len(list(saved.parent.iterdir())) == 1
+
+
+def test_identified_parameters_in_files_by_names(tmp_path):
+    arm = jaxdyn.samples.arm()
+    found = arm.scaled(mass=1.2345678).with_joint_friction(0.3, 0.2, 0.05).with_armature(0.01)
+    sysid.save_parameters(tmp_path / "arm.json", found, {"verdict": ["good"]})
+    again = sysid.load_parameters(arm, tmp_path / "arm.json")
+    for name in ("inertial_parameters", "armature", "damping", "friction", "friction_velocity"):
+        np.testing.assert_allclose(getattr(again, name), getattr(found, name), rtol=1e-5, atol=1e-9)
+    np.testing.assert_array_equal(again.joint_placement, arm.joint_placement)
+    assert sysid.parameter_notes(tmp_path / "arm.json") == {"verdict": ["good"]}
+    with pytest.raises(ModelError, match=r"no body or joint .*; it has the bodies"):
+        sysid.load_parameters(gripper(), tmp_path / "arm.json")
+    (tmp_path / "bad.json").write_text("{}")
+    for path, message in ((tmp_path / "bad.json", "not a file of save_parameters"), ("panta", "or kuka_lwr4, panda")):
+        with pytest.raises(DataError, match=message):
+            sysid.load_parameters(arm, path)
+
+
+@pytest.mark.parametrize("name", sysid.identified_robots())
+def test_parameters_that_come_with_the_library(name):
+    """Physical links, and notes about how they were found and how far off they are."""
+    notes = sysid.parameter_notes(name)
+    assert {"robot", "urdf", "recordings", "how", "error", "verdict"} <= notes.keys()
+    content = json.loads((Path(sysid.__file__).parent / "parameters" / "identified" / f"{name}.json").read_text())
+    assert sysid.is_physical(np.array(list(content["links"].values()))).all()
+    assert len(content["joints"]) == 7
+
+
+@pytest.mark.skipif("JAXDYN_DATA" not in os.environ, reason="needs the recordings, in $JAXDYN_DATA")
+def test_parameters_that_come_with_the_library_predict_recorded_torques():
+    folder = sysid.fetch_dataset("panda_exciting")
+    panda = sysid.load_parameters(jaxdyn.load_urdf(folder / "panda_no_gripper.urdf"), "panda")
+    recording = sysid.load_npz(folder / "first_14s.npz", v="v")
+    held_out = recording.between(recording.t[0] + 10, recording.t[-1]).prepared(10.0)
+    errors = [sysid.InverseDynamicsFit.unfitted(x).evaluate(held_out).relative for x in (panda, panda.scaled(mass=1.1))]
+    # Without the offsets and the delay of friction, which no model holds.
+    assert errors[0] < 0.05 < errors[1]

@@ -1,10 +1,12 @@
-"""Recordings are read from NumPy archives and from tables of text."""
+"""Recordings are read from NumPy archives, tables of text, bags of ROS, and data sets of LeRobot."""
+
+import json
 
 import numpy as np
 import pytest
 
 from jaxdyn import DataError
-from jaxdyn.sysid import load_csv, load_npz
+from jaxdyn.sysid import load_bag, load_csv, load_lerobot, load_npz
 
 TABLE = """# recorded on a Tuesday
 
@@ -196,3 +198,127 @@ def test_broken_lines_are_named_and_can_be_left_out(tmp_path, broken):
     with pytest.raises(DataError, match=r"line 4: .*skip_lines=\[4, 6\]"):
         load_csv(path)
     np.testing.assert_array_equal(load_csv(path, skip_lines=[4, 6]).t, [0, 1, 3, 5])
+
+
+JOINT_STATE = "sensor_msgs/msg/JointState"
+
+
+def write_bag(folder, samples, *, storage="MCAP", topic="/joint_states"):
+    """Write joint states, given as time in ns, names, positions, velocities and efforts, and a topic of texts."""
+    rosbag2 = pytest.importorskip("rosbags.rosbag2", reason="needs the package rosbags")
+    typesys = pytest.importorskip("rosbags.typesys", reason="needs the package rosbags")
+    types = typesys.get_typestore(typesys.Stores.ROS2_HUMBLE)
+    state, header, time, text = (
+        types.types[x]
+        for x in (JOINT_STATE, "std_msgs/msg/Header", "builtin_interfaces/msg/Time", "std_msgs/msg/String")
+    )
+    with rosbag2.Writer(folder, version=9, storage_plugin=rosbag2.StoragePlugin[storage]) as writer:
+        joints = writer.add_connection(topic, JOINT_STATE, typestore=types)
+        words = writer.add_connection("/words", "std_msgs/msg/String", typestore=types)
+        for k, (stamp, names, *arrays) in enumerate(samples):
+            message = state(
+                header(time(stamp // 10**9, stamp % 10**9), ""), names, *(np.array(x, np.float64) for x in arrays)
+            )
+            data = types.serialize_cdr(message, JOINT_STATE)
+            writer.write(joints, 10**9 * k, data)
+            writer.write(words, 10**9 * k, types.serialize_cdr(text("no state"), "std_msgs/msg/String"))
+    return folder
+
+
+START = 1_760_000_000_123_456_789
+
+
+@pytest.mark.parametrize("storage", ["MCAP", "SQLITE3"])
+def test_bags_of_ros(tmp_path, storage):
+    """Joints come in the order that is asked for, whatever the messages have, and times keep their nanoseconds."""
+    arm, other = ["elbow", "shoulder"], ["shoulder", "elbow"]
+    samples = [
+        (START, arm, [1, 2], [3, 4], [5, 6]),
+        (START + 2_000_001, ["finger"], [9], [], []),
+        (START + 2_000_002, other, [20, 10], [40, 30], [60, 50]),
+    ]
+    bag = write_bag(tmp_path / "bag", samples, storage=storage)
+    r = load_bag(bag, joints=["shoulder", "elbow"])
+    np.testing.assert_array_equal(r.t, [0, 0.002000002])
+    np.testing.assert_array_equal(r.q, [[2, 1], [20, 10]])
+    np.testing.assert_array_equal(np.stack(r.require("v", "tau")), [[[4, 3], [40, 30]], [[6, 5], [60, 50]]])
+    file = next(x for x in bag.iterdir() if x.suffix in (".mcap", ".db3"))
+    np.testing.assert_array_equal(load_bag(file, "/joint_states", joints=["elbow", "shoulder"], clock="log").t, [0, 2])
+    for options, message in (
+        ({}, "message 1 lacks elbow, shoulder; name the joints"),
+        ({"topic": "/words"}, r"topic '/words' has another type; it has /joint_states of type sensor_msgs"),
+        ({"topic": "/states"}, r"topic '/states' is missing; it has /joint_states .*, and /words \(std_msgs"),
+        ({"joints": ["shoulder", "wrist"]}, "message 0 lacks wrist"),
+        ({"joints": ["wrist"]}, "no message has the joints wrist"),
+        ({"clock": "wall"}, "clock is 'wall'"),
+    ):
+        with pytest.raises(DataError, match=message):
+            load_bag(bag, **options)
+
+
+def test_bags_with_faults_are_refused_by_name(tmp_path):
+    name = ["a"]
+    late = write_bag(tmp_path / "late", [(START + x, name, [x], [], []) for x in (0, 20, 10, 30)])
+    with pytest.raises(DataError, match=r"1 samples are earlier than the one before, the first at row 2 by 1e-08 s"):
+        load_bag(late)
+    np.testing.assert_array_equal(load_bag(late, reorder=True).q[:, 0], [0, 10, 20, 30])
+    some = write_bag(tmp_path / "some", [(START, name, [0], [], [1]), (START + 9, name, [0], [], [])])
+    with pytest.raises(DataError, match="message 1 has 1 names and 0 in effort, as 1 of 2 messages"):
+        load_bag(some)
+    twice = write_bag(tmp_path / "twice", [(START, ["a", "a"], [0, 1], [], [])])
+    with pytest.raises(DataError, match="message 0 names a joint twice: a, a"):
+        load_bag(twice)
+    with pytest.raises(DataError, match="no messages"):
+        load_bag(write_bag(tmp_path / "empty", []))
+    (tmp_path / "text.mcap").write_text("hello")
+    with pytest.raises(DataError, match=r"text\.mcap: not a bag that can be read"):
+        load_bag(tmp_path / "text.mcap")
+    with pytest.raises(DataError, match="no such file or folder"):
+        load_bag(tmp_path / "nowhere")
+
+
+def write_lerobot(folder, frames=(0, 1, 2, 0, 1), names=("a.pos", "b.pos")):
+    """Write two episodes at 30 Hz with float32 times."""
+    pyarrow = pytest.importorskip("pyarrow", reason="needs the package pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet", reason="needs the package pyarrow")
+    (folder / "meta").mkdir(parents=True)
+    (folder / "data" / "chunk-000").mkdir(parents=True)
+    features = {x: {"dtype": "float32", "names": {"motors": list(names)}} for x in ("observation.state", "action")}
+    (folder / "meta" / "info.json").write_text(json.dumps({"fps": 30, "features": features}))
+    state = np.arange(10.0).reshape(5, 2)
+    columns = {
+        "observation.state": pyarrow.array(state.tolist(), pyarrow.list_(pyarrow.float32())),
+        "action": pyarrow.array((-state).tolist(), pyarrow.list_(pyarrow.float32())),
+        "timestamp": pyarrow.array(np.array(frames, np.float32) / np.float32(30)),
+        "frame_index": pyarrow.array(frames),
+        "episode_index": pyarrow.array([0, 0, 0, 7, 7]),
+    }
+    parquet.write_table(pyarrow.table(columns), folder / "data" / "chunk-000" / "file-000.parquet")
+    return folder
+
+
+def test_data_sets_of_lerobot(tmp_path):
+    folder = write_lerobot(tmp_path / "set")
+    first, second = load_lerobot(folder, joints=["b", "a"], scale={"q": [10, 1]})
+    np.testing.assert_array_equal(first.q, [[10, 0], [30, 2], [50, 4]])
+    np.testing.assert_array_equal(second.require("control")[0], [[-7, -6], [-9, -8]])
+    np.testing.assert_allclose(first.t, np.arange(3) / 30, rtol=1e-15)
+    assert first.rate == pytest.approx(30)
+    assert [len(x) for x in load_lerobot(folder, {"q": "action"}, episodes=[7])] == [2]
+    file = next((folder / "data").glob("*/*.parquet"))
+    assert len(load_lerobot(file)) == 2
+    for path, options, message in (
+        (folder, {"columns": {"q": "state"}}, r"no column state; it has observation\.state, action"),
+        (folder, {"columns": {"v": "action"}}, "columns has v; q is needed"),
+        (folder, {"episodes": [1]}, "no episode 1; there are 0 to 7"),
+        (folder, {"joints": ["c"]}, r"observation\.state has no column c, or several; it has a\.pos, b\.pos"),
+        (folder, {"scale": {"q": [1, 2, 3]}}, "the scale of q does not fit its 2 columns"),
+        (file, {"joints": ["a"]}, "meta/info.json does not name the columns"),
+        (tmp_path, {}, "no data/"),
+        (tmp_path / "nothing.parquet", {}, "no such file"),
+    ):
+        with pytest.raises(DataError, match=message):
+            load_lerobot(path, **options)
+    gap = write_lerobot(tmp_path / "gap", frames=(0, 2, 1, 0, 1))
+    with pytest.raises(DataError, match="episode 0: frame 2 follows frame 0"):
+        load_lerobot(gap)

@@ -24,7 +24,9 @@ from jaxdyn.sysid import (
     RolloutFitOptions,
     fit_fleet,
     fit_rollouts,
+    identify_rollouts,
     judge_rollouts,
+    named_choices,
     rollout_errors,
 )
 
@@ -258,7 +260,7 @@ def test_choices_that_a_world_does_not_have_are_refused_by_name():
         (ContactNumbers(), ModelError, "friction of both"),
         (ContactNumbers(geoms=["trunk"]), ModelError, "friction of floor, weight, whose.*larger.*priority"),
         (ContactNumbers(["rolling"], geoms=["floor"]), ModelError, "no contact of floor has rolling"),
-        (ContactNumbers(["stiffness"]), UnknownNameError, "solref"),
+        (ContactNumbers(["dissipation"]), UnknownNameError, "number of MuJoCo's law"),
         (ContactNumbers(links=["a"]), ModelError, "belong to geoms"),
         (ContactSizes(geoms=["floor"]), ModelError, "no sizes"),
         (ContactPlane(), ModelError, "ContactPlacement"),
@@ -295,3 +297,69 @@ def test_the_half_cheetah_is_identified_with_true_intervals():
         assert out.unsolved == 0
         inside.append(covered(out, world))
     assert np.mean(inside) > 0.9
+
+
+PUCK = """<mujoco><option timestep=".005"/><worldbody>
+<geom name="floor" type="plane" size="1 1 1" friction="0.3"/>
+<body name="puck" pos="0 0 .05"><joint name="x" type="slide" axis="1 0 0" damping=".5"/>
+<joint name="z" type="slide" axis="0 0 1"/><geom name="ball" size=".05" mass="1" friction=".2" {}/></body></worldbody>
+<tendon><fixed name="cable" stiffness="5"><joint joint="x" coef="1"/></fixed></tendon>
+<actuator><motor name="push" joint="x" gear="8"/><motor name="x" joint="z" gear="3"/></actuator></mujoco>"""
+
+
+def test_numbers_are_chosen_by_name():
+    world = jaxdyn.load_world(PUCK.format(""))
+    names = {
+        "damping of x": "log damping of x",
+        "gear of push": "log gear of push",
+        "friction of floor": "log friction of floor",
+        "friction of ball and floor": "log friction of ball and floor",
+        "stiffness of tendon cable": "log stiffness of tendon cable",
+        "stiffness of floor": "log stiffness of floor",
+        "mass of puck": "inertia of puck: log scale",
+    }
+    for name, free in names.items():
+        assert Parametrization(world, *named_choices(world, [name])).names == (free,), name
+    assert len(Parametrization(world, *named_choices(world, ["gear", Positive("damping", ["x"])])).names) == 3
+    for name, error, message in (
+        ("gear of x", None, None),
+        ("armature of x", ModelError, "number of joint and of actuator x"),
+        ("gear of floor", ModelError, "geom floor has no gear; it has .*friction"),
+        ("gears", UnknownNameError, "gear"),
+        ("friction of flor", UnknownNameError, "floor"),
+    ):
+        if error is None:
+            assert Parametrization(world, *named_choices(world, [name])).names == ("log gear of x",)
+            continue
+        with pytest.raises(error, match=message):
+            named_choices(world, [name])
+    with pytest.raises(ModelError, match=r"a sequence of names is needed: \['gear'\]"):
+        identify_rollouts(world, [], "gear")
+
+
+@pytest.mark.parametrize(("solref", "numbers"), [("0.02 0.8", "time"), ("-500 -40", "direct")])
+def test_stiffness_and_damping_of_a_contact_in_both_forms(solref, numbers):
+    world = jaxdyn.load_world(PUCK.format(f'solref="{solref}" priority="1"'))
+    free = Parametrization(world, ContactNumbers(["stiffness", "damping"], geoms=["ball"]))
+    changed = free.model(np.log([2.0, 3.0]))
+    before, after = (np.asarray(x.parts.constraints.contacts.pairs[0].solref[0]) for x in (world, changed))
+    assert free.size == 2
+    if numbers == "direct":
+        np.testing.assert_allclose(after / before, [2.0, 3.0])
+    else:
+        stiffness, damping = (lambda x: 1 / (x[0] * x[1]) ** 2), (lambda x: 1 / x[0])
+        np.testing.assert_allclose(stiffness(after) / stiffness(before), 2.0)
+        np.testing.assert_allclose(damping(after) / damping(before), 3.0)
+    np.testing.assert_allclose(free.free(changed), np.log([2.0, 3.0]), rtol=1e-9)
+
+
+def test_one_call_identifies_by_names_from_several_starts():
+    _, world, recording = leg()
+    start = wrong(world, *choices()).reference
+    names = ["damping of hip", "armature of hip", "gear of drive", "dynprm of drive"]
+    out = identify_rollouts(start, recording, names, starts=2)
+    assert out.converged, out.message
+    assert "2 of 2 starts came to these numbers" in out.message
+    assert covered(out, world).all()
+    np.testing.assert_allclose(out.position_noise, POSITION, rtol=0.2)
+    np.testing.assert_allclose(out.velocity_noise, VELOCITY, rtol=0.2)

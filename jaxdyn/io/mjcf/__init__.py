@@ -22,3 +22,4 @@ from jaxdyn.io.mjcf._massless import compile_massless_mjcf
 from jaxdyn.io.mjcf._mjcf_reader import left_out_of_mjcf, load_mjcf
 from jaxdyn.io.mjcf._mjcf_writer import text_with_numbers, to_mjcf
 from jaxdyn.io.mjcf._spec_text import text_of_spec
+from jaxdyn.io.mjcf._written_in_place import RobotInFile, patch_mjcf, robot_in_file, same_numbers

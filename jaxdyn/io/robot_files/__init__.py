@@ -16,3 +16,4 @@ from jaxdyn.io.robot_files._facts import (
 from jaxdyn.io.robot_files._left_out import LeftOut, LeftOutWarning, present, warn_of_what_is_left_out
 from jaxdyn.io.robot_files._mesh_files import read_meshes
 from jaxdyn.io.robot_files._named_robots import named_robot
+from jaxdyn.io.robot_files._xml_edits import EditedText, Place, decoded

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from jaxdyn._errors import ModelError, require_kind
-from jaxdyn.io.robot_files import enumerate_items, enumerate_names, warn
+from jaxdyn.io.robot_files import EditedText, Place, enumerate_items, enumerate_names, warn
 from jaxdyn.io.urdf import _link_tree as tree
 from jaxdyn.io.urdf._extensions import JOINT_TAG, NAMESPACE, Rotor, is_rotor, simple_rotor
 from jaxdyn.io.urdf._urdf_reader import UrdfLoader
@@ -21,8 +21,7 @@ from jaxdyn.io.urdf._written_numbers import (
     numbers_text,
     own_element_notes,
 )
-from jaxdyn.io.urdf._xml import read_robot
-from jaxdyn.io.urdf._xml_edits import EditedText, Place, urdf_text
+from jaxdyn.io.urdf._xml import read_robot, urdf_text
 from jaxdyn.joints import neutral
 from jaxdyn.model import JOINT_FIELDS, LEAVES, STANDARD_GRAVITY, Model
 from jaxdyn.spatial import IDENTITY_POSE, compose_poses, invert_pose, quaternion_to_rotation, quaternion_to_rpy

@@ -11,7 +11,7 @@ import xml.etree.ElementTree as ET
 import numpy as np
 
 from jaxdyn._errors import ModelError, require_kind
-from jaxdyn.io.robot_files import enumerate_items, enumerate_names, warn
+from jaxdyn.io.robot_files import EditedText, enumerate_items, enumerate_names, warn
 from jaxdyn.io.urdf._extensions import FRAME_ATTRIBUTE, JOINT_TAG, NAMESPACE
 from jaxdyn.io.urdf._link_tree import ROOT_JOINT, WORLD
 from jaxdyn.io.urdf._written_numbers import (
@@ -23,8 +23,7 @@ from jaxdyn.io.urdf._written_numbers import (
     numbers_text,
     own_element_notes,
 )
-from jaxdyn.io.urdf._xml import read_robot
-from jaxdyn.io.urdf._xml_edits import EditedText, urdf_text
+from jaxdyn.io.urdf._xml import read_robot, urdf_text
 from jaxdyn.model import JOINT_FIELDS, LEAVES, Model, depth_first
 from jaxdyn.spatial import IDENTITY_POSE, inertia_elements, quaternion_to_rpy
 

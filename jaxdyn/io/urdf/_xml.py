@@ -13,7 +13,7 @@ from typing import NoReturn
 from xml.parsers import expat
 
 from jaxdyn._errors import RobotFileError, UnknownNameError, look_up
-from jaxdyn.io.robot_files import LARGEST, enumerate_names, quote, read_robot_file, robot_text
+from jaxdyn.io.robot_files import LARGEST, decoded, enumerate_names, quote, read_robot_file, robot_text
 from jaxdyn.model import depth_first
 
 UNLIMITED = sys.float_info.max
@@ -189,6 +189,15 @@ def read_robot(
         raise RobotFileError(f"{source.name}: {problem}; remove it, or have it passed over by strict=False")
     source.forgiven.append(f"{problem}, passed over")
     return _Parser(source, lines, skipped_tags).root(stripped)
+
+
+def urdf_text(path_or_text: str | os.PathLike, package_dirs: Sequence[str | os.PathLike] = ()) -> str:
+    """Return the text of a URDF file, given as in `load_urdf`, byte order mark and white space in front included."""
+    if robot_text(path_or_text) is not None:
+        return str(path_or_text)
+    if isinstance(path_or_text, str) and path_or_text.startswith("package://"):
+        path_or_text = find_in_packages(path_or_text, package_dirs)
+    return decoded(read_robot_file(path_or_text, "a URDF"))
 
 
 def find_in_packages(url: str, package_dirs: Sequence[str | os.PathLike]) -> Path:

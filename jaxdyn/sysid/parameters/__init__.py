@@ -20,4 +20,11 @@ from jaxdyn.sysid.parameters._log_cholesky import (
     nearest_physical,
     pseudo_inertia,
 )
+from jaxdyn.sysid.parameters._named_numbers import named_choices
+from jaxdyn.sysid.parameters._parameter_files import (
+    identified_robots,
+    load_parameters,
+    parameter_notes,
+    save_parameters,
+)
 from jaxdyn.sysid.parameters._parametrization import Parametrization

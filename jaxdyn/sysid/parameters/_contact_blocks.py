@@ -20,6 +20,8 @@ from jaxdyn.sysid.parameters._touching_arrays import law_numbers, links_of_law, 
 from jaxdyn.sysid.parameters._world_arrays import contact_numbers, geom_sizes
 from jaxdyn.worlds import World
 
+COMPLIANCES = ("stiffness", "damping")
+"""The numbers of MuJoCo's law that `solref` stands for, in either of its forms."""
 LAW_NUMBERS = ("stiffness", "dissipation", "friction", "stiction_velocity", "width")
 
 
@@ -32,7 +34,9 @@ class ContactNumbers(AbstractChoice):
     number for each geom and column. MuJoCo gives a pair the friction of the geom with the higher priority, or else the
     larger one, when it loads a file; the friction of a geom here is that of the pairs that took it from there, or from
     two geoms with the same, and changes with no regard to the other geom's. To write what was found into a file, name
-    the pair there. `"solref"` and `"solimp"` of a geom are those of all its contacts.
+    the pair there. `"solref"` and `"solimp"` of a geom are those of all its contacts. `"stiffness"` and `"damping"` are
+    the numbers for which `solref` stands: a stiffness with a damping that stays, and the other way around, both in the
+    form that the file has (time constant and damping ratio, or negative numbers).
 
     The world of an MJCF file with a `ContactLaw` has the numbers of that law, which all contacts share, and the
     friction of geoms.
@@ -58,10 +62,14 @@ class ContactNumbers(AbstractChoice):
         if isinstance(names, str) or len(set(names)) < len(names):
             raise ModelError(f"{what}: names is {names!r}; a sequence of different names is needed")
         if as_mujoco:
-            numbers = [x for name in names for x in contact_numbers(tree, name, self.geoms, what)]
-            if not numbers:
+            compliant = [x for x in names if x in COMPLIANCES and tree.parts.constraints.compliance is None]
+            others = [x for x in names if x not in compliant]
+            numbers = [x for name in others for x in contact_numbers(tree, name, self.geoms, what)]
+            blocks = [_compliances(tree, compliant, self.geoms, what)] if compliant else []
+            blocks += [scaled_numbers(what, tree, numbers)] if numbers else []
+            if not any(x.size for x in blocks):
                 raise ModelError(f"{what}: no geoms of the world have contacts with {', '.join(names)}")
-            return scaled_numbers(what, tree, numbers)
+            return blocks[0] if len(blocks) == 1 else JoinedBlocks.of(blocks)
         touching = tree.parts.touching
         for name in names:
             look_up(name, LAW_NUMBERS, "number of a contact law")
@@ -76,6 +84,63 @@ class ContactNumbers(AbstractChoice):
                         f"{', '.join(sorted(links))}; name them too, or give them a ContactLaw of their own"
                     )
         return scaled_numbers(what, tree, law_numbers(tree, names, laws))
+
+
+class _Compliances(AbstractBlock):
+    """Entries of `solref`, whose logarithms are linear in those of stiffness and damping."""
+
+    places: tuple[tuple[int, int], ...] = eqx.field(static=True)
+    exponents: tuple[tuple[float, ...], ...] = eqx.field(static=True)
+    """`[places, size]`: entries are those of the reference times `exp(exponents x)`."""
+    named: tuple[str | None, ...] = eqx.field(static=True)
+    """The names of the entries; None for those that repeat another."""
+
+    def labels(self) -> dict[tuple[int, int], str | None]:
+        return dict(zip(self.places, self.named, strict=True))
+
+    def apply(self, reference: Any, tree: Any, x: jax.Array) -> Any:
+        factors = jnp.exp(jnp.asarray(self.exponents, x.dtype) @ x)
+        for (leaf, place), factor in zip(self.places, factors, strict=True):
+            flat = np.array([place])
+            tree = leaves.with_entries(tree, leaf, flat, leaves.entries(reference, leaf, flat) * factor)
+        return tree
+
+    def coordinates(self, reference: Any, tree: Any) -> jax.Array:
+        pairs = [[leaves.entries(x, leaf, np.array([i]))[0] for x in (tree, reference)] for leaf, i in self.places]
+        ratio = jnp.stack([jnp.log(now / before) for now, before in pairs])
+        return jnp.asarray(np.linalg.pinv(np.array(self.exponents)), ratio.dtype) @ ratio
+
+
+def _compliances(
+    world: World, names: Sequence[str], geoms: Sequence[str | tuple[str, str]] | None, what: str
+) -> _Compliances:
+    """Return the block of stiffnesses and dampings of contacts under MuJoCo's law.
+
+    A contact with the time constant `t` and the damping ratio `r` has a stiffness in proportion to `1 / (t r)^2` and a
+    damping in proportion to `1 / t` (MuJoCo's documentation, Modeling, "Solver parameters"); negative numbers are both
+    of them.
+    """
+    entries = contact_numbers(world, "solref", geoms, what)
+    owners = list(dict.fromkeys(x.owner for x in entries))
+    labels = [(name, owner) for name in names for owner in owners]
+    rows: dict[tuple[int, int], list[float]] = {}
+    for x in entries:
+        column = int(x.label[len("solref[")])
+        for leaf, place in x.entries:
+            value = leaves.known_entries(world, leaf, np.array([place]))
+            if value is None:
+                raise ModelError(f"{what}: the form of solref depends on its sign, which is traced; bind it outside")
+            form = _DIRECT if value[0] < 0 else _BY_TIME
+            rows[leaf, place] = [form[column].get(name, 0.0) * (owner == x.owner) for name, owner in labels]
+    titles = tuple(f"log {name} of {owner}" for name, owner in labels)
+    named = {place: x.label if k == 0 else None for x in entries for k, place in enumerate(x.entries)}
+    exponents = tuple(map(tuple, rows.values()))
+    return _Compliances(titles, frozenset(rows), tuple(rows), exponents, tuple(named[x] for x in rows))
+
+
+# The exponents of stiffness and damping in both numbers of solref.
+_BY_TIME = {"damping": -1.0}, {"stiffness": -0.5, "damping": 1.0}
+_DIRECT = {"stiffness": 1.0}, {"damping": 1.0}
 
 
 @dataclasses.dataclass(frozen=True)

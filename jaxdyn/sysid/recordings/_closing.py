@@ -102,7 +102,11 @@ def completed(
         rates = (full["v"], full.get("a", np.zeros_like(full["v"])))
         motion = _complete(model, *(jnp.asarray(_padded(x), model.dtype) for x in (q, *rates)), joints)
         out |= {name: np.asarray(x[:n], np.float64) for name, x in motion._asdict().items() if name in full}
-    return out | {name: x for name, x in full.items() if name in ("tau", "clipped")}
+    if "measured" in arrays:
+        # That passive joints have no torque is known.
+        full["measured"] = np.ones((n, model.nv))
+        full["measured"][:, columns.v] = arrays["measured"]
+    return out | {name: x for name, x in full.items() if name in ("tau", "clipped", "measured")}
 
 
 def _padded(x: np.ndarray) -> np.ndarray:

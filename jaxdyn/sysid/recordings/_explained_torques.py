@@ -325,6 +325,11 @@ def unchecked_torques(recordings: Recordings, model: Model) -> list[str]:
         ]
     found: dict[str, list[str]] = {}
     recordings = as_recordings(recordings)
+    if any(x.contacts is not None for x in recordings):
+        return [
+            "Torques beside unknown forces of contacts are not compared with the model's before a fit: only the error "
+            "of the fit may show a wrong sign, unit or order of columns."
+        ]
     for recording in recordings:
         for sentence, what in _unchecked(recording, model).items():
             found.setdefault(sentence, []).append(f"{recording.name}: {what}" if len(recordings) > 1 else what)

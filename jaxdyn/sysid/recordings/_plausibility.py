@@ -68,7 +68,7 @@ def check_recording(
 
     The checks with a model are those of the joints (`Recording.of_joints`), without `"misfit"` at joints that motors
     drive together, whose friction the check does not know. Without a model, joints are named by their columns. Torques
-    of robots with closed loops are not compared with the model's.
+    of robots with closed loops, and those beside unknown forces of contacts, are not compared with the model's.
 
     **Raises** `DataError` if the recording's columns do not fit the model.
     """
@@ -92,7 +92,8 @@ def check_recording(
     findings = [] if clock else _gaps(recording, max_gap)
     findings += [*clock, *_units(recording, model, names), *(x for x in rates if x.kind != "clock")]
     findings += _still(recording, model, names)
-    if model is not None and not model.topology.has_loops:
+    # Torques beside contacts hold their forces, too.
+    if model is not None and not model.topology.has_loops and recording.contacts is None:
         findings = _with_torques(findings, recording, model, max_gap, max_delay)
         # The friction of motors that drive joints together belongs to none of these joints.
         findings = [x for x in findings if x.kind != "misfit" or not coupled.issuperset(x.joints)]
@@ -294,6 +295,11 @@ def _still(recording: Recording, model: Model | None, names: tuple[str, ...]) ->
     out = of_joints("still", resting, message)
     if recording.tau is not None:
         constant = np.ptp(recording.tau, axis=0) <= 1e-9 * np.abs(recording.tau).max()
+        # No motor drives the base of a robot that stands on its feet.
+        kinds = zip(model.joint_names, model.topology.joint_types, strict=True) if model is not None else ()
+        for joint, kind in kinds if recording.contacts is not None else ():
+            if model is not None and kind == "free":
+                constant[model.v_index(joint)] = False
         dead = [names[j] for j in np.flatnonzero(constant)]
         out += of_joints("no torque", dead, "the torque of {} never changes: is it measured?")
         message = "the torques of {} stay at their largest values or limits, which fits leave out as clipped"

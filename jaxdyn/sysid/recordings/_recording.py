@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 import numpy as np
-from scipy.signal import savgol_filter
 
 from jaxdyn import _printing as printing
 from jaxdyn._errors import DataError, naming_arguments, require_choice
@@ -18,8 +17,11 @@ from jaxdyn.sysid.recordings._array_checks import real_numbers, require_rows, re
 from jaxdyn.sysid.recordings._closing import JointColumns, completed, joint_names
 from jaxdyn.sysid.recordings._signals import MIXED, clipped_samples
 from jaxdyn.sysid.recordings._transmissions import alone, joint_columns, transmission_matrix
+from jaxdyn.sysid.recordings._unmeasured import unmeasured_fields
 
-_OPTIONAL = ("v", "a", "tau", "current", "clipped", "control", "activation", "temperature")
+_OPTIONAL = ("v", "a", "tau", "current", "clipped", "control", "activation", "temperature", "measured", "contacts")
+# The arrays that a delay of torques shifts.
+_LATE = ("tau", "current", "clipped", "measured")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,8 +36,12 @@ class Recording:
       mixed them; fits leave out what has more than 0.01;
     - `control` `[n, nu]`: inputs of a `World`'s actuators, held until the next sample; `activation` `[n, na]`: states
       of those with dynamics, of which fits read the first row; None: the first controls hold them (`fit_rollouts`);
-    - `name`: put in front of messages; `cutoff`: Hz, where fits low-pass the torques and the torque model alike (see
-      `prepared`); None for fits to the samples as they are;
+    - `measured` `[n, nv]` or `[nv]` of bool: which torques were measured; fits leave out the others, which may be NaN;
+    - `contacts`: a mapping from names of frames to `[n]` of bool: when each may touch something, with forces that are
+      unknown, and `contact_moments`: whether moments are too, as of flat feet. Kept as `[n, k]` with `contact_frames`;
+    - `name`: put in front of messages;
+    - `cutoff`: Hz, where fits low-pass the torques and the torque model alike (see `prepared`); None for fits to the
+      samples as they are;
     - `joints`: for robots with closed loops, the names of the joints that the columns belong to, each with one
       coordinate: those that are driven and measured. All others are passive, and follow from the loops (see
       `completed`). None where the columns are those of all joints;
@@ -71,20 +77,26 @@ class Recording:
     activation: np.ndarray | None = None
     transmission: np.ndarray | None = None
     temperature: np.ndarray | None = None
+    measured: np.ndarray | None = None
+    contacts: np.ndarray | Mapping[str, np.ndarray] | None = None
+    contact_frames: tuple[str, ...] = ()
+    contact_moments: bool = False
 
     def __post_init__(self):
+        given = self.measured, self.tau, self.contacts, self.contact_frames
+        for name, value in unmeasured_fields(*given, np.size(self.t), self.name).items():
+            object.__setattr__(self, name, value)
         for name in ("t", "q", *_OPTIONAL):
-            value = getattr(self, name)
-            if value is None and name in _OPTIONAL:
+            if (value := getattr(self, name)) is None and name in _OPTIONAL:
                 continue
             array = (times if name == "t" else real_numbers)(value, f"{self.name}: {name}")
             array.setflags(write=False)
             object.__setattr__(self, name, array)
         require_rows(self.t, self._arrays(), self.name)
-        reference = "v" if self.tau is None else "tau"
         for name, x in (("v", self.v), ("a", self.a), ("clipped", self.clipped)):
             if x is not None and x.shape[1] != self.dofs:
-                raise self._error(f"{name} has {x.shape[1]} columns, but {reference} has {self.dofs}; they are [n, nv]")
+                other = f"{'v' if self.tau is None else 'tau'} has {self.dofs}"
+                raise self._error(f"{name} has {x.shape[1]} columns, but {other}; they are [n, nv]")
         if self.joints is not None:
             object.__setattr__(self, "joints", joint_names(self.joints, self._arrays(), self.name))
         require_samples(self.t, self._arrays(), self.name)
@@ -312,18 +324,8 @@ class Recording:
         source = self._numbers(model) if self.v is None else self
         x = source.q if self.v is None else self.v
         if method == "savitzky_golay":
-            rate, degree = self._uniform_rate("a Savitzky-Golay filter"), 4 if degree is None else degree
-            if window is None or not window > 0:
-                raise self._error("give the window of the Savitzky-Golay filter in s, such as 0.1")
-            cut = round(0.5 * window * rate)
-            if not 1 < degree < 2 * cut + 1 or len(self) < 4 * cut + 2:
-                raise self._error(
-                    f"a window of {window:g} s is {2 * cut + 1} samples: a polynomial of degree {degree} needs at "
-                    f"least {degree + 1} and a degree of 2, and the recording ({len(self)} samples) must have twice as "
-                    "many as a window"
-                )
-            # Savitzky & Golay 1964. The rows that are extrapolated at both ends are cut off below.
-            first, second = (np.asarray(savgol_filter(x, 2 * cut + 1, degree, k, 1 / rate, axis=0)) for k in (1, 2))
+            rate = self._uniform_rate("a Savitzky-Golay filter")
+            cut, (first, second) = signals.savitzky_golay(x, rate, window, 4 if degree is None else degree, self.name)
         else:
             if len(self) < 12:
                 raise self._error(f"{len(self)} samples are too few for a smoothing spline")
@@ -359,7 +361,7 @@ class Recording:
             raise self._error(f"a delay of {delay:g} s is too long for a recording of {self.duration:g} s")
         times = self.t + delay
         keep = (times >= self.t[0]) & (times <= self.t[-1])
-        late = {name: x for name, x in self._marked(None)._arrays().items() if name in ("tau", "current", "clipped")}
+        late = {name: x for name, x in self._marked(None)._arrays().items() if name in _LATE}
         late = {name: signals.interpolate(self.t, x, times[keep], "cubic") for name, x in late.items()}
         return dataclasses.replace(self._map(lambda x: x[keep]), **late)
 
@@ -436,15 +438,14 @@ class Recording:
 
     def printed(self) -> printing.Facts:
         """The facts that `print` shows: the duration, the rate and the arrays."""
-        rate = self.rate
-        steps = (
-            f"{rate:.6g} per second" if rate else f"about {1 / np.median(np.diff(self.t)):.4g} per second, irregular"
-        )
+        rate, about = self.rate, 1 / np.median(np.diff(self.t))
+        steps = f"{rate:.6g} per second" if rate else f"about {about:.4g} per second, irregular"
         first = f"{self.name!r}, {self.duration:.4g} s, {len(self)} samples, {steps}"
         facts = {"t": f"{self.t[0]:.6g} to {self.t[-1]:.6g} s"}
         for name, x in self._arrays().items():
             facts[name] = f"{x.shape[1]} columns, {x.min():.4g} to {x.max():.4g}"
-        facts |= {} if self.joints is None else {"joints": printing.names(self.joints)}
+        for name, names in (("joints", self.joints), ("contacts at", self.contact_frames)):
+            facts |= {name: printing.names(names)} if names else {}
         return first, facts | ({} if self.cutoff is None else {"cutoff": f"{self.cutoff:g} Hz"})
 
     __repr__, __str__, _repr_html_ = printing.one_line, printing.text, printing.table

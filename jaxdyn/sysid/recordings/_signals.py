@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 from scipy.interpolate import CubicSpline, UnivariateSpline
-from scipy.signal import butter, firwin, sosfiltfilt, upfirdn
+from scipy.signal import butter, firwin, savgol_filter, sosfiltfilt, upfirdn
 
 from jaxdyn._errors import DataError, require_choice
 from jaxdyn.model import Model
@@ -80,6 +80,24 @@ class Decimation(NamedTuple):
         # In rows, so that a signal's samples lie side by side.
         out[:, moving] = upfirdn(self.taps, columns.T[moving], down=self.step)[:, first : first + count].T
         return out.reshape(len(out), *x.shape[1:])
+
+
+def savitzky_golay(
+    x: np.ndarray, rate: float, window: float | None, degree: int, recording: str
+) -> tuple[int, tuple[np.ndarray, np.ndarray]]:
+    """Return the number of rows at each end that lack a whole window of `window` s, and first and second derivatives of
+    the polynomials of `degree` through the samples of each window (Savitzky & Golay 1964). **Raises** `DataError`."""
+    if window is None or not window > 0:
+        raise DataError(f"{recording}: give the window of the Savitzky-Golay filter in s, such as 0.1")
+    cut = round(0.5 * window * rate)
+    if not 1 < degree < 2 * cut + 1 or len(x) < 4 * cut + 2:
+        raise DataError(
+            f"{recording}: a window of {window:g} s is {2 * cut + 1} samples: a polynomial of degree {degree} needs at "
+            f"least {degree + 1} and a degree of 2, and the recording ({len(x)} samples) must have twice as many as a "
+            "window"
+        )
+    first, second = (np.asarray(savgol_filter(x, 2 * cut + 1, degree, k, 1 / rate, axis=0)) for k in (1, 2))
+    return cut, (first, second)
 
 
 def smoothing_spline(t: np.ndarray, x: np.ndarray, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -113,7 +113,7 @@ class RolloutFit(eqx.Module):
     def prior_covariance(self) -> np.ndarray:
         """Covariance of the free numbers about `robot` by the prior alone, `[P, P]`; infinite without one."""
         P = len(self.free)
-        K = np.asarray(self.rows.border, np.float64)[:P, :P]
+        K = np.asarray(self.rows.border, np.float64)[:, :P]
         return np.linalg.inv(K.T @ K) if K.any() else np.diag(np.full(P, np.inf))
 
     def interval(

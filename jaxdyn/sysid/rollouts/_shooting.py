@@ -168,7 +168,7 @@ class ShootingResiduals(NamedTuple):
     match: jax.Array
     """`[segments, 2 nv]`: defects over their standard deviations, plus the multipliers."""
     pull: jax.Array
-    """`[problem.shared]`"""
+    """`[k]`: terms of the parametrization's pull, and the zeros of sensors."""
     closure: jax.Array
     """`[segments, c]`: what closed loops do not allow in the states; zero at the minimum, whatever the data are."""
 
@@ -214,7 +214,7 @@ def residuals_and_motion(
 
 
 def pull_of(problem: ShootingProblem, state: ShootingState) -> jax.Array:
-    """Return the residuals of the prior, `[problem.shared]`."""
+    """Return the residuals of the prior, `[k]`."""
     pull = jnp.sqrt(2 * problem.prior_weight) * problem.parametrization.pull(state.free)
     return jnp.concatenate([pull, (state.zeros / problem.zero_deviation).ravel()])
 
@@ -280,7 +280,10 @@ def linearize(problem: ShootingProblem, state: ShootingState, slopes: Slopes | N
     match_by_zeros = _against_zeros(problem, slope.match) + _against_zeros(problem, E)
     data = jnp.concatenate([slope.data, data_by_zeros, value.data[..., None]], axis=-1)
     match = [slope.match[..., :n], E, slope.match[..., n:], match_by_zeros, value.match[..., None]]
-    pull = jnp.eye(problem.shared, dtype=state.q.dtype).at[:, :P].set(slope.pull[..., n:])
+    # A choice may have more terms than numbers, as the inertia of a body whose mass is known.
+    zeros = jnp.eye(problem.shared - P, dtype=state.q.dtype)
+    zeros = jnp.pad(zeros, ((len(slope.pull) - len(zeros), 0), (0, 0)))
+    pull = jnp.concatenate([slope.pull[..., n:], zeros], axis=-1)
     none = jnp.zeros((*value.closure.shape, problem.shared - P), state.q.dtype)
     loops = jnp.concatenate([slope.closure, none, value.closure[..., None]], axis=-1)
     return ArrowSystem(

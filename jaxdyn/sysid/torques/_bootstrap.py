@@ -84,6 +84,7 @@ def bootstrap(fit: InverseDynamicsFit, recordings, *, draws: int = 200, blocks: 
         )
     # Passive joints have no torque and no noise.
     sigma = np.where(samples.driven, fit.sigma, 1.0)
+    samples.take_noise(sigma)
     hat = fit.posterior.covariance_root()
     groups = consecutive_blocks(samples.lengths, blocks)
     parts = [_enlarged(x, fit, sigma, hat) for x in samples.compressed(fit.weights, groups)]

@@ -185,7 +185,8 @@ def _promising(trials: Trials, effects: JointEffects, chosen: list[dict[str, boo
         if group and group not in chosen and cause.part > _WORTHWHILE and cause.chance < _BY_CHANCE:
             found.append((cause.part, group))
     impossible = set() if samples.transmission is None else {"spring"}
-    if samples.joints is not None and has_redundant_drives(model, samples.q[:1], samples.joints):
+    redundant = samples.joints is not None and has_redundant_drives(model, samples.q[:1], samples.joints)
+    if redundant or samples.forces is not None:
         impossible |= set(SEARCHED)
     found = [x for x in found if not impossible.intersection(x[1])]
     found.sort(key=lambda x: -x[0])

@@ -21,6 +21,7 @@ from jaxdyn.sysid.torques._effects import SEARCHED, JointEffects, delay_signal
 from jaxdyn.sysid.torques._physical_fit import Physical, minimize, start_at
 from jaxdyn.sysid.torques._recorded_motions import driven_joints
 from jaxdyn.sysid.torques._torque_model import Samples, recordings_of, with_parameters
+from jaxdyn.sysid.torques._unknown_forces import driven_effects, has_contacts
 
 # The first grid of the friction velocity, the Stribeck velocity, the presliding distance and the warm-up time, as parts
 # of the joint's largest velocity, its way and the time (`Samples.shape_scales`).
@@ -74,11 +75,17 @@ def effect_shape(
     if w.shape not in ((), (model.nv,)) or not np.all(np.isfinite(w) & (w > 0)):
         raise DataError(f"friction_velocity is {w}; a positive number or [{model.nv}] of them are needed, rad/s")
     out = EffectShape.default(w * np.ones(model.nv), stribeck_velocity=1.0)
-    effects = dataclasses.replace(effects, length=False)
+    effects = driven_effects(dataclasses.replace(effects, length=False), model, recordings_of(recordings))
     if (joints := driven_joints(model, recordings_of(recordings))) is not None:
         effects = effects.of_driven(model, joints)
     if not np.any([effects.dofs(name, model) for name in SEARCHED]):
         return out
+    if has_contacts(recordings_of(recordings)):
+        chosen = ", ".join(name for name in SEARCHED if effects.dofs(name, model).any())
+        raise DataError(
+            f"effects: {chosen} are searched for in the torque of one joint after the other, which unknown forces of "
+            "contacts hide: find them from motions in the air, and give their fit.shape as shape"
+        )
     model, _ = nearest_physical_model(model)
     samples = Samples(model, recordings, effects, out)
     searched, scales = samples.searched, samples.shape_scales

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import equinox as eqx
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxdyn import _printing as printing
@@ -28,9 +31,12 @@ from jaxdyn.sysid.torques._recorded_motions import (
     low_pass_of,
     motion_arrays,
 )
+from jaxdyn.sysid.torques._unknown_forces import contact_maps, has_contacts
 
 # Two parameters are known only together if their sum or difference has at most this part of their standard errors.
 _TOGETHER = 0.1
+# A quantity is determined if what base parameters leave of its derivatives is at most this part of the largest.
+_UNDETERMINED = 1e-6
 # What the solutions of closed loops leave open is more than rounding in differences by lengths.
 _DIFFERENCES_OF_LOOPS = 1e-6
 
@@ -185,8 +191,8 @@ class InverseDynamicsFit(eqx.Module):
 
     def predict(self, recording: Recording) -> np.ndarray:
         """The torques `[n, nv]` (N m or N) that would be recorded for the `q, v, a` of a recording; zero at the passive
-        joints of closed loops. **Raises** `DataError` for a recording that does not fit the model, or has another
-        transmission than those of the fit."""
+        joints of closed loops, and without the forces of contacts. **Raises** `DataError` for a recording that does not
+        fit the model, or has another transmission than those of the fit."""
         q, v, a = motion_arrays(self.model, recording, torques=False)
         self._require_transmission(recording)
         joints, temperature = driven_joints(self.model, (recording,)), recording.temperature
@@ -194,15 +200,23 @@ class InverseDynamicsFit(eqx.Module):
 
     def evaluate(self, recordings) -> Evaluation:
         """The errors of predicted torques on one recording or several, preferably held-out ones; of those with a
-        `cutoff`, the errors that remain below it. Torques that a limit has clipped do not count."""
+        `cutoff`, the errors that remain below it. Torques that were not measured, or that a limit has clipped, do not
+        count, nor does what unknown forces of contacts may explain."""
         recordings = as_recordings(recordings)
         filters = [low_pass_of(x) for x in recordings]
         measured = [drive_torques(self.model, x) for x in recordings]
+        predicted = [self.predict(x) for x in recordings]
+        if has_contacts(recordings):
+            maps = contact_maps(self.model, recordings, self.sigma)
+            measured, predicted = (
+                [np.einsum("nij,nj->ni", m, x) for m, x in zip(maps, y, strict=True)] for y in (measured, predicted)
+            )
         tau = [f.apply(x) for x, f in zip(measured, filters, strict=True)]
-        predicted = [f.apply(self.predict(x)) for x, f in zip(recordings, filters, strict=True)]
+        predicted = [f.apply(x) for x, f in zip(predicted, filters, strict=True)]
         residual = tuple(x - y for x, y in zip(predicted, tau, strict=True))
         pairs = zip(recordings, filters, strict=True)
         counted = np.concatenate([is_unclipped(clipped_torques(self.model, x), f) for x, f in pairs])
+        counted |= has_contacts(recordings)
         r, y = np.concatenate(residual) * counted, np.concatenate(tau) * counted
         count = np.maximum(counted.sum(axis=0), 1)
         joints = driven_joints(self.model, recordings)
@@ -238,8 +252,12 @@ class InverseDynamicsFit(eqx.Module):
             threshold = _DIFFERENCES_OF_LOOPS
         return base_parameters_of(self.triangle[:, : len(self.parameters)], self.names, threshold)
 
-    def intervals(self, base: BaseParameters | None = None, *, level: float = 0.95) -> Intervals:
-        """Values, standard errors and intervals of the parameters, or of the combinations `base` (`base_parameters()`).
+    def intervals(
+        self, base: BaseParameters | Mapping[str, Callable[[Model], Any]] | None = None, *, level: float = 0.95
+    ) -> Intervals:
+        """Values, standard errors and intervals of the parameters, of the combinations `base` (`base_parameters()`), or
+        of quantities: functions of the model by name, such as `{"mass": lambda model: model.mass}`, that return one
+        number, and depend on inertias.
 
         The covariance is that of least squares whose residuals have, at each joint, the spectrum that they were found
         to have: neighboring samples may be alike, as filters and noisy accelerations make them. Where that gives a
@@ -251,7 +269,8 @@ class InverseDynamicsFit(eqx.Module):
 
         The intervals hold for noise. An effect that the model lacks is no noise: `identify` looks for such effects.
 
-        **Raises** `ModelError` for linear least squares without `base`: single parameters have no interval there.
+        **Raises** `ModelError` for linear least squares without `base`, where single parameters have no interval, and
+        for quantities that the data do not determine there.
 
         Sources: Hannan, Regression for time series, 1963; Bell & McCaffrey, Survey Methodology 2002.
         """
@@ -260,9 +279,35 @@ class InverseDynamicsFit(eqx.Module):
                 "linear least squares determines combinations of parameters only: ask for fit.intervals("
                 "fit.base_parameters())"
             )
+        if isinstance(base, Mapping):
+            return self._of_quantities(base, level)
         B, names = (np.eye(len(self.parameters)), self.names) if base is None else (base.matrix, base.describe())
         out = self._intervals(names, B, level)
         return self._with_shared_friction(out) if base is None else out
+
+    def _of_quantities(self, quantities: Mapping[str, Callable[[Model], Any]], level: float) -> Intervals:
+        """The intervals of functions of the model, to first order."""
+        model = self.model
+
+        def values(inertial: jax.Array) -> jax.Array:
+            changed = dataclasses.replace(model, inertial_parameters=inertial)
+            return jnp.stack([jnp.asarray(f(changed)) for f in quantities.values()])
+
+        value = np.asarray(values(model.inertial_parameters), np.float64)
+        if value.ndim != 1:
+            raise ModelError(f"the quantities {list(quantities)} have shapes {value.shape[1:]}; numbers are needed")
+        slopes = np.asarray(jax.jacfwd(values)(model.inertial_parameters), np.float64).reshape(len(value), -1)
+        B = np.pad(slopes, ((0, 0), (0, len(self.parameters) - slopes.shape[1])))
+        if not self.prior_weight:
+            base = self.base_parameters()
+            left = np.abs(B - B[:, base.independent] @ base.matrix).max(axis=1)
+            open_ = [x for x, y, row in zip(quantities, left, B, strict=True) if y > _UNDETERMINED * np.abs(row).max()]
+            if open_:
+                raise ModelError(f"the torques of these motions do not determine {', '.join(open_)}: a prior could")
+        out = self._intervals(list(quantities), B, level)
+        # To first order about the value, which is no linear function.
+        shift = value - B @ self.parameters
+        return out._replace(value=value, lower=out.lower + shift, upper=out.upper + shift)
 
     def _intervals(self, names: Sequence[str], B: np.ndarray, level: float) -> Intervals:
         """The intervals of combinations `B` `[k, P]` of the parameters."""

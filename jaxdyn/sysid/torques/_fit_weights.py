@@ -22,6 +22,10 @@ type Loss = Literal["squared", "huber", "cauchy"]
 _SIGMA_FLOOR = 1e-6
 # Rounds of re-weighting end when the noise of every joint changes by less than this part.
 _SIGMA_TOLERANCE = 1e-3
+# The same beside unknown forces, as a part of the noise's own standard error.
+_OF_ERROR = 0.1
+# A part of a joint's noise in an equation that counts as no less.
+_LEAST_SHARE = 1e-4
 # Tuning constants of 95 % efficiency for normal noise (Holland & Welsch 1977), and the ratio of a normal distribution's
 # standard deviation to its median absolute value.
 _HUBER, _CAUCHY, _MEDIAN = 1.345, 2.385, 1.4826
@@ -59,13 +63,21 @@ class Reweighting:
         if self.loss == "squared":
             self.noise = self.data.residual_rms(parameters, gain)
         else:
-            residual = np.abs(samples.residuals(parameters, gain))
+            # Where contacts take most of a joint's noise, the rest says little.
+            share = np.sqrt(np.maximum(samples.noise_share, _LEAST_SHARE))
+            residual = np.abs(samples.residuals(parameters, gain)) / share
             self.noise = _MEDIAN * np.nanmedian(np.where(samples.valid, residual, np.nan), axis=0)
             x = residual / np.maximum(self.noise, floor)
             self.weights = 1 / np.maximum(1, x / _HUBER) if self.loss == "huber" else 1 / (1 + (x / _CAUCHY) ** 2)
-        sigma = np.maximum(self.noise, floor)
-        self.settled = bool(np.all(np.abs(sigma / self.sigma - 1) < _SIGMA_TOLERANCE))
+        sigma = samples.next_noise(self.sigma, np.maximum(self.noise, floor))
+        tolerance = _SIGMA_TOLERANCE
+        if samples.forces is not None:
+            # Noise of which little is left beside unknown forces is hardly known, and found slowly.
+            tolerance = np.maximum(tolerance, _OF_ERROR / np.sqrt(2 * self.data.samples))
+        self.settled = bool(np.all(np.abs(sigma / self.sigma - 1) < tolerance))
         self.sigma = sigma
+        if samples.take_noise(sigma):
+            self._data = None
         if samples.layout.by_load and not samples.layout.nonlinear:
             self.linearize(parameters)
         if self.weights is not None:
@@ -82,11 +94,14 @@ class Reweighting:
 
 def first_noise(samples: Samples) -> np.ndarray:
     """A first estimate of the joints' noise `[nv]`, by linear least squares, for weights that no fit has found yet."""
-    (data,) = samples.compressed()
-    sigma = samples.torque_scale
+    (data,), sigma = samples.compressed(), samples.torque_scale
     for _ in range(3):
+        if samples.take_noise(sigma):
+            (data,) = samples.compressed()
         parameters, _ = least_norm_solution(samples, data.weighted(sigma))
-        sigma = np.maximum(data.residual_rms(parameters), _SIGMA_FLOOR * samples.torque_scale)
+        sigma = samples.next_noise(
+            sigma, np.maximum(data.residual_rms(parameters), _SIGMA_FLOOR * samples.torque_scale)
+        )
     return sigma
 
 
@@ -174,6 +189,7 @@ def held_out_errors(
     are compressed once. Also returns the fits with the least weight, to all parts and without each. `near`: those to
     these samples, perhaps with other effects, to start from."""
     weights = np.asarray(weights, np.float64)
+    samples.take_noise(sigma)
     parts, layout = samples.compressed(groups=samples.alike_blocks(folds)), samples.layout
     errors = np.zeros((len(parts), len(weights)))
     empty = start_at(samples.model, samples, 1.0, effects_weight)

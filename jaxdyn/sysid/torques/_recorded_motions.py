@@ -64,10 +64,25 @@ def drive_torques(model: Model, recording: Recording) -> np.ndarray:
     return motion_arrays(model, recording)[-1]
 
 
+def free_dofs(model: Model) -> np.ndarray:
+    """Return which degrees of freedom are those of free joints, which no motor drives, `[nv]` of bool."""
+    out = np.zeros(model.nv, bool)
+    for name, kind in zip(model.joint_names, model.topology.joint_types, strict=True):
+        if kind == "free":
+            out[model.v_index(name)] = True
+    return out
+
+
 def clipped_torques(model: Model, recording: Recording) -> np.ndarray:
-    """Return the part `[n, nv]` of each torque of a recording that comes from samples that a limit has clipped."""
+    """Return the part `[n, nv]` of each torque of a recording that comes from samples that a limit has clipped, or that
+    were not measured."""
     clipped = recording.clipped
     clipped = 1.0 * recording.clipped_torques(model) if clipped is None else np.abs(clipped)
+    if recording.contacts is not None:
+        # No motor drives a free joint: its torque is zero, and known.
+        clipped[:, free_dofs(model)] = 0.0
+    if recording.measured is not None:
+        clipped = np.maximum(clipped, np.abs(1 - recording.measured))
     if recording.joints is None:
         return clipped
     # Torques of drives that do the same work as others are known only together.

@@ -111,6 +111,7 @@ def residual_causes(fit: InverseDynamicsFit, recordings: Recordings | Samples) -
     """
     samples = Samples(fit.before, recordings, fit.effects, fit.shape, fit.refined)
     samples.linearize(fit.drive_model, fit.values)
+    samples.take_noise(fit.sigma)
     residual = samples.residuals(fit.parameters, fit.values.gain)
     scale = np.maximum(fit.sigma, _EXACT * samples.torque_scale)
     rest = residual / scale
@@ -126,6 +127,8 @@ def residual_causes(fit: InverseDynamicsFit, recordings: Recordings | Samples) -
     count = float(samples.valid.sum(axis=0)[samples.driven] @ shares)
     out, scores, explained = [], [], []
     for name, columns in _columns(fit, samples):
+        # To take away the forces of contacts twice does no harm.
+        columns = columns if samples.forces is None else samples.on_drives(slice(None), columns)
         Z = samples.low_passed(columns) * samples.valid[..., None] / scale[:, None]
         Z = Z.reshape(len(rest), -1)
         length = np.linalg.norm(Z, axis=0)
@@ -300,7 +303,8 @@ def _most(fit: InverseDynamicsFit, decrease: np.ndarray) -> tuple[str, ...]:
 def _columns(fit: InverseDynamicsFit, samples: Samples) -> Iterator[tuple[str, np.ndarray]]:
     """Yield causes and the derivatives `[n, nv, k]` of the recorded torque with respect to their parameters."""
     model, gain = fit.drive_model, fit.values.gain
-    if not fit.layout.places:
+    # The forces of contacts are unknown, and with them the derivatives of their torques by lengths.
+    if not fit.layout.places and samples.forces is None:
         chosen = leaves.chosen_places(model)
         slopes = length_slopes(model, chosen, samples.motion, samples.joints, samples.transmission)
         yield "lengths", slopes / gain[:, None]
@@ -318,6 +322,7 @@ def _columns(fit: InverseDynamicsFit, samples: Samples) -> Iterator[tuple[str, n
         q = samples.q - samples.q.mean(axis=0)
         yield "springs", samples.on_drives(slice(None), q[..., None] * np.eye(model.nv))
     simple = model.nq == model.nv and samples.joints is None and samples.transmission is None
+    simple = simple and samples.forces is None
     if simple and all(x.cutoff and x.rate for x in samples.recordings):
         kinds = dict(zip(DEFLECTED, ("flexibility", "backlash"), strict=True))
         joints = {x: list(range(model.nv)) for x, name in kinds.items() if not fit.effects.dofs(name, model).any()}

@@ -18,6 +18,8 @@ _LARGEST_LEVERAGE = 0.9
 _BLOCKS = 40
 # Where gaps leave a smaller part of the pairs at a lag, their products say little, and count as if there were so many.
 _LEAST_PAIRS = 0.05
+# Equations that have no more than this part of a joint's noise say nothing about its spectrum.
+_LEAST_SHARE = 1e-4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +59,12 @@ class SlopeNoise:
         Source: Hannan, Regression for time series, in Rosenblatt (ed.), Time series analysis, 1963 (the covariance of
         least squares with stationary residuals).
         """
-        samples, hat, scores = self.samples, self.hat, self._scores
+        samples, hat = self.samples, self.hat
+        # Unknown forces take a part of each joint's noise, and couple what is left of it among the joints: white noise
+        # gives `X^T X` with scores that have the size of the whole noise.
+        share = np.broadcast_to(samples.noise_share, self.residual.shape).mean(axis=0)
+        share = np.maximum(share, _LEAST_SHARE)
+        scores = self._scores / np.sqrt(share)
         ends = np.cumsum([0, *samples.lengths])
         parts = [scores[a:b] for a, b in itertools.pairwise(ends)]
         joints = range(samples.layout.nv)
@@ -76,7 +83,7 @@ class SlopeNoise:
             twice[0] = 1.0
             twice[-1] = 1.0 if length % 2 == 0 else 2.0
             for j, noise in enumerate(residuals):
-                leverage = np.minimum(noise.like(used[j] / counts[j]).density(length), _LARGEST_LEVERAGE)
+                leverage = np.minimum(noise.like(used[j] / counts[j] / share[j]).density(length), _LARGEST_LEVERAGE)
                 spectrum = noise.density(length) / (1 - leverage)
                 X = (
                     np.fft.rfft(self._derivatives(rows, B, j), length, axis=0)

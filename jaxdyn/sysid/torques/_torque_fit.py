@@ -37,7 +37,7 @@ from jaxdyn.sysid.torques._torque_model import Samples, require_known_lengths, w
 
 # A Gauss-Newton step of lengths is shortened down to the last part until the cost falls by the first part of what was
 # promised. They end where that is less than a step by 3 % of a standard error would bring. Each is a round, so that
-# there are more rounds.
+# there are more rounds, as with unknown forces of contacts, beside which noise is found slowly.
 _ENOUGH, _SHORTEST, _STEP_LEFT = 0.1, 0.125, 0.5 * 0.03**2
 _NONLINEAR_ROUNDS = 4
 # Velocities and delays that have not settled after so many rounds stay where they are.
@@ -101,6 +101,7 @@ def ordinary_least_squares(
             "prior can, or scale the recorded torques"
         )
     weighting, solves = Reweighting(samples, loss), 0
+    rounds *= 1 if samples.forces is None else _NONLINEAR_ROUNDS
     while solves < rounds and not weighting.settled:
         data, sigma, solves = weighting.data, weighting.sigma, solves + 1
         parameters, base = least_norm_solution(samples, data.weighted(sigma), threshold)
@@ -185,7 +186,7 @@ def fit_inverse_dynamics(
     problem, weighting = start_at(model, samples, weight, effects_weight), Reweighting(samples, loss)
     now = _Rounds(problem, weighting.data, problem.prior)
     while True:
-        most = rounds * (_NONLINEAR_ROUNDS if samples.layout.nonlinear else 1)
+        most = rounds * (_NONLINEAR_ROUNDS if samples.layout.nonlinear or samples.forces is not None else 1)
         now, minimum, astray = _fit_rounds(now, weighting, most, max_iterations, report)
         if not astray.any():
             break

@@ -23,7 +23,6 @@ from jaxdyn.sysid.torques._effects import (
     JointEffects,
     delay_signal,
     frictionless_torque,
-    on_driven_joints,
     require_no_redundant_drives,
 )
 from jaxdyn.sysid.torques._friction_motion import friction_motion, shape_slopes
@@ -44,6 +43,7 @@ from jaxdyn.sysid.torques._recorded_motions import (
     clipped_torques,
     drive_torques,
     driven_joints,
+    free_dofs,
     is_unclipped,
     low_pass_of,
     motion_arrays,
@@ -51,6 +51,7 @@ from jaxdyn.sysid.torques._recorded_motions import (
     triangular_factors,
 )
 from jaxdyn.sysid.torques._recorded_motions import consecutive_blocks as consecutive_blocks
+from jaxdyn.sysid.torques._unknown_forces import DriveEquations, UnknownForces, driven_effects, has_contacts
 
 _CHUNK = 4096
 # A regressor of at most this many bytes is kept between passes over the samples; a larger one is recomputed.
@@ -58,7 +59,7 @@ _KEPT = 2**28
 _torque_regressor = eqx.filter_jit(torque_regressor)
 
 
-class Samples:
+class Samples(DriveEquations):
     """The samples of recordings, from which the columns of the torque model are computed chunk by chunk."""
 
     def __init__(
@@ -73,6 +74,7 @@ class Samples:
         a model with the same lengths and gravity. The default `shape` has the model's friction velocities."""
         effects, shape = effects or JointEffects(), shape or EffectShape.default(model.friction_velocity)
         self.recordings = recordings_of(recordings)
+        effects = driven_effects(effects, model, self.recordings)
         self.joints = driven_joints(model, self.recordings)
         """The joints that drive a robot with closed loops; None for a tree, where all do."""
         self.transmission = transmission_of(model, self.recordings)
@@ -123,6 +125,10 @@ class Samples:
             raise DataError("the recording's torques are all zero: nothing can be identified from them")
         # Joints that carry no torque get a floor.
         self.torque_scale = np.maximum(size, 1e-3 * size.max())
+        if has_contacts(self.recordings):
+            # Noise of the base's equations, as of its acceleration, is sought from above: from below it hardly grows.
+            self.torque_scale = np.where(free_dofs(model), size.max(), self.torque_scale)
+            self.forces = UnknownForces(model, self.recordings, self.q, self._clipped, self.torque_scale)
         self.velocity_scale, self.acceleration_scale = (np.sqrt(np.mean(x**2, axis=0)) for x in self.drive_motion[1:])
         self._chunks: list[np.ndarray] = []
 
@@ -153,7 +159,7 @@ class Samples:
         if self.layout.nonlinear:
             self._take_shape()
         self.deflections = self._deflection_slopes(model)
-        self.take_transmitted(self.frictionless_torque(model))
+        self.take_transmitted(self.tau if self.forces is not None else self.frictionless_torque(model))
 
     def frictionless_torque(self, model: Model) -> np.ndarray:
         """The torque `[n, nv]` that the drives transmit in these motions (`frictionless_torque`)."""
@@ -198,12 +204,15 @@ class Samples:
 
     def valid_at(self, delay: np.ndarray) -> np.ndarray:
         """`valid` for torques that are recorded later than the motion by a delay `[nv]`, s."""
-        clipped = self.on_recordings(lambda t, x: delay_signal(t, self._clipped[x], None, -delay))
+        # Contacts mix the torques of joints, and torques without a sensor are projected out of them.
+        mixed = has_contacts(self.recordings)
+        clipped = self.on_recordings(lambda t, x: delay_signal(t, self._clipped[x] * (not mixed), None, -delay))
         parts = zip(self.recordings, self.filters, itertools.pairwise(self.starts), strict=True)
         each = [
             (f.ends(x.t)[:, None] + delay <= x.t[-1]) & is_unclipped(clipped[slice(*part)], f) for x, f, part in parts
         ]
-        return np.concatenate(each)
+        valid = np.concatenate(each)
+        return valid & valid.all(axis=1, keepdims=True) if mixed else valid
 
     def on_recordings(self, signal: Callable[[np.ndarray, slice], np.ndarray]) -> np.ndarray:
         """The values `[n, ...]` of `signal(times, samples)` of all recordings."""
@@ -282,22 +291,11 @@ class Samples:
         """All columns after the low pass, for the samples of this number among `_parts`."""
         if part >= len(self._body_columns):
             bodies = low_pass.apply(self.regressor(samples))
-            if len(self) * self.layout.nv * 10 * self.layout.nb * 8 <= _KEPT:
+            if self.forces is None and len(self) * self.layout.nv * 10 * self.layout.nb * 8 <= _KEPT:
                 self._body_columns.append(bodies)
         else:
             bodies = self._body_columns[part]
         return np.concatenate([bodies, low_pass.apply(self.joint_columns(samples))], axis=-1)
-
-    def on_drives(self, samples: np.ndarray | slice, torques: np.ndarray) -> np.ndarray:
-        """Torques `[n, nv, k]` of all joints at samples as those of the drives that do the same."""
-        if self.transmission is not None:
-            return self.transmission.T @ torques
-        return self.friction_on_drives(samples, torques)
-
-    def friction_on_drives(self, samples: np.ndarray | slice, torques: np.ndarray) -> np.ndarray:
-        """Torques `[n, nv, k]` of armature and friction as those of the drives that do the same: those at the joints of
-        closed loops, or at motors, which have their own."""
-        return torques if self.joints is None else on_driven_joints(self.model, self.q[samples], torques, self.joints)
 
     def low_passed(self, x: np.ndarray) -> np.ndarray:
         """The equations' values `[len(self), ...]` of what the samples `x` `[n, ...]` have."""
@@ -353,7 +351,8 @@ class Samples:
                     block = (B[mine] * np.sqrt(counts[rows][mine])[..., None]).swapaxes(0, 1)
                     factors = factors.reshape(len(block), -1, block.shape[-1])
                     factors = triangular_factors(np.concatenate([factors, block], axis=1))
-            out.append(TorqueData(factors, np.maximum(counts[groups == group].sum(axis=0), 1.0)))
+            count = (counts * self.noise_share)[groups == group].sum(axis=0)
+            out.append(TorqueData(factors, np.maximum(count, 1.0)))
         return out
 
     def residuals(self, parameters: np.ndarray, gain: np.ndarray | float = 1.0) -> np.ndarray:

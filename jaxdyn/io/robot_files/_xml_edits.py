@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import re
 from collections.abc import Mapping, Sequence
 from xml.parsers import expat
 from xml.sax.saxutils import quoteattr
-
-from jaxdyn.io.robot_files import read_robot_file, robot_text
-from jaxdyn.io.urdf._xml import find_in_packages
 
 _ATTRIBUTE = re.compile(rb"""\s+([^\s=/>]+)\s*=\s*("[^"]*"|'[^']*')""")
 _DECLARED_ENCODING = re.compile(rb"""<\?xml[^>]*\bencoding\s*=\s*["']([A-Za-z0-9._-]+)["']""")
@@ -34,15 +30,6 @@ class Place:
     def all(self, tag: str) -> list[Place]:
         """Return the children with this tag."""
         return [child for child in self.children if child.tag == tag]
-
-
-def urdf_text(path_or_text: str | os.PathLike, package_dirs: Sequence[str | os.PathLike] = ()) -> str:
-    """Return the text of a URDF file, given as in `load_urdf`, byte order mark and white space in front included."""
-    if robot_text(path_or_text) is not None:
-        return str(path_or_text)
-    if isinstance(path_or_text, str) and path_or_text.startswith("package://"):
-        path_or_text = find_in_packages(path_or_text, package_dirs)
-    return decoded(read_robot_file(path_or_text, "a URDF"))
 
 
 def decoded(data: bytes) -> str:
@@ -102,6 +89,10 @@ class EditedText:
         """Add an element behind the children of another one, indented as these are."""
         shown = "".join(f" {name}={quoteattr(value)}" for name, value in attributes.items())
         self.append(place, [f"<{tag}{shown}>{inside}</{tag}>" if inside else f"<{tag}{shown}/>"])
+
+    def replace(self, place: Place, element: str) -> None:
+        """Write another element in the place of one."""
+        self.changes.append((place.start, place.end, element.encode()))
 
     def piece(self, place: Place) -> str:
         """Return the text of an element."""
