@@ -38,7 +38,6 @@ import numpy as np
 from experiments._main import CONFIGS, experiment
 from experiments._model_zoo_page import NOT_REACHED, OTHER_CONTACTS, counts, page, reasons
 from experiments._worker import Worker
-from experiments._world_stages import first_difference
 from jaxdyn import DataError, JaxdynError, Model, aba, cli, load_world
 from jaxdyn.io import is_mjcf, load_urdf
 
@@ -357,7 +356,6 @@ def compared_scene(case: Case, source: Any, scene: Any, config: Config) -> Outco
         steps=config.steps,
         tolerance=config.scene_tolerance,
         seed=config.seed,
-        explain=first_difference,
     )
     facts: dict[str, Any] = {"nv": found.nv}
     names = {"acceleration": "error", "step": "step_error", "sensors": "sensor_error"}

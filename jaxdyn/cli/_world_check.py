@@ -18,27 +18,19 @@ from __future__ import annotations
 import copy
 import dataclasses
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
 import numpy as np
 
 from jaxdyn.cli._comparison import free_joint_axes, free_joint_turning, without_mujoco_warnings
-from jaxdyn.cli._world_contacts import contacts_of, forward_with_contacts, unoptimized
-from jaxdyn.cli._world_contacts import stages_of as stages_of
-from jaxdyn.cli._world_states import (
-    MujocoState,
-    displace,
-    drawn_states,
-    forward_with_turned_contacts,
-    perturbed,
-    place,
-    random_controls,
-    state_of,
-)
+from jaxdyn.cli._world_contacts import contacts_of, forward_with_contacts
+from jaxdyn.cli._world_perturbations import forward_with_turned_contacts, perturbed
+from jaxdyn.cli._world_stages import FirstDifference, first_difference, unoptimized
+from jaxdyn.cli._world_states import MujocoState, displace, drawn_states, place, random_controls
 from jaxdyn.io import RobotFileWarning
 from jaxdyn.io.mjcf import compile_mjcf, enum_name, object_name
+from jaxdyn.simulate import State
 from jaxdyn.worlds import World, accelerations_step_and_sensors, load_world
 
 PERTURBATION = 1e-12
@@ -104,24 +96,6 @@ class RolloutCompared:
 
 
 @dataclasses.dataclass(frozen=True)
-class FirstDifference:
-    """The first quantity that differs."""
-
-    quantity: str
-    where: str
-    """The part of the file from which it comes: a joint, an actuator, a sensor, ..."""
-    error: float
-    """Relative to the largest number of the quantity, and to at least 1; infinite for numbers of rows."""
-    state: str
-    """The kind of the state in which it was found."""
-
-
-type Explanation = Callable[[World, Any, MujocoState, float], FirstDifference]
-"""Called with a world, its `mjModel`, a state at which accelerations differ, and the tolerance; returns what of their
-causes differs first."""
-
-
-@dataclasses.dataclass(frozen=True)
 class WorldComparison:
     """A world beside MuJoCo."""
 
@@ -166,14 +140,13 @@ def compare_world(
     steps: int = 300,
     tolerance: float = 1e-8,
     seed: int = 0,
-    explain: Explanation | None = None,
 ) -> WorldComparison:
     """Compare the world of an MJCF file, text or `mujoco.MjModel` with MuJoCo, with its Newton solver to rounding
     and the file's integrator. Double precision must be on.
 
     `world`: what is compared, if not what `load_world` makes of the source. `states`: of each random kind; `steps`: of
-    the roll-out, none if 0. `explain`: says where accelerations that differ come from; by default they are the first
-    quantity. **Raises** as `load_world`, so `RobotFileError` where the world is refused.
+    the roll-out, none if 0. **Raises** as `load_world`, so
+    `RobotFileError` where the world is refused.
     """
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", RobotFileWarning)
@@ -183,11 +156,10 @@ def compare_world(
     left_out = list(dict.fromkeys(str(x.message) for x in caught if issubclass(x.category, RobotFileWarning)))
     m = solved_to_the_end(m)
     with without_mujoco_warnings():
-        options = states, steps, tolerance, seed, explain
-        found = _compared([(world, m)], *options)
+        found = _compared(world, m, states, steps, tolerance, seed)
         if not found.comparable:
             changed = [_with_margins(world, m, change) for change in (_MARGIN, -_MARGIN)]
-            found = dataclasses.replace(_compared(changed, *options), margin_change=_MARGIN)
+            found = _together([_compared(*each, states, steps, tolerance, seed) for each in changed])
         return dataclasses.replace(found, left_out=left_out)
 
 
@@ -207,58 +179,74 @@ def _with_margins(world: World, m, change: float) -> tuple[World, Any]:
     return eqx.tree_at(margins_of, world, replace_fn=lambda x: x + change), m
 
 
-def _compared(
-    worlds: list[tuple[World, Any]], states: int, steps: int, tolerance: float, seed: int, explain: Explanation | None
-) -> WorldComparison:
-    """Compare one world, or the same with several margins, each with its `mjModel`."""
-    parts, rollouts, others, first = [], [], set(), None
-    for world, m in worlds:
-        rng = np.random.default_rng(seed)
-        cases = list(drawn_states(m, states, rng))
-        found, expected, changes = _answers(world, m, cases, rng)
-        errors = np.array([[_relative(*x) for x in zip(*y, strict=True)] for y in zip(found, expected, strict=True)])
-        allowed = np.maximum(tolerance, 10 * changes)
-        switches = changes[:, 0] > _SWITCH
-        crowded = _crowded(world, cases, [x[0] for x in found]) & ~switches
-        counted = (changes <= _SWITCH) & ~(switches | crowded)[:, None]
-        different = ~(errors <= allowed) & counted
-        by_contacts = np.zeros(len(cases), bool)
-        for i in np.flatnonzero(different.any(axis=1)):
-            answers, pairs = _answers_with_contacts(world, m, cases[i])
-            errors_left = np.array([_relative(*x) for x in zip(found[i], answers, strict=True)])
-            by_contacts[i] = bool(pairs) and not (~(errors_left <= allowed[i]) & counted[i]).any()
-            others.update(pairs if by_contacts[i] else ())
-        different[by_contacts] = False
-        kinds, largest = np.array([x.kind for x in cases]), np.where(counted, errors, 0.0)
-        parts.append((kinds, largest, changes[:, 0], different.any(axis=1), switches, by_contacts, crowded))
-        if steps:
-            rollout, pairs = compare_rollout(world, m, steps, rng)
-            rollouts.append(rollout)
-            others.update(pairs)
-        if first is None and different.any():
-            # Accelerations, the first of the answers, are at the root of the others.
-            block = int(np.argmax(different.any(axis=0)))
-            excess = np.nan_to_num(errors[:, block] / allowed[:, block], nan=np.inf)
-            worst = int(np.argmax(np.where(different[:, block], excess, -1)))
-            where = _where(world, m, block, np.abs(found[worst][block] - expected[worst][block]))
-            first = FirstDifference(*where, float(errors[worst, block]), cases[worst].kind)
-            if block == 0 and explain is not None:
-                first = explain(world, m, cases[worst], tolerance)
-    rollout = max(rollouts, key=lambda x: (not x.equal, not x.by_contacts, x.error), default=None)
-    m = worlds[0][1]
-    return WorldComparison(m.nv, m.nu, tolerance, _by_kind(parts), rollout, [], first, tuple(sorted(others)))
+def _together(found: list[WorldComparison]) -> WorldComparison:
+    """Return comparisons of one world with different margins as one."""
+    kinds = {}
+    for kind in found[0].accelerations:
+        own = [x.accelerations[kind] for x in found]
+        names = "error", "step_error", "sensor_error", "own_change"
+        errors = (max(getattr(x, name) for x in own) for name in names)
+        names = "different", "on_switches", "by_contacts", "crowded"
+        counts = (sum(getattr(x, name) for x in own) for name in names)
+        kinds[kind] = StatesCompared(sum(x.states for x in own), *errors, *counts)
+    rollouts = [x.rollout for x in found if x.rollout is not None]
+    return dataclasses.replace(
+        found[0],
+        accelerations=kinds,
+        rollout=max(rollouts, key=lambda x: (not x.equal, not x.by_contacts, x.error), default=None),
+        other_contacts=tuple(sorted({pair for x in found for pair in x.other_contacts})),
+        first=next((x.first for x in found if x.first is not None), None),
+        margin_change=_MARGIN,
+    )
 
 
-def _by_kind(parts: list[tuple[np.ndarray, ...]]) -> dict[str, StatesCompared]:
-    """Return the states of each kind: the largest numbers of the first arrays, and the sums of the others."""
-    kinds, errors, changes, *flags = (np.concatenate(x) for x in zip(*parts, strict=True))
-    compared = {}
+def _compared(world: World, m, states: int, steps: int, tolerance: float, seed: int) -> WorldComparison:
+    rng = np.random.default_rng(seed)
+    cases = list(drawn_states(m, states, rng))
+    found, expected, changes = _answers(world, m, cases, rng)
+    errors = np.array([[_relative(*x) for x in zip(*pair, strict=True)] for pair in zip(found, expected, strict=True)])
+    allowed = np.maximum(tolerance, 10 * changes)
+    switches = changes[:, 0] > _SWITCH
+    crowded = _crowded(world, cases, [x[0] for x in found]) & ~switches
+    counted = (changes <= _SWITCH) & ~(switches | crowded)[:, None]
+    different = ~(errors <= allowed) & counted
+    by_contacts, others = np.zeros(len(cases), bool), set()
+    for i in np.flatnonzero(different.any(axis=1)):
+        answers, pairs = _answers_with_contacts(world, m, cases[i])
+        errors_left = np.array([_relative(*x) for x in zip(found[i], answers, strict=True)])
+        by_contacts[i] = bool(pairs) and not (~(errors_left <= allowed[i]) & counted[i]).any()
+        others.update(pairs if by_contacts[i] else ())
+    different[by_contacts] = False
+    kinds, compared = np.array([x.kind for x in cases]), {}
     for kind in dict.fromkeys(kinds):
         own = kinds == kind
-        largest = np.split(errors[own].max(axis=0), (1, 1 + len(_AFTER)))
-        numbers = (float(x.max(initial=0.0)) for x in (*largest, changes[own]))
-        compared[str(kind)] = StatesCompared(int(own.sum()), *numbers, *(int(x[own].sum()) for x in flags))
-    return compared
+        largest = np.where(counted[own], errors[own], 0.0).max(axis=0)
+        parts = [float(x.max(initial=0.0)) for x in np.split(largest, (1, 1 + len(_AFTER)))]
+        compared[str(kind)] = StatesCompared(
+            int(own.sum()),
+            parts[0],
+            parts[1],
+            parts[2],
+            float(changes[own, 0].max()),
+            int(different[own].any(axis=1).sum()),
+            int((own & switches).sum()),
+            int((own & by_contacts).sum()),
+            int((own & crowded).sum()),
+        )
+    rollout, pairs = compare_rollout(world, m, steps, rng) if steps else (None, ())
+    others.update(pairs)
+    first = None
+    if different.any():
+        # Accelerations, the first of the answers, are at the root of the others.
+        block = int(np.argmax(different.any(axis=0)))
+        excess = np.nan_to_num(errors[:, block] / allowed[:, block], nan=np.inf)
+        worst = int(np.argmax(np.where(different[:, block], excess, -1)))
+        if block == 0:
+            first = _first(world, m, cases[worst], tolerance)
+        else:
+            where = _where(world, m, block, np.abs(found[worst][block] - expected[worst][block]))
+            first = FirstDifference(*where, float(errors[worst, block]), cases[worst].kind)
+    return WorldComparison(m.nv, m.nu, tolerance, compared, rollout, [], first, tuple(sorted(others)))
 
 
 def _crowded(world: World, cases: list[MujocoState], accelerations: list[np.ndarray]) -> np.ndarray:
@@ -276,16 +264,15 @@ _AFTER = ("velocities", "configurations", "activations")
 
 
 def _where(world: World, m, block: int, differences: np.ndarray) -> tuple[str, str]:
-    """Return the name of an answer, and the object with the largest difference."""
+    """Return the name of an answer that is not accelerations, and the object with the largest difference."""
     worst = int(np.argmax(np.nan_to_num(differences, nan=np.inf)))
     if block > len(_AFTER):
         name = world.parts.sensors.names[block - len(_AFTER) - 1]
         return "the values of sensors", f"sensor {name!r}"
-    rows = (m.jnt_dofadr, m.jnt_dofadr, m.jnt_qposadr, m.actuator_actadr)[block]
+    rows = (m.jnt_dofadr, m.jnt_qposadr, m.actuator_actadr)[block - 1]
     kind = "actuator" if block == len(_AFTER) else "joint"
     owner = int(np.argmax(np.where(rows <= worst, rows, -1)))
-    answer = f"{_AFTER[block - 1]} after a time step" if block else "accelerations"
-    return answer, f"{kind} {object_name(m, kind, owner)!r}"
+    return f"{_AFTER[block - 1]} after a time step", f"{kind} {object_name(m, kind, owner)!r}"
 
 
 def solved_to_the_end(m) -> Any:
@@ -303,6 +290,21 @@ def solved_to_the_end(m) -> Any:
     m.opt.ccd_tolerance, m.opt.ccd_iterations = _SEARCH, 500
     m.opt.ls_tolerance, m.opt.ls_iterations = 1e-10, 200
     return m
+
+
+def state_of(world: World, case: MujocoState) -> State:
+    """Return a state of MuJoCo as the world has it."""
+    active = case.active if len(case.active) else None
+    return world.state(case.qpos, free_joint_axes(world.model, case.qpos) @ case.qvel, case.act, active=active)
+
+
+def _first(world: World, m, case: MujocoState, tolerance: float) -> FirstDifference:
+    import mujoco
+
+    d = mujoco.MjData(m)
+    place(m, d, case)
+    mujoco.mj_forward(m, d)
+    return first_difference(world, m, d, state_of(world, case), case.kind, tolerance)
 
 
 def _answers(world: World, m, cases: list[MujocoState], rng) -> tuple[list, list, np.ndarray]:

@@ -10,18 +10,16 @@ MuJoCo with the world's contacts answers as the world does, which shows that not
 from __future__ import annotations
 
 import copy
-import functools
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
-from jaxdyn.cli._world_states import forward_from_positions
+from jaxdyn.cli._world_perturbations import forward_from_positions
+from jaxdyn.cli._world_stages import stages_of
 from jaxdyn.geometry import FAR
 from jaxdyn.io.mjcf import enum_name, object_name
 from jaxdyn.simulate import State
-from jaxdyn.worlds import Stages, World, world_stages
+from jaxdyn.worlds import World
 
 type Pair = tuple[int, int]
 """MuJoCo's numbers of two geoms."""
@@ -32,16 +30,6 @@ directions to that."""
 _DEPTH = 1e-6
 """The difference of depths (m) up to which neither of two sets of contacts is better: MuJoCo's contacts of sides of
 cylinders miss the deepest place by that."""
-
-unoptimized = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
-"""`jax.jit` for programs that run a few times: most of their time is that of the compiler."""
-_stages = unoptimized(world_stages)
-
-
-def stages_of(world: World, state: State, control: Any) -> Stages:
-    """Return the stages of one state, as NumPy arrays."""
-    batched = jax.tree.map(lambda x: x[None], state)
-    return jax.tree.map(lambda x: np.asarray(x)[0], _stages(world, batched, jnp.asarray(control)[None]))
 
 
 def contacts_of(world: World, state: State, control: Any) -> dict[Pair, np.ndarray]:

@@ -5,17 +5,38 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from jaxdyn.cli import FirstDifference, MujocoState, free_joint_axes, place, stages_of, state_of
+from jaxdyn.cli._comparison import free_joint_axes
 from jaxdyn.io.mjcf import enum_name, object_name
-from jaxdyn.worlds import World
+from jaxdyn.simulate import State
+from jaxdyn.worlds import Stages, World, world_stages
 
+unoptimized = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
+"""`jax.jit` for programs that run a few times: most of their time is that of the compiler."""
+_stages = unoptimized(world_stages)
 SOLUTION = "the solution of the constraints"
+
+
+@dataclasses.dataclass(frozen=True)
+class FirstDifference:
+    """The first quantity that differs."""
+
+    quantity: str
+    where: str
+    """The part of the file from which it comes: a joint, an actuator, a pair of geoms, ..."""
+    error: float
+    """Relative to the largest number of the quantity, and to at least 1; infinite for numbers of rows."""
+    state: str
+    """The kind of the state in which it was found."""
 
 
 class _Block(NamedTuple):
@@ -28,20 +49,21 @@ class _Block(NamedTuple):
     aref: np.ndarray
 
 
-def first_difference(world: World, m, case: MujocoState, tolerance: float) -> FirstDifference:
-    """Return what differs first by more than the tolerance, relatively, between a world and MuJoCo in a state."""
-    import mujoco
-
-    d = mujoco.MjData(m)
-    place(m, d, case)
-    mujoco.mj_forward(m, d)
-    state = state_of(world, case)
+def first_difference(world: World, m, d, state: State, kind: str, tolerance: float) -> FirstDifference:
+    """Return what differs first by more than the tolerance, relatively, between a world and MuJoCo's data `d` after
+    `mj_forward`, both in the same state, whose kind is given."""
     T = free_joint_axes(world.model, np.asarray(state.q))
     found = stages_of(world, state, d.ctrl)
     for quantity, where, error in _differences(world, m, d, T, found, tolerance):
         if not error <= tolerance:
-            return FirstDifference(quantity, where, float(error), case.kind)
-    return FirstDifference(SOLUTION, "its solver, as all that it solves is equal", float("nan"), case.kind)
+            return FirstDifference(quantity, where, float(error), kind)
+    return FirstDifference(SOLUTION, "its solver, as all that it solves is equal", float("nan"), kind)
+
+
+def stages_of(world: World, state: State, control: Any) -> Stages:
+    """Return the stages of one state, as NumPy arrays."""
+    batched = jax.tree.map(lambda x: x[None], state)
+    return jax.tree.map(lambda x: np.asarray(x)[0], _stages(world, batched, jnp.asarray(control)[None]))
 
 
 def _differences(world: World, m, d, T, found, tolerance: float) -> Iterator[tuple[str, str, float]]:
