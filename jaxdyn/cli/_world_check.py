@@ -109,7 +109,8 @@ class WorldComparison:
     first: FirstDifference | None = None
     """The first quantity that differs in the worst state; None where all are equal."""
     other_contacts: tuple[str, ...] = ()
-    """Pairs of geoms that have other contacts here, no less deep than MuJoCo's, by which alone it moves otherwise."""
+    """Pairs of geoms that have other contacts here, by which alone MuJoCo moves otherwise, each with the reason why
+    these are no worse than MuJoCo's."""
     margin_change: float = 0.0
     """The margins of contacts and limits were larger and smaller by this (m, rad) than in the file, because most of its
     states hang on rounding; zero if they do not."""
@@ -212,7 +213,7 @@ def _compared(world: World, m, states: int, steps: int, tolerance: float, seed: 
     different = ~(errors <= allowed) & counted
     by_contacts, others = np.zeros(len(cases), bool), set()
     for i in np.flatnonzero(different.any(axis=1)):
-        answers, pairs = _answers_with_contacts(world, m, cases[i])
+        answers, pairs = _answers_with_contacts(world, m, cases[i], rng)
         errors_left = np.array([_relative(*x) for x in zip(found[i], answers, strict=True)])
         by_contacts[i] = bool(pairs) and not (~(errors_left <= allowed[i]) & counted[i]).any()
         others.update(pairs if by_contacts[i] else ())
@@ -338,14 +339,14 @@ def _answers(world: World, m, cases: list[MujocoState], rng) -> tuple[list, list
     return found, expected, np.array(changes)
 
 
-def _answers_with_contacts(world: World, m, case: MujocoState, d: Any = None) -> tuple[list, list[str]]:
+def _answers_with_contacts(world: World, m, case: MujocoState, rng, d: Any = None) -> tuple[list, list[str]]:
     """Return the answers of MuJoCo with the contacts of the world, and the pairs of geoms whose contacts differ; none
     where these are missing or worse than MuJoCo's. Data `d` go on by a time step."""
     import mujoco
 
     d = mujoco.MjData(m) if d is None else d
     place(m, d, case)
-    pairs = forward_with_contacts(m, d, contacts_of(world, state_of(world, case), case.ctrl))
+    pairs = forward_with_contacts(m, d, contacts_of(world, state_of(world, case), case.ctrl), rng)
     # Later stages of this integrator would have MuJoCo's contacts.
     if pairs is None or enum_name("mjtIntegrator", m.opt.integrator) == "rk4":
         mujoco.mj_forward(m, d)
@@ -436,7 +437,7 @@ def compare_rollout(world: World, m, steps: int, rng) -> tuple[RolloutCompared, 
     others, again = set(), []
     for control in controls[:horizon]:
         now = MujocoState("roll-out", *(x.copy() for x in (d.qpos, d.qvel, d.act, control, d.eq_active)))
-        others.update(_answers_with_contacts(world, m, now, d)[1])
+        others.update(_answers_with_contacts(world, m, now, rng, d)[1])
         again.append(d.qpos.copy())
     apart = _relative(np.array(reached[:horizon]).reshape(-1, m.nq), np.array(again))
     explained = bool(others) and _until(apart, 1e-5) >= horizon
