@@ -17,8 +17,9 @@ from jaxdyn.simulate import State
 from jaxdyn.worlds import World, accelerations_step_and_sensors
 
 PERTURBATION = 1e-12
+"""By how much MuJoCo's states are changed."""
 _DRAWS_OF_STATES = 12
-"""How often its states are. Where a body only just touches, half of the draws have a contact."""
+"""How often a state of MuJoCo is changed. Where a body only just touches, half of the draws have a contact."""
 AFTER = ("velocities", "configurations", "activations")
 """The parts of the state that are compared after a time step."""
 

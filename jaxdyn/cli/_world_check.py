@@ -45,7 +45,7 @@ from jaxdyn.worlds import World, load_world
 _DRAWS = 3
 """How often the roll-outs of MuJoCo are perturbed."""
 _SEARCH = 1e-14
-"""The tolerance of this routine, with which its distances are exact but for rounding."""
+"""The tolerance of MuJoCo's general routine for contacts, with which its distances are exact but for rounding."""
 _SWITCH = 1e-4
 """The change of MuJoCo's own accelerations from which on a state hangs on rounding."""
 _AGREE = 1e-5

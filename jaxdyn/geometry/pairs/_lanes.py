@@ -15,7 +15,7 @@ from jaxdyn import native
 from jaxdyn._array_programs import of_wanted
 from jaxdyn.geometry.pairs._candidates import Placed
 from jaxdyn.geometry.pairs._expanding_polytope import Solid
-from jaxdyn.geometry.pairs._hull_tables import HullTables, hulls_of, last_corners, normals_of
+from jaxdyn.geometry.pairs._hull_tables import HullTables, hulls_of, normals_of
 from jaxdyn.spatial import Vec3
 
 
@@ -124,8 +124,8 @@ class Side(NamedTuple):
         """The normals `[lanes, 3]` of faces `[lanes]`."""
         tables = self.tables
         assert tables is not None
-        corners = self.vertices[self.row[:, None], last_corners(tables, self.hull, faces)]
-        local = normals_of(corners, jnp.asarray(tables.offsets)[self.hull, faces])
+        corners = self.vertices[self.row[:, None], tables.last_corners(self.hull, faces)]
+        local = normals_of(corners, tables.normal_offset(self.hull, faces))
         return jnp.einsum("lij,lj->li", self.rotation, local)
 
 

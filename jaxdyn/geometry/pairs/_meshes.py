@@ -59,10 +59,10 @@ def _lowest(side: Side, down, height, near, alone: bool) -> tuple[Any, Any]:
         face = faces[jnp.argmax(facing >= jnp.max(facing) - roundoff(size))]
         tables = side.tables
         assert tables is not None
-        count = jnp.asarray(tables.counts)[hull, face]
+        count = tables.count(hull, face)
         # Counterclockwise, as MuJoCo has them.
-        backward = jnp.maximum(count - 1 - jnp.arange(tables.faces.shape[2]), 0)
-        corners = jnp.asarray(tables.faces)[hull, face, backward]
+        backward = jnp.maximum(count - 1 - jnp.asarray(tables.places), 0)
+        corners = tables.corner(hull, face, backward)
         places = solid.vertices[corners]
         begin = jnp.argmax(places @ local >= lowest)
         many = count > CORNERS
