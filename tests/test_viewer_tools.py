@@ -288,12 +288,12 @@ def test_rays_show_the_image_on_a_mesh(tmp_path):
     scene.write_text(
         """<mujoco><asset><texture name="t" type="2d" file="image.png"/><material name="m" texture="t"/>
         <mesh name="square" file="square.obj" inertia="shell"/></asset><worldbody><body><freejoint/>
-        <geom type="mesh" mesh="square" material="m" mass="1"/></body></worldbody></mujoco>"""
+        <inertial pos="0 0 0" mass="1" diaginertia="1 1 1"/>
+        <geom type="mesh" mesh="square" material="m" contype="0" conaffinity="0"/></body></worldbody></mujoco>"""
     )
     (part,) = load_visuals(scene)
     assert part.textured is not None
-    sources = {path: {"free_base": True}, scene: {}, jaxdyn.load_world(scene): {}}
-    for source, options in sources.items():
+    for source, options in ((path, {"free_base": True}), (scene, {}), (jaxdyn.load_world(scene), {})):
         save_png(tmp_path / "out.png", source, width=160, height=120, **options)
         out = np.asarray(Image.open(tmp_path / "out.png"), np.float64)
         red, blue = ((out[..., k] > out[..., 2 - k] + 80).nonzero()[1] for k in (0, 2))

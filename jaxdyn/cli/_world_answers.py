@@ -17,7 +17,7 @@ from jaxdyn.simulate import State
 from jaxdyn.worlds import World, accelerations_step_and_sensors
 
 PERTURBATION = 1e-12
-"""By how much MuJoCo's states are changed."""
+"""The change of MuJoCo's states."""
 _DRAWS_OF_STATES = 12
 """How often a state of MuJoCo is changed. Where a body only just touches, half of the draws have a contact."""
 AFTER = ("velocities", "configurations", "activations")

@@ -30,7 +30,7 @@ _WHOLE: ContextVar[bool] = ContextVar("whole", default=False)
 
 
 NO_VALUES = "arrays in the shape of its own that are not its values, such as derivatives by them"
-"""What is printed of objects whose arrays cannot be those of a model."""
+"""The words for objects whose arrays cannot be those of a model."""
 
 
 def may_be_values(model: ModelFields) -> bool:

@@ -65,12 +65,15 @@ def derived_from(model: Model) -> Any:
     return joined if traced else float_leaf(joined).astype(model.dtype)
 
 
-def warn_of_former_constants(model: Model, parts: Any) -> None:
-    """Warn where the inertias of a world were replaced in its model, so that constants are those of the former ones.
-    Within transformations this is seen where only the inertias are traced."""
+def look_at_constants(world: Any) -> None:
+    """Warn where the inertias of a world were replaced in its model, so that constants are those of the former ones:
+    once for each object. Within transformations this is seen where only the inertias are traced."""
+    model, parts = world.model, world.parts
     former = parts.derived_from
-    if former is None or not any(x.size for x in _constants(parts)):
+    if former is None or "_looked_at" in world.__dict__ or not any(x.size for x in _constants(parts)):
         return
+    # Not a field, so copies with other arrays do not have it.
+    object.__setattr__(world, "_looked_at", True)
     traced = any(isinstance(getattr(model, name), Tracer) for name in _DERIVED_FROM)
     if isinstance(former, Tracer) or (not traced and np.array_equal(former, derived_from(model))):
         return

@@ -27,7 +27,7 @@ from jaxdyn.worlds._bodies import BodyMotion
 from jaxdyn.worlds._control_steps import advanced, control_step
 from jaxdyn.worlds._description import facts_of
 from jaxdyn.worlds._from_model import Attached, parts_of_model
-from jaxdyn.worlds._inertia_constants import derived_from, warn_of_former_constants, with_inertias_of
+from jaxdyn.worlds._inertia_constants import derived_from, look_at_constants, with_inertias_of
 from jaxdyn.worlds._model_actuators import with_named_paths
 from jaxdyn.worlds._model_constraints import Touching
 from jaxdyn.worlds._model_sensors import Sensor
@@ -438,12 +438,7 @@ class World(AbstractWorld):
             parts = eqx.tree_at(lambda parts: parts.derived_from, parts, derived_from(model))
         return eqx.tree_at(lambda world: (world.model, world.parts), self, (model, parts))
 
-    def _look_at_itself(self) -> None:
-        """Look once whether its constants are those of its model, before a call."""
-        if "_looked" not in self.__dict__:
-            warn_of_former_constants(self.model, self.parts)
-            # Not a field, so copies with other arrays do not have it.
-            object.__setattr__(self, "_looked", True)
+    _look_at_itself = look_at_constants
 
     def astype(self, dtype: Any) -> Self:
         """Return the world with all numbers in a precision. **Raises** `ShapeError` for a type that is not one of

@@ -154,7 +154,7 @@ class HullTables(NamedTuple):
         return self.corner(row[..., None] if jnp.ndim(row) else row, faces[..., None], last)
 
     def normal_offset(self, row, faces) -> Any:
-        """What to add `[*n, 3]` to normals by the last corners of faces."""
+        """The vectors `[*n, 3]` to add to the normals that the last corners of faces give."""
         return jnp.asarray(self.offsets)[jnp.asarray(self.first_face)[row] + faces]
 
     def around_vertex(self, row, vertex) -> tuple[Any, Any]:

@@ -43,7 +43,7 @@ class DrawnGeom(NamedTuple):
     touches: bool
     """Whether MuJoCo lets it collide."""
     surface: DrawnSurface | None
-    """Of a mesh or a height field."""
+    """The triangles of a mesh or a height field."""
 
 
 def drawn_geoms(m) -> list[DrawnGeom]:
