@@ -109,7 +109,7 @@ def _why_either(m, d, pair: Pair, rows: np.ndarray, theirs: list[Any], rng) -> t
     if any(_are_same(rows, [_row(x) for x in each], 1e-7 + 20 * _MOVED) for each in moved):
         return f"MuJoCo's own when a geom moves by {_MOVED:g} m", template
     if not len(rows) or not len(others):
-        # The motion would be the same without contacts that MuJoCo counts as in a gap.
+        # Contacts push within this distance.
         margin = template.includemargin if template is not None else 0.0
         if len(rows) and not len(others) and _within(m, d, pair, rows[np.argmin(rows[:, 0])], margin):
             return "whose shapes touch where MuJoCo has no contact", template
@@ -125,7 +125,9 @@ def _when_moved(m, d, pair: Pair, rng) -> Iterator[list[Any]]:
     for k in range(_MOTIONS):
         geom = pair[k % 2]
         place, axes = d.geom_xpos[geom].copy(), d.geom_xmat[geom].copy()
-        turn = _MOVED / max(m.geom_rbound[geom], _MOVED) * rng.normal(size=3)
+        radius = m.geom_rbound[geom]
+        # That of planes, which have no end, is zero.
+        turn = (_MOVED / radius if radius > 0 else 0.0) * rng.normal(size=3)
         d.geom_xpos[geom] += _MOVED * rng.normal(size=3)
         d.geom_xmat[geom] += np.cross(turn, axes.reshape(3, 3), axisb=0, axisc=0).ravel()
         mujoco.mj_collision(m, d)
