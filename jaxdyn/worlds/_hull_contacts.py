@@ -208,9 +208,12 @@ def _found(pairs: HullPairs, states: int, poses, sizes, reach, table: HullVertic
         row = x[0] if len(x) == 1 else lax.dynamic_index_in_dim(x, state, keepdims=False)
         return row if start is None else lax.dynamic_slice_in_dim(row, start * length, length)
 
+    # Not in the loop, where each round might copy it.
+    common = HullVertices(*(x[0] for x in table)) if all(len(x) == 1 for x in table) else None
+
     def of_lane(lane):
         state, pair = lane // n, lane % n
-        own, sides = HullVertices(*(at(x, state) for x in table)), []
+        own, sides = HullVertices(*(at(x, state) for x in table)) if common is None else common, []
         for which, members in zip(geoms, hulls, strict=True):
             geom, hull = (jnp.asarray(x, jnp.int32)[pair] for x in (which, members))
             sides.append(_GeomsOfSide(at(poses, state, geom, 12)[None], at(sizes, state, geom, 3)[None], hull[None]))

@@ -102,10 +102,6 @@ class Side(NamedTuple):
             count = jnp.asarray(self.tables.sizes)[jnp.asarray(self.hull)[lane]]
         return Solid(self.rotation[lane], self.position[lane], vertices, count, columns)
 
-    def size(self) -> Any:
-        """The largest coordinate of vertices."""
-        return jnp.max(jnp.abs(self.columns))
-
     def box(self) -> tuple[Any, Any]:
         """The middles `[lanes, 3]`, from the first shape, and half sizes of boxes around shapes along their axes."""
         # Vertices that fill up a row are copies of its first one.
