@@ -131,8 +131,10 @@ class Contacts(Part):
         for pair in found:
             grid = shapes_of_pair(m, pair)[0][0]
             by_shapes.setdefault((int(pair.type1), int(pair.type2), grid), []).append(pair)
-        (hulls,), positions = hulls_of_geoms(m, [g for g in numbers if m.geom_type[g] == GeomType.MESH])
-        hull_of = dict(zip((g for g in numbers if m.geom_type[g] == GeomType.MESH), hulls.members, strict=True))
+        meshes = [g for g in numbers if m.geom_type[g] == GeomType.MESH]
+        (hulls,), positions = hulls_of_geoms(m, meshes)
+        assert hulls is not None
+        hull_of = dict(zip(meshes, hulls.members, strict=True))
         pairs = tuple(_pairs(m, members, numbers, hulls.hulls, hull_of) for members in by_shapes.values())
         sizes = float_leaf(np.array(m.geom_size[numbers], float).reshape(-1, 3))
         elliptic = enum_name("mjtCone", m.opt.cone) == "elliptic"

@@ -51,7 +51,7 @@ def drawn_geoms(m) -> list[DrawnGeom]:
     out = []
     # Many geoms share one material, and textures are large.
     materials = [k for k in np.unique(m.geom_matid).tolist() if k >= 0]
-    colors, images = ({k: of(m, k) for k in materials} for of in (_material_color, _material_image))
+    colors, images = {k: _material_color(m, k) for k in materials}, {k: _material_image(m, k) for k in materials}
     for g in range(m.ngeom):
         color = colors.get(int(m.geom_matid[g]), np.array(m.geom_rgba[g], np.float64))
         shown = bool(m.geom_group[g] < _SHOWN_GROUPS and color[3] > 0)
