@@ -183,14 +183,14 @@ def numbers_of(world: World) -> dict[str, np.ndarray]:
     leaves, _ = jax.tree_util.tree_flatten_with_path(world)
     names = [jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in leaves]
     out = {name: np.asarray(x, np.float64) for name, (_, x) in zip(names, leaves, strict=True)}
-    out = {name: x for name, x in out.items() if ".contacts.pairs." not in name}
+    # Files have no numbers from which constants were derived but those of the model.
+    out = {name: x for name, x in out.items() if ".contacts.pairs." not in name and name != "parts.derived_from"}
     contacts = world.parts.constraints.contacts
     for pairs in contacts.pairs:
         for k, ends in enumerate(zip(pairs.first, pairs.second, strict=True)):
             name = _PAIR.format(*sorted(contacts.numbers[i] for i in ends))
-            shapes = {key: getattr(pairs, key) for key in ("heights", "vertices")}
             out |= {f"{name}: {key}": np.asarray(getattr(pairs, key)[k], np.float64) for key in (*_OF_PAIRS, "weight")}
-            out |= {f"{name}: {key}": np.asarray(x, np.float64) for key, x in shapes.items() if x is not None}
+            out |= {} if pairs.heights is None else {f"{name}: heights": np.asarray(pairs.heights, np.float64)}
     return out
 
 
