@@ -256,8 +256,9 @@ def _by_kind(parts: list[tuple[np.ndarray, ...]]) -> dict[str, StatesCompared]:
     for kind in dict.fromkeys(kinds):
         own = kinds == kind
         largest = np.split(errors[own].max(axis=0), (1, 1 + len(_AFTER)))
-        numbers = (float(x.max(initial=0.0)) for x in (*largest, changes[own]))
-        compared[str(kind)] = StatesCompared(int(own.sum()), *numbers, *(int(x[own].sum()) for x in flags))
+        error, step, sensors, change = (float(x.max(initial=0.0)) for x in (*largest, changes[own]))
+        counts = [int(x[own].sum()) for x in flags]
+        compared[str(kind)] = StatesCompared(int(own.sum()), error, step, sensors, change, *counts)
     return compared
 
 
