@@ -79,7 +79,7 @@ class Plan(NamedTuple):
         loss: Loss = "squared",
         report: Callable[[Step], None] | None = None,
         progress: ProgressReport = True,
-        **options: int,
+        **options: Any,
     ) -> Identification:
         """Fit the recordings as planned, and search for what the residuals come from. The arguments are those of
         `identify`, which makes the plan first; `options`: `rounds` and `max_iterations` of `fit_inverse_dynamics`."""
