@@ -265,7 +265,8 @@ class Estimator:
 def _advance(model: estimation.StateSpaceModel, x, P, readings, seen):
     """Return the mean and the covariance after a step and the readings at its end."""
     gyroscope, accelerometer, encoders = readings
-    control = model.dynamics.controls(gyroscope, accelerometer)
+    dynamics: Any = model.dynamics
+    control = dynamics.controls(gyroscope, accelerometer)
     x, P = estimation.predict(model, x, P, control)
     found = estimation.update(model, x, P, [encoders, *[None] * 8], control, observed=seen)
     return found.mean, found.covariance

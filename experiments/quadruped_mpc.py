@@ -143,7 +143,8 @@ class Loop:
                 sensed.step(u, push[1] if push is not None and now else None)
             if plant.fallen:
                 break
-        return Run(*map(np.array, zip(*rows, strict=True)), plant.fallen)
+        xs, errors, prepare, feedback = map(np.array, zip(*rows, strict=True))
+        return Run(xs, errors, prepare, feedback, plant.fallen)
 
 
 def withstands(config: Config, run: Run) -> bool:
