@@ -63,29 +63,6 @@ def states(model: jaxdyn.Model, stance: tuple[str, ...], n: int, seed: int) -> R
     return Recording(np.arange(n) / 100, q, v, a, tau, contacts=contacts)
 
 
-def standing(model: jaxdyn.Model, duration: float = 10.0, rate: float = 200.0) -> Recording:
-    """Return a smooth motion of the base over four feet that stay where they are."""
-    t = np.arange(0.0, duration, 1 / rate)
-    n, w = len(t), np.array([2.0, 3.1, 4.3, 2.7, 3.7, 5.1])
-    turn = 0.1 * np.sin(np.outer(t, w[3:]) + [0.3, 1.0, 2.0])
-    base = np.concatenate([0.03 * np.sin(np.outer(t, w[:3])), np.ones((n, 1)), turn / 2], axis=1)
-    base[:, 3:] /= np.linalg.norm(base[:, 3:], axis=1, keepdims=True)
-    q = np.concatenate([base, np.tile(_STANCE, (n, 1))], axis=1)
-    place = jax.jit(lambda q: jnp.stack([jaxdyn.frame_pose(model, q, x)[:, :3] for x in FEET], axis=1).reshape(n, 12))
-    feet = np.asarray(place(np.concatenate([np.tile([0, 0, 0, 1.0, 0, 0, 0], (n, 1)), q[:, 7:]], axis=1)))
-    for _ in range(8):
-        J = np.asarray(_kinematics(model, q, np.zeros((n, 18)))[0]).reshape(n, 12, 18)
-        q[:, 7:] += np.linalg.solve(J[:, :, 6:], (feet - np.asarray(place(q)))[..., None])[..., 0]
-    step = np.asarray(model.difference(q[:-1], q[1:])) * rate
-    a, v, q, t = np.diff(step, axis=0) * rate, (step[1:] + step[:-1]) / 2, q[1:-1], t[1:-1]
-    J, _, M, h = (np.asarray(x) for x in _kinematics(model, q, v))
-    J = J.reshape(len(q), 12, 18)
-    tau = np.einsum("nij,nj->ni", M, a) + h
-    tau -= (J.swapaxes(1, 2) @ (np.linalg.pinv(J[:, :, :6].swapaxes(1, 2)) @ tau[:, :6, None]))[..., 0]
-    tau[:, :6] = 0
-    return Recording(t, q, v, a, tau, contacts=dict.fromkeys(FEET, np.ones(len(t), bool)))
-
-
 def noisy(recording: Recording, sigma: float, seed: int) -> Recording:
     """Return the recording with white noise of the joints' torques, and of the base's motion, as of gusts: in its
     equations, 4 times as much in N and half as much in N m."""

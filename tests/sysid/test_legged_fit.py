@@ -12,11 +12,11 @@ from jaxdyn.sysid import (
     Recording,
     check_recording,
     fit_inverse_dynamics,
-    identify,
     ordinary_least_squares,
     unchecked_torques,
 )
-from tests.legged import FEET, PAIRS, QUANTITIES, noisy, solo, standing, states, with_friction
+from tests.legged import FEET, PAIRS, QUANTITIES, noisy, solo, states, with_friction
+from tests.sysid.legged import FEET, PAIRS, QUANTITIES, noisy, solo, states, with_friction
 
 SIGMA = 0.05
 """Noise of the joints' torques, N m: a tenth of what they carry when the robot stands."""
@@ -119,14 +119,3 @@ def test_intervals_of_mass_and_center_have_the_truth():
     assert np.mean(inside) >= 0.9, np.sum(inside, axis=0)
     # Wide intervals would have it, too: one percent of the mass.
     assert found.standard_error[0] < 0.01 * truth[0]
-
-
-@pytest.mark.slow
-def test_identify_takes_recordings_with_contacts():
-    """In one call, with a choice of effects that contacts allow."""
-    measured = noisy(standing(solo()), SIGMA, 0)
-    found = identify(start(), dataclasses.replace(measured, v=None, a=None), progress=False)
-    text = "\n".join(found.verdict())
-    assert "unknown forces of contacts" in text
-    near = found.fit.intervals(QUANTITIES)
-    assert np.all(np.abs(near.value - values()) < 5 * near.standard_error)

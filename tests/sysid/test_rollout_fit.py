@@ -13,7 +13,6 @@ from jaxdyn import DataError, ModelError, State, Status, rollout
 from jaxdyn.simulate import FirstOrderLag
 from jaxdyn.sysid import (
     Additive,
-    FixedMass,
     InertiaScale,
     LinkLength,
     Parametrization,
@@ -570,15 +569,3 @@ def test_mistakes_are_named(parametrization, recordings):
     lagging = jaxdyn.World(truth(), actuators=late, timestep=DT)
     with pytest.raises(ModelError, match="remember something"):
         fit_recordings(Parametrization(lagging, Positive("damping")), controlled(run), integrator=None)
-
-
-def test_the_inertia_of_a_body_of_known_mass():
-    """It has ten terms of the prior for nine numbers."""
-    model = truth()
-    moved = model.inertial_parameters.at[1, 1:4].multiply(1.2)
-    start = eqx.tree_at(lambda m: m.inertial_parameters, model, moved)
-    free = Parametrization(start, FixedMass(model.body_names[1:]))
-    out = fit_recordings(free, record(model, 1.0, 2), prior_weight=1e-3)
-    assert out.converged, out.message
-    np.testing.assert_allclose(out.robot.inertial_parameters[1, 3], model.inertial_parameters[1, 3], rtol=0.02)
-    assert np.isfinite(out.prior_covariance).all()

@@ -103,7 +103,7 @@ def _best(fits: list[RolloutFit]) -> RolloutFit:
 
 def _misfit(fit: RolloutFit) -> float:
     """Return the sum of logarithms of the noise that a fit has left, over positions and velocities."""
-    noise = [fit.position_noise, fit.velocity_noise]
+    noise = [x for x in (fit.position_noise, fit.velocity_noise) if x is not None]
     return float(np.sum([np.log(x).sum() for x in noise])) if np.isfinite(fit.cost) else np.inf
 
 
