@@ -2,16 +2,15 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.core import Tracer
 
-from jaxdyn import native
 from jaxdyn._errors import require_arguments, wrong_argument
 from jaxdyn._signatures import look_at_configurations
+from jaxdyn.native import tracing, wanted
 
 
 def compiled[**P, R](*static: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -34,7 +33,7 @@ def compiled[**P, R](*static: str) -> Callable[[Callable[P, R]], Callable[P, R]]
                 traced = [isinstance(x, Tracer) for x in jax.tree.leaves((args, kwargs))]
                 if any(traced) and not all(traced) and tracing():
                     return directly(*args, **kwargs)
-                return (natively if native.wanted() else otherwise)(*args, **kwargs)
+                return (natively if wanted() else otherwise)(*args, **kwargs)
             except Exception:
                 problem = wrong_argument(function, args, kwargs)
                 if problem is None:
@@ -56,24 +55,6 @@ def _same[**P, R](function: Callable[P, R]) -> Callable[P, R]:
         return function(*args, **kwargs)
 
     return call
-
-
-def tracing() -> bool:
-    """Whether operations, also those on constants, are recorded for a program."""
-    return isinstance(jnp.zeros(()), Tracer)
-
-
-def flattened(function: Callable, structure: Any) -> tuple[Callable[..., list], list]:
-    """Return the function of the leaves of its arguments, which have this structure as a tuple, that returns the leaves
-    of the result; and a list that gets the structure of the result with each call."""
-    structures = []
-
-    def flat(*leaves):
-        out, of_result = jax.tree.flatten(function(*jax.tree.unflatten(structure, leaves)))
-        structures.append(of_result)
-        return out
-
-    return flat, structures
 
 
 def once[T](x: T) -> T:

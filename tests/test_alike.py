@@ -8,8 +8,8 @@ import pytest
 from jax import lax
 
 import jaxdyn
-from jaxdyn import _batching, native, samples
-from jaxdyn.native import _alike, _module, _target
+from jaxdyn import native, samples
+from jaxdyn.native import _alike, _batching, _module, _target
 
 pytestmark = pytest.mark.skipif(not native.status().enabled, reason=native.status().reason)
 

@@ -10,7 +10,7 @@ from jax import lax
 from numpy.testing import assert_allclose, assert_array_equal
 
 from jaxdyn import native
-from jaxdyn._array_programs import with_array_programs
+from jaxdyn.native._array_programs import with_array_programs
 
 SHORTER = ((3, 2), (1, 9), (6,), (2, 3, 8), (5, 1))
 SHAPES = [(7, 5), *(pytest.param(shape, marks=pytest.mark.slow) for shape in SHORTER)]

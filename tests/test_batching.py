@@ -14,12 +14,13 @@ import numpy as np
 import pytest
 
 import jaxdyn
-from jaxdyn import _batching, native
-from jaxdyn._batched_functions import Derivatives, Plain
-from jaxdyn._batching import call
-from jaxdyn._repeated_functions import repeated
+from jaxdyn import native
 from jaxdyn._types import Array, Configuration, Float, Velocity, Wrenches
 from jaxdyn.algorithms.recursions import Robot, algorithm
+from jaxdyn.native import _batching
+from jaxdyn.native._batched_functions import Derivatives, Plain
+from jaxdyn.native._batching import call
+from jaxdyn.native._repeated_functions import repeated
 
 
 def toy(x, A, s):

@@ -20,8 +20,9 @@ from jax import lax
 from loops_of_programs import logarithms, rounds_over_lists, sums_over_lists
 
 import jaxdyn
-from jaxdyn import _batching, native, samples, simulate
+from jaxdyn import native, samples, simulate
 from jaxdyn._types import Configuration, Torque, Velocity, Wrenches
+from jaxdyn.native import _batching
 from jaxdyn.native._interpreter import Interpreter
 from jaxdyn.native._specialize import specialize
 
@@ -42,7 +43,7 @@ def programs(monkeypatch):
             asked.append(program)
         return program
 
-    monkeypatch.setattr(native, "target", target)
+    monkeypatch.setattr("jaxdyn.native._target.target", target)
     return asked
 
 
@@ -255,7 +256,7 @@ def test_derivatives_by_shared_operands_are_summed(size, programs):
 def test_what_is_the_same_for_the_batch_is_cut_into_functions(length, programs, monkeypatch):
     """Numbers and truth values that one function leaves to the next wait in memory."""
     monkeypatch.setattr("jaxdyn.native._order.COMMON_PART", length)
-    monkeypatch.setattr("jaxdyn.native._blocks.BLOCK", 3)
+    monkeypatch.setattr("jaxdyn.native._kernel_functions.BLOCK", 3)
 
     def function(p, x):
         large = p > 0.5

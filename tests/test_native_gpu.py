@@ -22,8 +22,8 @@ from loops_of_programs import logarithms
 from robots import robot_path
 
 import jaxdyn
-from jaxdyn import _batching, native
-from jaxdyn.native import _kernel
+from jaxdyn import native
+from jaxdyn.native import _batching, _kernel
 from jaxdyn.native._emit import PI
 from jaxdyn.native._gpu import GpuBackend
 from jaxdyn.native._graph import Graph
@@ -72,7 +72,7 @@ def launches(monkeypatch):
 
     monkeypatch.setattr(jax.ffi, "ffi_call", ffi_call)
     if not GPU:
-        monkeypatch.setattr(native, "target", native.kernel)
+        monkeypatch.setattr("jaxdyn.native._target.target", native.kernel)
         monkeypatch.setattr(_kernel, "assembled", lambda name, text: text.replace(f"@{KERNEL}(", f"@{name}("))
         _kernel.made.cache_clear()
     yield calls
@@ -106,7 +106,7 @@ def expected(f, *args):
 def on_processor():
     """Run the body without the changes of `launches`."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(native, "target", TARGET)
+        patch.setattr("jaxdyn.native._target.target", TARGET)
         patch.setattr(jax.ffi, "ffi_call", FFI_CALL)
         yield
 

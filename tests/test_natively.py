@@ -12,7 +12,7 @@ from jax import lax
 from numpy.testing import assert_allclose
 
 from jaxdyn import native
-from jaxdyn._natively import natively
+from jaxdyn.native._natively import natively
 from jaxdyn.trajopt import (
     ContinuousDynamics,
     FunctionCost,

@@ -62,7 +62,7 @@ def test_one_roll_out_of_a_random_tree(seed, precision):
 
 @pytest.mark.slow
 def test_values_that_cross_from_one_function_to_the_next(monkeypatch):
-    monkeypatch.setattr("jaxdyn.native._order.PART", 300)
+    monkeypatch.setattr("jaxdyn.native._emit.Backend.longest", 300)
     model = tree(100)
     for alone, among in ends(model, *start(model, "float64")):
         np.testing.assert_allclose(alone, among, rtol=0, atol=1e-10 * np.abs(among).max())

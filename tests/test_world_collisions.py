@@ -10,8 +10,6 @@ import pytest
 from scipy.spatial.transform import Rotation
 from world_contacts import OnArrays, difference, evaluate
 
-from jaxdyn._batched_functions import Plain
-from jaxdyn._batching import call
 from jaxdyn._errors import ModelError
 from jaxdyn.geometry import (
     FAR,
@@ -28,6 +26,8 @@ from jaxdyn.geometry import (
     shallow_depth,
 )
 from jaxdyn.io.mjcf import GEOM_SHAPES, GeomType, hulls_of_geoms
+from jaxdyn.native._batched_functions import Plain
+from jaxdyn.native._batching import call
 
 SIZES = {"plane": 3, "sphere": 1, "capsule": 2, "ellipsoid": 3, "cylinder": 2, "box": 3}
 _ANGLES = 2 * np.pi * np.arange(6) / 6

@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdyn._batched_functions import Plain
-from jaxdyn._batching import call
 from jaxdyn.geometry import FAR, ShapeKind, candidate_count, candidates
+from jaxdyn.native._batched_functions import Plain
+from jaxdyn.native._batching import call
 from jaxdyn.spatial import Mat3, Pose, Vec3
 
 

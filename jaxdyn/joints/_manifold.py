@@ -12,10 +12,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdyn._batched_functions import Plain
-from jaxdyn._batching import call
 from jaxdyn.joints._primitive import Primitive
 from jaxdyn.joints._topology import Topology
+from jaxdyn.native import Plain, call
 from jaxdyn.tree import matrix_to_leading, rows_of, take_rows, to_leading
 
 # Compiled one by one for eager use; inlined inside a user's `jit`.

@@ -15,7 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxdyn.native._graph import CONDITIONS, Node
+from jaxdyn.native._graph import Node
+from jaxdyn.native._operations import CONDITIONS
 from jaxdyn.native._order import KernelPart, Rounds
 from jaxdyn.native._values import angle_of_input
 

@@ -10,69 +10,86 @@ import jax
 import numpy as np
 
 from jaxdyn.native._arrays import UnsupportedError, common, constant, is_static, mapped, single, static_again
-from jaxdyn.native._graph import FOLDED, Graph
+from jaxdyn.native._graph import Graph
+from jaxdyn.native._jaxprs import Operation
+from jaxdyn.native._operations import COMPOSITES, OPERATIONS
 
 
 def _reduction(op: str, static: Callable) -> Callable:
     """Return the rule of a reduction by an operation on scalars; `static` is the one of numbers."""
-    return lambda self, eqn, xs: self.reduce(eqn, xs[0], op, static)
+    return lambda self, operation, xs: self.reduce(operation, xs[0], op, static)
 
 
 class Arithmetic:
-    """The rules of operations that compute. The rule of a primitive is the method `_<name>`."""
+    """The rules of operations that compute. The rule of a primitive is the method `_<name>`, which gets an `Operation`
+    and the arrays of its operands."""
 
     def __init__(self, graph: Graph, precision: float):
         self.graph, self.precision = graph, precision
         g = graph
-        unary = {"neg": g.neg, "not": g.logical_not}
-        binary = {"add": g.add, "sub": g.sub, "mul": g.mul, "div": g.div, "and": g.logical_and, "or": g.logical_or}
-        binary |= {"add_any": g.add, "xor": g.logical_xor}
-        folded = {name: functools.partial(g.apply, name) for name in FOLDED}
-        self.scalar: dict[str, Callable] = {**unary, **binary, **folded}
+        own = {"neg": g.neg, "not": g.logical_not, "add": g.add, "sub": g.sub, "mul": g.mul, "div": g.div}
+        own |= {"and": g.logical_and, "or": g.logical_or, "xor": g.logical_xor}
+        folded = {name: functools.partial(g.apply, name) for name, x in OPERATIONS.items() if x.number}
+        self.scalar: dict[str, Callable] = {**own, **folded}
         """The elementwise operations on scalars."""
-        two = {*binary, *TWO_OPERANDS}
-        self.elementwise = {name: mapped(f, 2 if name in two else 1) for name, f in self.scalar.items()}
+        self.elementwise = {name: mapped(f, OPERATIONS[name].operands) for name, f in self.scalar.items()}
         self.select = mapped(g.select, 3)
 
-    def by_jax(self, eqn, xs):
+    def by_jax(self, operation: Operation, xs):
         """Evaluate an operation on numbers by JAX itself."""
         with jax.ensure_compile_time_eval():
-            arrays = [np.asarray(x, v.aval.dtype) for x, v in zip(xs, eqn.invars, strict=True)]
-            out = eqn.primitive.bind(*map(jax.numpy.asarray, arrays), **eqn.params)
-        return [constant(x) for x in out] if eqn.primitive.multiple_results else constant(out)
+            arrays = [np.asarray(x, v.dtype) for x, v in zip(xs, operation.inputs, strict=True)]
+            out = operation.primitive.bind(*map(jax.numpy.asarray, arrays), **operation.params)
+        return [constant(x) for x in out] if operation.primitive.multiple_results else constant(out)
 
-    def elementwise_rule(self, eqn) -> Callable:
-        """Return the rule of an elementwise operation in one equation, which loops evaluate again and again."""
-        name, kinds = eqn.primitive.name, {np.dtype(v.aval.dtype).kind for v in eqn.invars}
-        of_scalars = self.scalar[name]
-        if kinds != {"f"}:
+    def elementwise_rule(self, operation: Operation) -> Callable:
+        """Return the rule of an elementwise operation, which loops evaluate again and again."""
+        of_scalars = self.scalar[operation.name]
+        if operation.kinds != {"f"}:
             return self.map
 
-        def rule(eqn, xs):
+        def rule(operation, xs):
             static = True
             for x in xs:
                 if x.ndim:
-                    return self.map(eqn, xs)
+                    return self.map(operation, xs)
                 static = static and x.dtype != object
-            return self.map(eqn, xs) if static else single(of_scalars(*[x.item() for x in xs]))
+            return self.map(operation, xs) if static else single(of_scalars(*[x.item() for x in xs]))
 
         return rule
 
-    def map(self, eqn, xs):
-        name, aval = eqn.primitive.name, eqn.outvars[0].aval
+    def map(self, operation: Operation, xs):
+        name, dtype, kinds = operation.name, np.dtype(operation.outputs[0].dtype), operation.kinds
+        array = OPERATIONS[name].array
         if all(map(is_static, xs)):
-            if name in STATIC and (aval.dtype.kind == "f" or name in STATIC_INTEGERS or aval.dtype == bool):
-                with np.errstate(all="ignore"):
-                    out = STATIC[name](*xs)
-                return self.cleared(out, *xs) if name in ("add", "sub") and aval.dtype.kind == "f" else out
-            return self.by_jax(eqn, xs)
-        kinds = {np.dtype(v.aval.dtype).kind for v in eqn.invars}
+            # NumPy divides integers, and takes their roots, as if they were floats.
+            if array is None or not (dtype.kind in "fb" or name in EXACT_FOR_INTEGERS):
+                return self.by_jax(operation, xs)
+            with np.errstate(all="ignore"):
+                out = array(*xs)
+            return self.cleared(out, *xs) if name in ("add", "sub") and dtype.kind == "f" else out
         if kinds & set("iu"):
-            if name not in OF_INDICES:
+            if not OPERATIONS[name].of_indices:
                 raise UnsupportedError(f"the operation {name} on integers that depend on data")
             xs = [x.astype(float) if is_static(x) else x for x in xs]
         out = self.elementwise["xor" if kinds == {"b"} and name in ("eq", "ne") else name](*common(xs))
         return static_again(self.elementwise["not"](out) if kinds == {"b"} and name == "eq" else out)
+
+    def composite(self, operation: Operation, xs):
+        """The rule of an operation that is made of others."""
+        if all(map(is_static, xs)) and operation.kinds != {"f"}:
+            return self.by_jax(operation, xs)
+
+        def evaluated(name: str, *xs):
+            arrays = [np.asarray(float(x)) if isinstance(x, int | float) else np.asarray(x) for x in xs]
+            array = OPERATIONS[name].array if name != "select" else None
+            if array is not None and all(map(is_static, arrays)):
+                with np.errstate(all="ignore"):
+                    return array(*arrays)
+            function = self.elementwise[name] if name != "select" else self.select
+            return static_again(function(*common([x.astype(object) for x in arrays])))
+
+        return COMPOSITES[operation.name](evaluated, *xs, **operation.params)
 
     def cleared(self, total, a, b):
         """Return a sum of constants that is 0 or 1 up to rounding as that: a rotation by a quarter turn has such
@@ -82,43 +99,7 @@ class Arithmetic:
             total = np.where(np.abs(total - exact) <= close, exact, total)
         return total
 
-    def _square(self, eqn, xs):
-        return self.product(xs[0], xs[0])
-
-    def _one_minus_square(self, eqn, xs):
-        (x,) = xs
-        if is_static(x):
-            return 1.0 - x * x
-        g = self.elementwise
-        return g["mul"](g["sub"](1.0, x), g["add"](1.0, x))
-
-    def _integer_pow(self, eqn, xs):
-        return self.power(xs[0], eqn.params["y"])
-
-    def _rsqrt(self, eqn, xs):
-        root = self.elementwise["sqrt"](xs[0].astype(object))
-        return static_again(self.elementwise["div"](1.0, root))
-
-    def _sign(self, eqn, xs):
-        if is_static(xs[0]):
-            return np.sign(xs[0])
-        x = xs[0].astype(object)
-        compare = self.elementwise
-        out = self.select(compare["gt"](x, 0.0), self.select(compare["lt"](x, 0.0), x, -1.0), 1.0)
-        return static_again(out)
-
-    def _logistic(self, eqn, xs):
-        # 1 / (1 + exp(-x)) = (1 + tanh(x / 2)) / 2, which does not overflow.
-        g, x = self.elementwise, xs[0].astype(object)
-        return static_again(g["mul"](0.5, g["add"](1.0, g["tanh"](g["mul"](0.5, x)))))
-
-    def _clamp(self, eqn, xs):
-        low, x, high = common(xs)
-        if is_static(x):
-            return np.clip(x, low, high)
-        return static_again(self.elementwise["min"](self.elementwise["max"](low, x), high))
-
-    def _select_n(self, eqn, xs):
+    def _select_n(self, operation, xs):
         which, *cases = xs
         if is_static(which):
             if all(map(is_static, cases)):
@@ -126,9 +107,9 @@ class Arithmetic:
             index = np.broadcast_to(which.astype(int), cases[0].shape)
             stack = np.stack(common(cases)).reshape(len(cases), -1)
             return static_again(stack[index.ravel(), np.arange(index.size)].reshape(cases[0].shape))
-        if np.dtype(eqn.invars[0].aval.dtype) != bool:
+        if np.dtype(operation.inputs[0].dtype) != bool:
             raise UnsupportedError("a choice by an integer that depends on data")
-        if np.dtype(eqn.invars[1].aval.dtype).kind in "iu":
+        if np.dtype(operation.inputs[1].dtype).kind in "iu":
             cases = [x.astype(float) if is_static(x) else x for x in cases]
         return static_again(self.select(which, *common(cases)))
 
@@ -137,32 +118,32 @@ class Arithmetic:
     _reduce_and, _reduce_or = _reduction("and", np.all), _reduction("or", np.any)
     _reduce_prod = _reduction("mul", np.prod)
 
-    def reduce(self, eqn, x, op: str, static: Callable):
-        axes = tuple(eqn.params["axes"])
+    def reduce(self, operation, x, op: str, static: Callable):
+        axes = tuple(operation.params["axes"])
         if not math.prod(x.shape[i] for i in axes):
-            return self.by_jax(eqn, [np.zeros(x.shape)])
+            return self.by_jax(operation, [np.zeros(x.shape)])
         if is_static(x):
             return static(x, axis=axes)
-        if np.dtype(eqn.invars[0].aval.dtype).kind in "iu":
+        if np.dtype(operation.inputs[0].dtype).kind in "iu":
             raise UnsupportedError("a sum of integers that depend on data")
         kept = [i for i in range(x.ndim) if i not in axes]
         parts = np.transpose(x, [*axes, *kept]).reshape((-1, *(x.shape[i] for i in kept)))
         return static_again(_summed(list(parts), self.elementwise[op]))
 
-    def _cumsum(self, eqn, xs):
-        x, axis = xs[0], eqn.params["axis"]
+    def _cumsum(self, operation, xs):
+        x, axis = xs[0], operation.params["axis"]
         if is_static(x):
-            return self.by_jax(eqn, xs)
+            return self.by_jax(operation, xs)
         rows = list(np.moveaxis(x, axis, 0))
-        if eqn.params["reverse"]:
+        if operation.params["reverse"]:
             rows = rows[::-1]
         for i in range(1, len(rows)):
             rows[i] = self.elementwise["add"](rows[i - 1], rows[i])
-        return np.moveaxis(np.stack(rows[::-1] if eqn.params["reverse"] else rows), 0, axis)
+        return np.moveaxis(np.stack(rows[::-1] if operation.params["reverse"] else rows), 0, axis)
 
-    def _dot_general(self, eqn, xs):
+    def _dot_general(self, operation, xs):
         a, b = xs
-        (ca, cb), (ba, bb) = eqn.params["dimension_numbers"]
+        (ca, cb), (ba, bb) = operation.params["dimension_numbers"]
         fa = [i for i in range(a.ndim) if i not in (*ca, *ba)]
         fb = [i for i in range(b.ndim) if i not in (*cb, *bb)]
         batch, rows, columns = ([x.shape[i] for i in axes] for x, axes in ((a, ba), (a, fa), (b, fb)))
@@ -179,18 +160,7 @@ class Arithmetic:
     def product(self, a, b):
         return self.elementwise["mul"](a, b) if not (is_static(a) and is_static(b)) else a * b
 
-    def power(self, x, n: int):
-        if n < 0:
-            return static_again(self.elementwise["div"](1.0, self.power(x, -n).astype(object)))
-        out = None
-        while n:
-            if n & 1:
-                out = x if out is None else self.product(out, x)
-            n >>= 1
-            x = self.product(x, x) if n else x
-        return np.ones(x.shape) if out is None else out
-
-    def _cholesky(self, eqn, xs):
+    def _cholesky(self, operation, xs):
         (A,) = xs
         if is_static(A):
             return np.linalg.cholesky(A)
@@ -206,10 +176,10 @@ class Arithmetic:
             L[..., j + 1 :, j] = g["mul"](rest[..., 1:], g["div"](1.0, root))
         return L
 
-    def _lu(self, eqn, xs):
+    def _lu(self, operation, xs):
         """The factorization with the pivots of LAPACK: rows are exchanged by choices between their numbers."""
         if is_static(xs[0]):
-            return self.by_jax(eqn, xs)
+            return self.by_jax(operation, xs)
         A, (n, m) = xs[0].astype(object), xs[0].shape[-2:]
         if max(n, m) > MOST_ROWS:
             raise UnsupportedError(f"a factorization of more than {MOST_ROWS} rows", "lu")
@@ -232,13 +202,13 @@ class Arithmetic:
             A[..., k + 1 :, k + 1 : m] = g["sub"](A[..., k + 1 :, k + 1 : m], change)
         return [A[..., :m], np.stack(pivots, axis=-1), A[..., m]]
 
-    def _sort(self, eqn, xs):
+    def _sort(self, operation, xs):
         """Sorted integers, such as the rows' numbers of a factorization, and what goes along, by exchanges of
         neighbors."""
-        p = eqn.params
-        whole = np.dtype(eqn.invars[0].aval.dtype).kind in "iu"
+        p = operation.params
+        whole = np.dtype(operation.inputs[0].dtype).kind in "iu"
         if all(map(is_static, xs)):
-            return self.by_jax(eqn, xs)
+            return self.by_jax(operation, xs)
         if not whole or p["num_keys"] != 1 or xs[0].shape[p["dimension"]] > MOST_ROWS:
             raise UnsupportedError("the operation sort", "sort")
         rows = [list(np.moveaxis(x.astype(float) if is_static(x) else x, p["dimension"], 0)) for x in xs]
@@ -250,11 +220,11 @@ class Arithmetic:
                     row[i], row[i + 1] = self.select(larger, a, b), self.select(larger, b, a)
         return [np.moveaxis(np.stack([np.asarray(x, object) for x in row]), 0, p["dimension"]) for row in rows]
 
-    def _triangular_solve(self, eqn, xs):
-        p = eqn.params
+    def _triangular_solve(self, operation, xs):
+        p = operation.params
         a, b = common(xs)
         if is_static(a):
-            return self.by_jax(eqn, xs)
+            return self.by_jax(operation, xs)
         if p["transpose_a"]:
             a = a.swapaxes(-1, -2)
         if not p["left_side"]:
@@ -270,43 +240,12 @@ class Arithmetic:
         return x if p["left_side"] else x.swapaxes(-1, -2)
 
 
-STATIC: dict[str, Callable] = {
-    "add": np.add,
-    "sub": np.subtract,
-    "mul": np.multiply,
-    "div": np.divide,
-    "max": np.maximum,
-    "min": np.minimum,
-    "neg": np.negative,
-    "abs": np.abs,
-    "sqrt": np.sqrt,
-    "sin": np.sin,
-    "cos": np.cos,
-    "lt": np.less,
-    "le": np.less_equal,
-    "gt": np.greater,
-    "ge": np.greater_equal,
-    "eq": np.equal,
-    "ne": np.not_equal,
-    "add_any": np.add,
-    "and": np.logical_and,
-    "or": np.logical_or,
-    "not": np.logical_not,
-}
-"""The operations on arrays of numbers for which NumPy stands in for JAX."""
-
-STATIC_INTEGERS = {"add", "sub", "mul", "max", "min", "neg", "abs"}
-"""The operations of `STATIC` that also take integers."""
-
-OF_INDICES = {"lt", "le", "gt", "ge", "eq", "ne", "add", "sub"}
-"""The operations of integers that depend on data. Such integers are floating-point numbers of the same value: the rows'
-numbers of a factorization, which a shift makes positive."""
+EXACT_FOR_INTEGERS = {"add", "sub", "mul", "max", "min", "neg", "abs"}
+"""The operations for which NumPy stands in for JAX on integers, too."""
 
 MOST_ROWS = 16
 """The most rows of a matrix that is factorized by a straight-line program, which grows with their third power: that of
 16 rows has some 10,000 operations."""
-
-TWO_OPERANDS = {"lt", "le", "gt", "ge", "eq", "ne", "max", "min", "atan2", "pow"}
 
 
 def _summed(parts: list, add: Callable):

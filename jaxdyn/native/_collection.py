@@ -17,7 +17,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdyn.native._arrays import UnsupportedError
-from jaxdyn.native._blocks import element
 from jaxdyn.native._emit import Backend, Body
 from jaxdyn.native._graph import Graph
 from jaxdyn.native._kernel_functions import ARGUMENTS, MemoryPlaces, part_functions, rows_of
@@ -27,7 +26,7 @@ from jaxdyn.native._module import (
     Transfers,
     angle_rows,
     calls_of_steps,
-    function_attributes,
+    module_text,
     transposes,
 )
 from jaxdyn.native._order import divided, rows_of_crossing
@@ -136,10 +135,7 @@ def collection_module(
     # Most calls end at their tests, which are a part of their operations.
     piece = piece_length(operations // 8, backend.lanes)
     texts.append(interface.handlers(record, 0, piece, ""))
-    declarations = sorted(declared, key=lambda text: (text.startswith("define"), text))
-    metadata = '!0 = !{!"branch_weights", i32 1, i32 100000}\n!1 = !{}'
-    text = "\n\n".join([*declarations, *texts, function_attributes(backend), metadata]) + "\n"
-    return Module(text, 0, piece, 0)
+    return Module(module_text(declared, texts, backend), 0, piece, 0)
 
 
 def _kernel(number: int, searched: Searched, backend: Backend, declared: set[str]) -> tuple[list[str], _Kernel]:
@@ -248,8 +244,7 @@ done:
 
 def _blocks(collection: Collection, record: Program, kernels: Sequence[_Kernel], backend: Backend) -> str:
     """Return the function that goes over a stretch of the batch."""
-    body, align = backend.body(set()), f"align {backend.bytes}"
-    rows = rows_of(record)
+    body, rows = backend.body(set()), rows_of(record)
     transfers = Transfers(body, record, rows)
     counts = {
         "in": rows.input_count,
@@ -258,28 +253,15 @@ def _blocks(collection: Collection, record: Program, kernels: Sequence[_Kernel],
         "found": max(sum(map(len, k.program.outputs)) for k in kernels),
         "waiting": max(k.waiting for k in kernels),
     }
-    for name, count in counts.items():
-        body.line(f"%{name} = alloca {backend.float}, i64 {max(count, 1)}, {align}")
+    transfers.reserve(counts)
     body.line("%thing_at = alloca i64")
-    body.line("br label %loop")
-    body.lines.append("loop:")
-    body.line("%at = phi i64 [ %begin, %entry ], [ %next, %last ]")
-    body.line("%left = sub i64 %end, %at")
-    body.line(f"%whole = icmp uge i64 %left, {backend.lanes}")
-    body.line(f"%valid = select i1 %whole, i64 {backend.lanes}, i64 %left")
-    transfers.gather(range(len(record.inputs)))
+    transfers.begin_blocks()
     _clear(body, collection, rows.outputs)
     for number, (searched, kernel) in enumerate(zip(collection.searched, kernels, strict=True)):
         _search(body, collection, number, searched, kernel, rows)
-    for k, row in enumerate(rows.outputs):
-        transfers.scatter(k, element(body, backend, "%out", row))
+    transfers.scatter_all(range(len(rows.outputs)))
     body.line("br label %last")
-    body.lines.append("last:")
-    body.line(f"%next = add i64 %at, {backend.lanes}")
-    body.line(f"%again = {backend.more_elements('%next', '%end')}")
-    body.line("br i1 %again, label %loop, label %done")
-    header = f"define internal void @blocks(ptr %call, ptr %common, i64 %begin, i64 %end) {backend.inlining} #0 {{"
-    return "\n".join([header, "entry:", *body.lines, "done:", "  ret void", "}"])
+    return transfers.end_blocks()
 
 
 def _loop(body: Body, name: str, count: int, write: Callable[[str], None]) -> None:
@@ -300,7 +282,7 @@ def _clear(body: Body, collection: Collection, outputs: Sequence[int]) -> None:
     """Append the emptying of all lists."""
     backend, align = body.backend, f"align {body.backend.bytes}"
     for k, (row, room) in enumerate(zip(outputs, collection.room, strict=True)):
-        start = element(body, backend, "%out", row)
+        start = body.element("%out", row)
         body.line(f"store {backend.float} zeroinitializer, ptr {start}, {align}")
 
         def one(index: str, start: str = start) -> None:
@@ -327,11 +309,11 @@ def _search(body: Body, collection: Collection, number: int, searched: Searched,
             return body.value(f"load i64, ptr {body.value(f'getelementptr i64, ptr {start}, i64 {k}')}")
 
         for k, ((operand, length), target) in enumerate(zip(searched.sources, kernel.offsets, strict=True)):
-            source = element(body, backend, "%in", rows.inputs[operand])
+            source = body.element("%in", rows.inputs[operand])
             own = body.value(f"getelementptr {backend.float}, ptr {source}, i64 {of_entry(k)}")
             for j in range(length):
-                x = body.value(f"load {backend.float}, ptr {element(body, backend, own, j)}, {align}")
-                body.line(f"store {backend.float} {x}, ptr {element(body, backend, '%given', target + j)}, {align}")
+                x = body.value(f"load {backend.float}, ptr {body.element(own, j)}, {align}")
+                body.line(f"store {backend.float} {x}, ptr {body.element('%given', target + j)}, {align}")
         body.line(f"call void @search{number}(ptr %given, ptr %found, ptr null, ptr null, ptr %waiting, ptr %given)")
         which, first = of_entry(entry - 2), of_entry(entry - 1)
         place = body.value(f"load i64, ptr {body.value(f'getelementptr i64, ptr @lists, i64 {which}')}")

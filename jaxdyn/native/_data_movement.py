@@ -15,14 +15,14 @@ from jaxdyn.native._arrays import UnsupportedError, common, is_static, objects, 
 class DataMovement(Arithmetic):
     """The rules of operations that move data, or only change its type."""
 
-    def _copy(self, eqn, xs):
+    def _copy(self, operation, xs):
         return xs[0]
 
     _stop_gradient = _copy_p = _name = _reduce_precision = _copy
 
-    def _convert_element_type(self, eqn, xs):
+    def _convert_element_type(self, operation, xs):
         (x,) = xs
-        source, target = np.dtype(eqn.invars[0].aval.dtype), np.dtype(eqn.params["new_dtype"])
+        source, target = np.dtype(operation.inputs[0].dtype), np.dtype(operation.params["new_dtype"])
         if is_static(x):
             return x.astype(np.float64 if target.kind == "f" else target)
         if source == target or (source.kind == "f" and target.kind == "f"):
@@ -41,69 +41,69 @@ class DataMovement(Arithmetic):
             return static_again(self.select(self.elementwise["lt"](x, 0.0), *toward_zero))
         raise UnsupportedError(f"a conversion of {source} to {target}")
 
-    def _reshape(self, eqn, xs):
-        return xs[0].reshape(eqn.params["new_sizes"])
+    def _reshape(self, operation, xs):
+        return xs[0].reshape(operation.params["new_sizes"])
 
-    def _squeeze(self, eqn, xs):
-        return np.squeeze(xs[0], tuple(eqn.params["dimensions"]))
+    def _squeeze(self, operation, xs):
+        return np.squeeze(xs[0], tuple(operation.params["dimensions"]))
 
-    def _expand_dims(self, eqn, xs):
-        return np.expand_dims(xs[0], tuple(eqn.params["dimensions"]))
+    def _expand_dims(self, operation, xs):
+        return np.expand_dims(xs[0], tuple(operation.params["dimensions"]))
 
-    def _broadcast_in_dim(self, eqn, xs):
-        shape = [1] * len(eqn.params["shape"])
-        for axis, n in zip(eqn.params["broadcast_dimensions"], xs[0].shape, strict=True):
+    def _broadcast_in_dim(self, operation, xs):
+        shape = [1] * len(operation.params["shape"])
+        for axis, n in zip(operation.params["broadcast_dimensions"], xs[0].shape, strict=True):
             shape[axis] = n
-        return np.broadcast_to(xs[0].reshape(shape), eqn.params["shape"])
+        return np.broadcast_to(xs[0].reshape(shape), operation.params["shape"])
 
-    def _transpose(self, eqn, xs):
-        return np.transpose(xs[0], eqn.params["permutation"])
+    def _transpose(self, operation, xs):
+        return np.transpose(xs[0], operation.params["permutation"])
 
-    def _rev(self, eqn, xs):
-        return np.flip(xs[0], eqn.params["dimensions"])
+    def _rev(self, operation, xs):
+        return np.flip(xs[0], operation.params["dimensions"])
 
-    def _slice(self, eqn, xs):
-        p = eqn.params
+    def _slice(self, operation, xs):
+        p = operation.params
         strides = p["strides"] or (1,) * xs[0].ndim
         window = zip(p["start_indices"], p["limit_indices"], strides, strict=True)
         return static_again(xs[0][tuple(slice(*w) for w in window)])
 
-    def _concatenate(self, eqn, xs):
-        return np.concatenate(common(xs), eqn.params["dimension"])
+    def _concatenate(self, operation, xs):
+        return np.concatenate(common(xs), operation.params["dimension"])
 
-    def _stack(self, eqn, xs):
-        return np.stack(common(xs), eqn.params["axis"])
+    def _stack(self, operation, xs):
+        return np.stack(common(xs), operation.params["axis"])
 
-    def _split(self, eqn, xs):
-        ends = np.cumsum(eqn.params["sizes"])[:-1]
-        return [static_again(x) for x in np.split(xs[0], ends, eqn.params["axis"])]
+    def _split(self, operation, xs):
+        ends = np.cumsum(operation.params["sizes"])[:-1]
+        return [static_again(x) for x in np.split(xs[0], ends, operation.params["axis"])]
 
-    def _unstack(self, eqn, xs):
-        return [static_again(x) for x in np.moveaxis(xs[0], eqn.params["axis"], 0)]
+    def _unstack(self, operation, xs):
+        return [static_again(x) for x in np.moveaxis(xs[0], operation.params["axis"], 0)]
 
-    def _dynamic_slice(self, eqn, xs):
+    def _dynamic_slice(self, operation, xs):
         x, *starts = xs
-        sizes = eqn.params["slice_sizes"]
+        sizes = operation.params["slice_sizes"]
         return static_again(x[_window(x, starts, sizes)])
 
-    def _dynamic_update_slice(self, eqn, xs):
+    def _dynamic_update_slice(self, operation, xs):
         x, update, *starts = xs
         x, update = common([x, update])
         x = x.copy()
         x[_window(x, starts, update.shape)] = update
         return x
 
-    def _iota(self, eqn, xs):
-        p = eqn.params
+    def _iota(self, operation, xs):
+        p = operation.params
         shape = [1] * len(p["shape"])
         shape[p["dimension"]] = -1
         return np.broadcast_to(np.arange(p["shape"][p["dimension"]], dtype=p["dtype"]).reshape(shape), p["shape"])
 
-    def _gather(self, eqn, xs):
+    def _gather(self, operation, xs):
         x, index = xs
-        p = eqn.params
+        p = operation.params
         if not is_static(index):
-            return self._chosen(eqn, x, index)
+            return self._chosen(operation, x, index)
         numbers = p["dimension_numbers"]
         places = _places(
             x.shape,
@@ -123,28 +123,28 @@ class DataMovement(Arithmetic):
             return np.append(x.ravel(), x.dtype.type(0 if fill is None else fill))[places]
         return static_again(objects([*x.ravel(), fill], (-1,))[places])
 
-    def _chosen(self, eqn, x, index):
+    def _chosen(self, operation, x, index):
         """Return slices along one axis whose places depend on data, by choices between all places."""
-        numbers, sizes = eqn.params["dimension_numbers"], eqn.params["slice_sizes"]
+        numbers, sizes = operation.params["dimension_numbers"], operation.params["slice_sizes"]
         axes = numbers.start_index_map
         places = x.shape[axes[0]] - sizes[axes[0]] + 1 if len(axes) == 1 else MOST_ROWS + 1
-        if places > MOST_ROWS or eqn.params["mode"] == lax.GatherScatterMode.FILL_OR_DROP:
+        if places > MOST_ROWS or operation.params["mode"] == lax.GatherScatterMode.FILL_OR_DROP:
             raise UnsupportedError("an index that depends on data")
-        rank = len(eqn.outvars[0].aval.shape)
+        rank = len(operation.outputs[0].shape)
         at = np.expand_dims(index[..., 0], tuple(i for i in range(rank) if i in numbers.offset_dims))
-        out = self._gather(eqn, [x, np.zeros(index.shape, int)])
+        out = self._gather(operation, [x, np.zeros(index.shape, int)])
         for k in range(1, places):
-            case = self._gather(eqn, [x, np.full(index.shape, k)])
+            case = self._gather(operation, [x, np.full(index.shape, k)])
             out = self.select(self.elementwise["ge"](at, float(k)), *common([np.asarray(out), np.asarray(case)]))
         return static_again(out)
 
-    def _pad(self, eqn, xs):
+    def _pad(self, operation, xs):
         x, value = xs
         x, value = common([x, np.asarray(value)])
-        out = np.full(eqn.outvars[0].aval.shape, value.item(), x.dtype)
+        out = np.full(operation.outputs[0].shape, value.item(), x.dtype)
         # The elements of `x` that stay, where a negative number takes some away, and where they land.
         kept, landing = [], []
-        for n, size, (low, _, between) in zip(x.shape, out.shape, eqn.params["padding_config"], strict=True):
+        for n, size, (low, _, between) in zip(x.shape, out.shape, operation.params["padding_config"], strict=True):
             places = low + (between + 1) * np.arange(n)
             inside = (places >= 0) & (places < size)
             kept.append(np.flatnonzero(inside))
@@ -152,19 +152,19 @@ class DataMovement(Arithmetic):
         out[np.ix_(*landing)] = x[np.ix_(*kept)]
         return static_again(out)
 
-    def _scatter(self, eqn, xs):
-        return self.scattered(eqn, xs, lambda old, new: new)
+    def _scatter(self, operation, xs):
+        return self.scattered(operation, xs, lambda old, new: new)
 
-    def _scatter_add(self, eqn, xs):
-        return self.scattered(eqn, xs, self.graph.add)
+    def _scatter_add(self, operation, xs):
+        return self.scattered(operation, xs, self.graph.add)
 
-    def scattered(self, eqn, xs, combine: Callable):
+    def scattered(self, operation, xs, combine: Callable):
         x, index, update = xs
         if not is_static(index):
             raise UnsupportedError("an index that depends on data")
         if all(map(is_static, xs)):
-            return self.by_jax(eqn, xs)
-        numbers = eqn.params["dimension_numbers"]
+            return self.by_jax(operation, xs)
+        numbers = operation.params["dimension_numbers"]
         window = iter(update.shape[i] for i in numbers.update_window_dims)
         dropped = {*numbers.inserted_window_dims, *numbers.operand_batching_dims}
         landing = _places(
@@ -176,7 +176,7 @@ class DataMovement(Arithmetic):
             numbers.operand_batching_dims,
             numbers.scatter_indices_batching_dims,
             tuple(1 if i in dropped else next(window) for i in range(x.ndim)),
-            clip=eqn.params["mode"] == lax.GatherScatterMode.CLIP,
+            clip=operation.params["mode"] == lax.GatherScatterMode.CLIP,
         ).ravel()
         out, values = x.astype(object).ravel(), update.astype(object).ravel()
         for k, place in enumerate(landing):

@@ -128,6 +128,10 @@ class Body:
         self.lines.append(f"  {name} = {text}")
         return name
 
+    def element(self, start: str, place: int, size: Backend | None = None) -> str:
+        """Append the address of an element behind another one, and return its name."""
+        return self.value(f"getelementptr {(size or self.backend).float}, ptr {start}, i64 {place}") if place else start
+
     def block(self) -> str:
         """Return a new label."""
         self._block += 1

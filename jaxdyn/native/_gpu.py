@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 from jaxdyn.native._arrays import UnsupportedError
 from jaxdyn.native._emit import Backend, Body
+from jaxdyn.native._operations import OPERATIONS
 from jaxdyn.native._specialize import Program
 from jaxdyn.native._values import angle_of_input
 
@@ -74,9 +75,10 @@ class GpuBody(Body):
         return self.value(f"addrspacecast ptr {self.value(f'load ptr, ptr {at}')} to ptr addrspace(1)")
 
     def library(self, name: str, *args: str) -> str:
-        if name not in FUNCTIONS:
+        method = OPERATIONS[name].gpu
+        if not method:
             raise UnsupportedError(f"the operation {name} on a GPU")
-        return FUNCTIONS[name](self, *args)
+        return getattr(self, method)(*args)
 
     def branch(self, condition: str, then: Callable[[], Sequence[str]], otherwise: Sequence[str], types: Sequence[str]):
         """Append a branch, rarely taken, and return its results where the condition holds, and others where not."""
@@ -113,9 +115,16 @@ class GpuBody(Body):
         """Return whether the sign of a number is set."""
         return self.value(f"icmp slt {self.backend.int} {self.bits(x)}, 0")
 
-    def arc_tangent(self, y: str, x: str) -> str:
-        """Return the angle of the direction `(x, y)`."""
+    def arc_sine(self, x: str) -> str:
+        return self.arc_tangent(x, self.cofactor(x))
+
+    def arc_cosine(self, x: str) -> str:
+        return self.arc_tangent(self.cofactor(x), x)
+
+    def arc_tangent(self, y: str, x: str = "") -> str:
+        """Return the angle of the direction `(x, y)`; without `x`, of `(1, y)`."""
         constant, zero = self.backend.constant, self.backend.constant(0.0)
+        x = x or constant(1.0)
         width, height = self.intrinsic("fabs", x), self.intrinsic("fabs", y)
         larger, smaller = self.intrinsic("maximum", width, height), self.intrinsic("minimum", width, height)
         slope = self.exact("fdiv", smaller, larger)
@@ -306,17 +315,3 @@ ARC_TANGENT = {
         ],
     ),
 }
-
-FUNCTIONS: dict[str, Callable[..., str]] = {
-    "tan": GpuBody.tangent,
-    "asin": lambda body, x: body.arc_tangent(x, body.cofactor(x)),
-    "acos": lambda body, x: body.arc_tangent(body.cofactor(x), x),
-    "atan": lambda body, x: body.arc_tangent(x, body.backend.constant(1.0)),
-    "atan2": GpuBody.arc_tangent,
-    "sinh": GpuBody.hyperbolic_sine,
-    "cosh": GpuBody.hyperbolic_cosine,
-    "log1p": GpuBody.logarithm_of_sum,
-    "expm1": GpuBody.exponential_less_one,
-    "pow": GpuBody.power,
-}
-"""The functions that a thread computes besides those that it shares with the vectors of CPUs."""

@@ -8,6 +8,8 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, final
 
+from jaxdyn.native._operations import CONDITIONS, OPERATIONS, SPOILED
+
 type Scalar = Node | float | bool
 """A value of a program: the result of an operation, or a constant."""
 
@@ -309,7 +311,7 @@ class Graph:
         if any(type(a) is Node for a in args):
             return self.node(op, *args)
         try:
-            return FOLDED[op](*args)
+            return OPERATIONS[op].number(*args)  # pyright: ignore[reportOptionalCall]
         except (ValueError, OverflowError):
             return math.nan
 
@@ -347,42 +349,6 @@ def is_condition(a: Scalar) -> bool:
     return type(a) is Node and a.op in CONDITIONS
 
 
-CONDITIONS = {"lt", "le", "gt", "ge", "eq", "ne", "and", "or", "not", "is_finite"}
-"""The operations that return a truth value."""
-
-FOLDED: dict[str, Callable] = {
-    "lt": lambda a, b: a < b,
-    "le": lambda a, b: a <= b,
-    "gt": lambda a, b: a > b,
-    "ge": lambda a, b: a >= b,
-    "eq": lambda a, b: a == b,
-    "ne": lambda a, b: a != b,
-    "max": lambda a, b: math.nan if math.isnan(a) or math.isnan(b) else max(a, b),
-    "min": lambda a, b: math.nan if math.isnan(a) or math.isnan(b) else min(a, b),
-    "abs": abs,
-    "sqrt": math.sqrt,
-    "sin": math.sin,
-    "cos": math.cos,
-    "tan": math.tan,
-    "asin": math.asin,
-    "acos": math.acos,
-    "atan": math.atan,
-    "atan2": math.atan2,
-    "sinh": math.sinh,
-    "cosh": math.cosh,
-    "tanh": math.tanh,
-    "exp": math.exp,
-    "log": lambda a: -math.inf if a == 0 else math.log(a),
-    "expm1": math.expm1,
-    "log1p": lambda a: -math.inf if a == -1 else math.log1p(a),
-    "pow": math.pow,
-    "floor": math.floor,
-    "ceil": math.ceil,
-    "is_finite": math.isfinite,
-}
-"""The operations on constants, other than those that `Graph` has a method for."""
-
-
 def live(
     outputs: Iterable[Scalar], nodes: Sequence[Node], operands: Callable[[Node], Sequence] = lambda node: node.args
 ) -> list[Node]:
@@ -407,8 +373,3 @@ def spoiling_operands(node: Node) -> Sequence:
 def nan_operands(node: Node) -> Sequence:
     """Return the operands of an operation that make its result NaN wherever they are."""
     return () if node.op == "select" or node.op in CONDITIONS else node.args
-
-
-SPOILED = {"add", "sub", "mul", "neg", "abs", "sqrt", "sin", "cos", "tan"}
-"""The operations whose results are infinite or NaN wherever an operand is. Others need not be: `1 / x`, `exp(x)` and
-`atan(x)` are finite for an infinite `x`, and the smaller of two numbers is where the larger one is infinite."""

@@ -12,13 +12,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdyn.native._arrays import UnsupportedError
-from jaxdyn.native._collection import collection_module
 from jaxdyn.native._gpu import GpuBackend
-from jaxdyn.native._module import module_of
 from jaxdyn.native._ptx import THREADS, KernelEntry, assembled
-from jaxdyn.native._specialize import specialize
-from jaxdyn.native._target import lock, name_slow, wanted, without_garbage_collection
+from jaxdyn.native._target import lock, module_for, wanted
 
 MAX_OPERATIONS = 200_000
 """A longer program is not made a kernel: the assembler of CUDA 13.0 took 32 s of processor time for 137,000 operations
@@ -73,26 +69,12 @@ def kernel(
 @functools.lru_cache(maxsize=2048)
 def made(function: Callable, shapes, uniform, bits: int) -> Kernel | None:
     """Return the kernel of `kernel`, made once in a process for each precision."""
-    try:
-        with without_garbage_collection():
-            text = kernel_module(function, shapes, bits)
-    except UnsupportedError as error:
-        name_slow(function, error)
+    backend = GpuBackend(bits)
+    # Each thread computes what is the same for the whole batch, and XLA sums over the batch.
+    within = (False,) * len(shapes)
+    found = module_for(function, shapes, within, backend, KernelEntry(backend), most=MAX_OPERATIONS)
+    if found is None:
         return None
     # The name in a profile tells programs apart.
-    name = f"jaxdyn_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
-    return Kernel(name, assembled(name, text), uniform)
-
-
-def kernel_module(function: Callable, shapes: Sequence[tuple[int, ...]], bits: int) -> str:
-    """Return the LLVM text of the kernel `KERNEL` of a function. **Raises** `UnsupportedError` where there is none."""
-    backend = GpuBackend(bits)
-    entry = KernelEntry(backend)
-    if (collection := getattr(function, "collection", None)) is not None:
-        return collection_module(collection, shapes, backend, entry).text
-    inputs = [jax.ShapeDtypeStruct(shape, f"float{bits}") for shape in shapes]
-    # Each thread computes what is the same for the whole batch, and XLA sums over the batch.
-    program = specialize(function, inputs, (False,) * len(inputs), bits, row_loops=True)
-    if len(program.nodes) > MAX_OPERATIONS:
-        raise UnsupportedError(f"more than {MAX_OPERATIONS} operations on a GPU")
-    return module_of(program, backend, entry).text
+    name = f"jaxdyn_{hashlib.sha256(found[0].text.encode()).hexdigest()[:16]}"
+    return Kernel(name, assembled(name, found[0].text), uniform)

@@ -11,7 +11,6 @@ import struct
 from collections.abc import Callable, Container, Mapping, Sequence
 from typing import NamedTuple
 
-from jaxdyn.native._blocks import Blocks, element
 from jaxdyn.native._emit import Backend, Body
 from jaxdyn.native._graph import GraphLoop, Node, RowColumn, Scalar, is_condition
 from jaxdyn.native._order import KernelPart, Rounds, each_part
@@ -21,6 +20,10 @@ from jaxdyn.native._values import Values, angle_of_input
 
 ARGUMENTS = ("%in", "%out", "%sums", "%common", "%waiting", "%angles")
 """The arguments of the functions of a kernel: rows of numbers."""
+
+
+BLOCK = 200
+"""The operations in a basic block, within which the compiler orders instructions."""
 
 
 class KernelRows(NamedTuple):
@@ -105,6 +108,34 @@ def part_functions(
     return texts, calls
 
 
+class Blocks:
+    """The basic blocks of a function of many operations."""
+
+    def __init__(self, body: Body):
+        self.body = body
+        self._operations = 0
+        self._labels: list[str] = []
+
+    def count(self) -> None:
+        """Count an operation that comes next, and begin a new block where there are enough in the last one."""
+        self._operations += 1
+        if self.body.backend.ordered and self._operations % BLOCK == 0:
+            self._labels.append(self.body.block())
+            self.body.line(f"br label %{self._labels[-1]}")
+            self.body.lines.append(f"{self._labels[-1]}:")
+
+    def function(self, name: str, arguments: Sequence[str], constant: str, inlining: str = "noinline") -> str:
+        """Return the text of the function, and of a constant with the addresses of its blocks: the compiler joins
+        blocks whose addresses nobody has."""
+        pointers, begin = self.body.backend.received(arguments)
+        header = f"define internal void @{name}({pointers}) {inlining} #0 {{"
+        text = [header, *begin, *self.body.lines, "  ret void", "}"]
+        if self._labels:
+            addresses = ", ".join(f"ptr blockaddress(@{name}, %{label})" for label in self._labels)
+            text.append(f"@{constant} = internal constant [{len(self._labels)} x ptr] [{addresses}]")
+        return "\n".join(text)
+
+
 class _PartTable:
     """The numbers and places in which alike parts differ, a column for each."""
 
@@ -142,7 +173,7 @@ class _Function:
         self.body, self.backend, self.one = backend.body(declared), backend, backend.one()
         self.align = f"align {backend.bytes}"
         self.places, self.alike = places, len(members) > 1
-        self.twins = _Twins(members) if self.alike else _NoTwins()
+        self.twins = _Twins(members)
         self.table = _PartTable(backend, len(members))
         self.starts: dict[int, str] = {}
         """The addresses of users' arrays that are read or written in place."""
@@ -157,7 +188,7 @@ class _Function:
         """Append the address of a row, or of one of several by the table."""
         body = self.body
         if len(set(rows)) == 1:
-            return element(body, size, start, rows[0])
+            return body.element(start, rows[0], size)
         offset = self._offset(rows, size.bytes)
         return body.value(f"getelementptr i8, ptr {start}, i64 {offset}")
 
@@ -299,27 +330,15 @@ class _PartText:
         return text, function.table.texts(number) if function.alike else []
 
 
-class _NoTwins:
-    """The nodes of a part that is like no other."""
-
-    def of(self, node: Node) -> list[Node]:
-        """Return the node."""
-        return [node]
-
-    def numbers(self, node: Node, place: int) -> list[float]:
-        """Return an operand that is a number."""
-        return [node.args[place]]
-
-
 class _Twins:
-    """The nodes of alike parts that correspond to those of the first of them."""
+    """The nodes of alike parts that correspond to those of the first of them; of one part, its own nodes."""
 
     def __init__(self, members: Sequence[KernelPart]):
         self.members = members
         self.place: dict[int, int] = {n.number: k for k, n in enumerate(members[0].nodes)}
         self.used_at: dict[int, tuple[int, int]] = {}
         self.angles: dict[int, int] = {}
-        for k, n in enumerate(members[0].nodes):
+        for k, n in enumerate(members[0].nodes if len(members) > 1 else ()):
             for j, a in enumerate(n.args):
                 if type(a) is Node and a.number not in self.place:
                     self.used_at.setdefault(a.number, (k, j))
@@ -330,6 +349,8 @@ class _Twins:
 
     def of(self, node: Node) -> list[Node]:
         """Return the nodes of all parts for one of the first."""
+        if len(self.members) == 1:
+            return [node]
         k = self.place.get(node.number)
         if k is not None:
             return [part.nodes[k] for part in self.members]
@@ -360,3 +381,49 @@ class _AlikeValues(Values):
             if name is not None:
                 return name
         return self.name(x)
+
+
+def prepare_functions(
+    prepared: Sequence[Sequence[Node]], kept: dict[int, int], one: Backend, declared: set[str]
+) -> list[str]:
+    """The functions that compute what is the same for the whole batch, and `prepare`, which calls them where they are
+    several."""
+    if len(prepared) == 1:
+        return [_prepare_part("prepare", prepared[0], kept, one, declared)]
+    names = [f"prepare{k}" for k in range(len(prepared))]
+    texts = [_prepare_part(name, nodes, kept, one, declared) for name, nodes in zip(names, prepared, strict=True)]
+    calls = [f"  call void @{name}(ptr %call, ptr %common)" for name in names]
+    header = "define internal void @prepare(ptr noalias %call, ptr noalias %common) noinline #0 {"
+    return [*texts, "\n".join([header, *calls, "  ret void", "}"])]
+
+
+def _prepare_part(name: str, nodes: Sequence[Node], kept: dict[int, int], one: Backend, declared: set[str]) -> str:
+    body = one.body(declared)
+
+    def load(node: Node) -> str:
+        if node.op != "input":
+            return _loaded_common(body, node, kept[node.number])
+        array, place = node.args
+        slot = body.value(f"getelementptr ptr, ptr %call, i64 {array}")
+        start = body.value(f"load ptr, ptr {slot}")
+        return body.value(f"load {one.float}, ptr {body.element(start, place)}")
+
+    values = Values(body, load)
+    blocks = Blocks(body)
+    for node in nodes:
+        blocks.count()
+        if node.op != "input":
+            values.emit(node)
+        if node.number in kept:
+            value = values.name(node)
+            if is_condition(node):
+                value = body.select(value, one.constant(1.0), one.constant(0.0))
+            body.line(f"store {one.float} {value}, ptr {body.element('%common', kept[node.number])}")
+    return blocks.function(name, ("%call", "%common"), f"blocks_of_{name}")
+
+
+def _loaded_common(body: Body, node: Node, place: int) -> str:
+    """Load a value that is the same for the whole batch."""
+    one = body.backend
+    x = body.value(f"load {one.float}, ptr {body.element('%common', place)}")
+    return body.compare("une", x, one.constant(0.0)) if is_condition(node) else x

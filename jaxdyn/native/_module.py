@@ -13,12 +13,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from jaxdyn.native._alike import Keys, with_alike_parts
-from jaxdyn.native._blocks import element
 from jaxdyn.native._emit import LARGEST_ANGLE, Backend, Body
 from jaxdyn.native._graph import GraphLoop, Node
-from jaxdyn.native._kernel_functions import KernelRows, MemoryPlaces, paired_angles, part_functions, results, rows_of
+from jaxdyn.native._kernel_functions import (
+    KernelRows,
+    MemoryPlaces,
+    paired_angles,
+    part_functions,
+    prepare_functions,
+    results,
+    rows_of,
+)
 from jaxdyn.native._order import KernelPart, Rounds, cut_common, divided, each_part, joined, operands, rows_of_crossing
-from jaxdyn.native._prepare import prepare_functions
 from jaxdyn.native._specialize import Program, Repetition
 from jaxdyn.native._sums import piece_row, sum_functions
 from jaxdyn.native._threads import piece_length
@@ -83,16 +89,17 @@ def module_of(program: Program, backend: Backend, interface: Handlers) -> Module
         suffix = f"{backend.suffix}.p0({backend.float}, ptr, i32, <{backend.lanes} x i1>)"
         declared.add(f"declare void @llvm.masked.store.{suffix}")
     texts.append(interface.handlers(program, len(kept), piece, _totals(program, rows, backend, piece) if row else ""))
+    return Module(module_text(declared, texts, backend), len(kept), piece, row)
+
+
+def module_text(declared: set[str], texts: Sequence[str], backend: Backend) -> str:
+    """Return the text of a module with some declarations and functions, whose vectors may be as long as those of
+    `backend`."""
     declarations = sorted(declared, key=lambda text: (text.startswith("define"), text))
-    metadata = '!0 = !{!"branch_weights", i32 1, i32 100000}\n!1 = !{}'
-    text = "\n\n".join([*declarations, *texts, function_attributes(backend), metadata]) + "\n"
-    return Module(text, len(kept), piece, row)
-
-
-def function_attributes(backend: Backend) -> str:
-    """Return the attributes of all functions, `#0`: vectors may be as long as those of `backend`."""
     width = f'"min-legal-vector-width"="{8 * backend.bytes}" "prefer-vector-width"="{8 * backend.bytes}"'
-    return f"attributes #0 = {{ nounwind {width} }}"
+    attributes = f"attributes #0 = {{ nounwind {width} }}"
+    metadata = '!0 = !{!"branch_weights", i32 1, i32 100000}\n!1 = !{}'
+    return "\n\n".join([*declarations, *texts, attributes, metadata]) + "\n"
 
 
 def angle_rows(program: Program, rows: KernelRows) -> list[int]:
@@ -108,7 +115,7 @@ def _angles(angle_rows: Sequence[int], backend: Backend, declared: set[str]) -> 
     align = f"align {backend.bytes}"
     largest = None
     for row in angle_rows:
-        x = body.value(f"load {backend.float}, ptr {element(body, backend, '%in', row)}, {align}")
+        x = body.value(f"load {backend.float}, ptr {body.element('%in', row)}, {align}")
         size = body.intrinsic("fabs", x)
         largest = size if largest is None else body.select(body.compare("ogt", size, largest), size, largest)
     if largest is not None:
@@ -116,15 +123,15 @@ def _angles(angle_rows: Sequence[int], backend: Backend, declared: set[str]) -> 
         body.line(f"br i1 {large}, label %reduce, label %as_they_are, !prof !0")
         body.lines.append("reduce:")
         for row in angle_rows:
-            x = body.value(f"load {backend.float}, ptr {element(body, backend, '%in', row)}, {align}")
-            row = element(body, backend, "%small", row)
+            x = body.value(f"load {backend.float}, ptr {body.element('%in', row)}, {align}")
+            row = body.element("%small", row)
             body.line(f"store {backend.float} {body.small_angle(x)}, ptr {row}, {align}")
         body.line("ret ptr %small")
         body.lines.append("as_they_are:")
         if backend.inlining == "alwaysinline":
             # Memory of which the address is not chosen can be kept in registers.
             for row in angle_rows:
-                _move_row(body, element(body, backend, "%in", row), element(body, backend, "%small", row))
+                _move_row(body, body.element("%in", row), body.element("%small", row))
             body.line("ret ptr %small")
     header = f"define internal ptr @angles(ptr noalias %in, ptr noalias %small) {backend.inlining} #0 {{"
     return "\n".join([header, *body.lines, "  ret ptr %in", "}"])
@@ -143,7 +150,7 @@ def calls_of_steps(
         body.line(f"br label %{top}")
         body.lines.append(f"{top}:")
         calls_of_steps(body, step.condition, calls, crossing, rows)
-        row = element(body, backend, "%waiting", crossing[step.loop])
+        row = body.element("%waiting", crossing[step.loop])
         again = body.compare(
             "une", body.value(f"load {backend.float}, ptr {row}, align {backend.bytes}"), backend.constant(0.0)
         )
@@ -161,11 +168,11 @@ def _begin_rows(body: Body, loop: GraphLoop, crossing: Mapping) -> None:
     if loop.counter is None:
         return
     backend = body.backend
-    body.line(f"store {backend.index} 0, ptr {element(body, backend, '%waiting', crossing[loop.counter.number])}")
+    body.line(f"store {backend.index} 0, ptr {body.element('%waiting', crossing[loop.counter.number])}")
     for column in loop.written:
         if column.whole:
             body.declared.add("declare void @llvm.memset.p0.i64(ptr, i8, i64, i1 immarg)")
-            start = element(body, backend, "%waiting", crossing[column])
+            start = body.element("%waiting", crossing[column])
             body.line(
                 f"call void @llvm.memset.p0.i64(ptr {start}, i8 0, i64 {column.length * backend.bytes}, i1 false)"
             )
@@ -188,7 +195,7 @@ def _read_rows(body: Body, loop: GraphLoop, crossing: Mapping, rows: KernelRows)
     if loop.counter is None:
         return
     backend = body.backend
-    index = _index(body, element(body, backend, "%waiting", crossing[loop.counter.number]))
+    index = _index(body, body.element("%waiting", crossing[loop.counter.number]))
     for read in loop.reads:
         memory = ""
         if read.column is None:
@@ -197,10 +204,10 @@ def _read_rows(body: Body, loop: GraphLoop, crossing: Mapping, rows: KernelRows)
                 start, memory = body.array_of_call(str(8 * read.operand)), backend.memory_of_arrays
                 start = body.value(f"getelementptr {backend.float}, ptr{memory} {start}, i64 {read.place}")
             else:
-                start = element(body, backend, "%in", first + read.place)
+                start = body.element("%in", first + read.place)
         else:
-            start, stride = element(body, backend, "%waiting", crossing[read.column]), 1
-        target = element(body, backend, "%waiting", crossing[read.node.number])
+            start, stride = body.element("%waiting", crossing[read.column]), 1
+        target = body.element("%waiting", crossing[read.node.number])
         _move_row(body, _place_of_row(body, start, index, stride, memory), target, memory)
 
 
@@ -209,11 +216,11 @@ def _write_rows(body: Body, loop: GraphLoop, crossing: Mapping) -> None:
     if loop.counter is None:
         return
     backend = body.backend
-    counter = element(body, backend, "%waiting", crossing[loop.counter.number])
+    counter = body.element("%waiting", crossing[loop.counter.number])
     index = _index(body, counter)
     for column in loop.written:
-        start = element(body, backend, "%waiting", crossing[column])
-        source = element(body, backend, "%waiting", crossing[column.slot.number])
+        start = body.element("%waiting", crossing[column])
+        source = body.element("%waiting", crossing[column.slot.number])
         _move_row(body, source, _place_of_row(body, start, index, 1))
     following = body.value(f"add i64 {index}, 1")
     if backend.index != "i64":
@@ -233,6 +240,36 @@ class Transfers:
     def __init__(self, body: Body, program: Program, rows: KernelRows):
         self.body, self.program, self.rows = body, program, rows
         self.used = {x.args[0] for x in program.nodes if x.op == "input"} | set(program.carried)
+        self.width = 1 if program.one else body.backend.lanes
+        """The number of elements of the batch in a block."""
+
+    def reserve(self, counts: Mapping[str, int]) -> None:
+        """Append memory for so many rows under each name."""
+        backend = self.body.backend
+        for name, count in counts.items():
+            self.body.line(f"%{name} = alloca {backend.float}, i64 {max(count, 1)}, align {backend.bytes}")
+
+    def begin_blocks(self) -> None:
+        """Append the beginning of the loop over the blocks of a stretch of the batch, with the moves of operands."""
+        body, last = self.body, "further" if self.program.summed else "last"
+        body.line("br label %loop")
+        body.lines.append("loop:")
+        body.line(f"%at = phi i64 [ %begin, %entry ], [ %next, %{last} ]")
+        body.line("%left = sub i64 %end, %at")
+        body.line(f"%whole = icmp uge i64 %left, {self.width}")
+        body.line(f"%valid = select i1 %whole, i64 {self.width}, i64 %left")
+        self.gather(k for k in range(len(self.program.inputs)) if not self.program.is_row(k))
+
+    def end_blocks(self, add_up: Callable[[], None] = lambda: None) -> str:
+        """Append the end of the loop, and return the text of the function."""
+        body, backend = self.body, self.body.backend
+        body.lines.append("last:")
+        body.line(f"%next = add i64 %at, {self.width}")
+        body.line(f"%again = {backend.more_elements('%next', '%end')}")
+        add_up()
+        body.line("br i1 %again, label %loop, label %done")
+        header = f"define internal void @blocks(ptr %call, ptr %common, i64 %begin, i64 %end) {backend.inlining} #0 {{"
+        return "\n".join([header, "entry:", *body.lines, "done:", "  ret void", "}"])
 
     def gather(self, operands: Iterable[int], number: str = "0") -> None:
         """Append the moves of operands into the kernel, for operands with rows of the row of that number."""
@@ -241,7 +278,7 @@ class Transfers:
             if self.rows.inputs[k] >= 0 and k in self.used and width:
                 stride = self.entry(len(self.program.inputs) + len(self.program.outputs) + k, "i64")
                 source = self._place(k, stride, width, number)
-                target = element(self.body, self.body.backend, "%in", self.rows.inputs[k])
+                target = self.body.element("%in", self.rows.inputs[k])
                 self.body.line(f"call void @gather{width}(ptr {source}, i64 {stride}, i64 %valid, ptr {target})")
                 if self.program.summed and k in self.program.linear:
                     # Lanes beyond the end of the batch add nothing to sums over it.
@@ -257,7 +294,7 @@ class Transfers:
     def scatter_all(self, results: Iterable[int], number: str = "0") -> None:
         """Append the moves of results from where the kernel computes them."""
         for k in results:
-            self.scatter(k, element(self.body, self.body.backend, "%out", self.rows.outputs[k]), number)
+            self.scatter(k, self.body.element("%out", self.rows.outputs[k]), number)
 
     def entry(self, place: int, loaded: str) -> str:
         """Append the loading of an entry of the call's list, an address or a number, and return its name."""
@@ -287,20 +324,12 @@ def _blocks(
     """The function that goes over a stretch of the batch, as many elements at a time as a vector has lanes, and for
     each of them over the calls of a repetition."""
     body = backend.body(declared)
-    width = 1 if program.one else backend.lanes
     transfers = Transfers(body, program, rows)
     counts = {"in": rows.input_count, "small": rows.input_count, "out": rows.output_count}
-    for name, count in (counts | {"sums": rows.sum_count, "waiting": waiting}).items():
-        body.line(f"%{name} = alloca {backend.float}, i64 {max(count, 1)}, align {backend.bytes}")
+    transfers.reserve(counts | {"sums": rows.sum_count, "waiting": waiting})
     if program.summed:
         body.line(f"call void @keep_lanes(ptr %sums, i64 {rows.sum_count}, i64 0)")
-    body.line("br label %loop")
-    body.lines.append("loop:")
-    body.line(f"%at = phi i64 [ %begin, %entry ], [ %next, %{'further' if program.summed else 'last'} ]")
-    body.line("%left = sub i64 %end, %at")
-    body.line(f"%whole = icmp uge i64 %left, {width}")
-    body.line(f"%valid = select i1 %whole, i64 {width}, i64 %left")
-    transfers.gather(k for k in range(len(program.inputs)) if not program.is_row(k))
+    transfers.begin_blocks()
 
     def run() -> None:
         body.line("%angles = call ptr @angles(ptr %in, ptr %small)")
@@ -313,14 +342,7 @@ def _blocks(
         body.line("br label %last")
     else:
         _repeat(transfers, program.repetition, run)
-    body.lines.append("last:")
-    body.line(f"%next = add i64 %at, {width}")
-    body.line(f"%again = {backend.more_elements('%next', '%end')}")
-    if program.summed:
-        _add_up(transfers, piece)
-    body.line("br i1 %again, label %loop, label %done")
-    header = f"define internal void @blocks(ptr %call, ptr %common, i64 %begin, i64 %end) {backend.inlining} #0 {{"
-    return "\n".join([header, "entry:", *body.lines, "done:", "  ret void", "}"])
+    return transfers.end_blocks(lambda: _add_up(transfers, piece) if program.summed else None)
 
 
 def _add_up(transfers: Transfers, piece: int) -> None:
@@ -354,7 +376,7 @@ def _totals(program: Program, rows: KernelRows, backend: Backend, piece: int) ->
     for k, (output, row) in enumerate(zip(program.outputs, rows.outputs, strict=True)):
         if output and program.is_sum(k):
             array = transfers.entry(len(program.inputs) + k, "ptr")
-            columns = element(body, body.backend, start, row)
+            columns = body.element(start, row)
             body.line(f"call void @total(ptr {columns}, i64 {pieces}, i64 {len(output)}, ptr {array})")
     return "\n".join(body.lines)
 
@@ -367,7 +389,7 @@ def _repeat(transfers: Transfers, repetition: Repetition, run: Callable[[], None
 
     def scatter_carried() -> None:
         for k, operand in enumerate(carried):
-            transfers.scatter(k, element(body, backend, "%in", rows.inputs[operand]))
+            transfers.scatter(k, body.element("%in", rows.inputs[operand]))
 
     if every is not None:
         scatter_carried()
@@ -393,8 +415,8 @@ def _repeat(transfers: Transfers, repetition: Repetition, run: Callable[[], None
         body.lines.append("go_on:")
     for k, row in zip(carried, rows.outputs, strict=False):
         for i in range(math.prod(program.inputs[k])):
-            x = body.value(f"load {backend.float}, ptr {element(body, backend, '%out', row + i)}, {align}")
-            body.line(f"store {backend.float} {x}, ptr {element(body, backend, '%in', rows.inputs[k] + i)}, {align}")
+            x = body.value(f"load {backend.float}, ptr {body.element('%out', row + i)}, {align}")
+            body.line(f"store {backend.float} {x}, ptr {body.element('%in', rows.inputs[k] + i)}, {align}")
     body.line(f"%more = icmp ult i64 %next_step, {repetition.length}")
     if every is not None:
         body.line("br i1 %more, label %steps, label %last")

@@ -14,7 +14,7 @@ from jaxdyn.native._emit import Body
 from jaxdyn.native._graph import Node, Scalar
 from jaxdyn.native._order import by_results
 from jaxdyn.native._packs import Pack, find_packs, is_value, unsigned
-from jaxdyn.native._values import ARITHMETIC, Values
+from jaxdyn.native._values import Values
 
 type Signs = tuple[int, ...]
 
@@ -75,7 +75,7 @@ class PackedValues(Values):
             return self._sines_or_cosines(pack, paired), plus
         if op in ("mul", "div"):
             (a, signs_a), (b, signs_b) = self._operand(pack, 0), self._operand(pack, 1)
-            return body.binary(ARITHMETIC[op], a, b), _products(signs_a, signs_b)
+            return self.operation(op, [a, b]), _products(signs_a, signs_b)
         if op in ("add", "sub"):
             (a, signs_a), (b, signs_b) = self._operand(pack, 0), self._operand(pack, 1)
             differ = _products(signs_a, signs_b)

@@ -8,6 +8,7 @@ import ctypes
 import functools
 import gc
 import hashlib
+import math
 import os
 import threading
 import warnings
@@ -23,7 +24,7 @@ from jaxdyn.native._interface import interface
 from jaxdyn.native._specialize import specialize
 
 if TYPE_CHECKING:
-    from jaxdyn.native._module import Module
+    from jaxdyn.native._module import Handlers, Module
 
 
 class Target(NamedTuple):
@@ -172,33 +173,38 @@ def cached_target(function: Callable, shapes, uniform, bits: int, short: bool, o
     """Return the program of `target`, made once in a process for each precision and length of vectors, and for `one`
     element of the batch. Functions of users are new ones each time that a program with them is traced, so the oldest
     are forgotten."""
-    from jaxdyn.native._collection import collection_module
     from jaxdyn.native._compiler import host
+
+    longest = host().vector_bits // bits
+    backend = Backend(bits, min(LANES, longest) if one else SHORT // bits if short else longest)
+    made = module_for(function, shapes, uniform, backend, interface(), one=one)
+    if made is None:
+        return None
+    module, summed = made
+    name = registered_name(module.text, ["handler", "prepare_handler"] if module.common else ["handler"])
+    return Target(name, uniform, module.common, summed, module.piece, module.piece_row)
+
+
+def module_for(
+    function: Callable, shapes, uniform, backend: Backend, handlers: Handlers, *, one=False, most: float = math.inf
+) -> tuple[Module, tuple[bool, ...]] | None:
+    """Return the module of a function of arrays, and which of its results are sums over the batch; or None where it has
+    none of at most so many operations. With `one`, it is for one element of the batch."""
+    from jaxdyn.native._collection import collection_module
     from jaxdyn.native._module import module_of
 
-    inputs, here = [jax.ShapeDtypeStruct(shape, f"float{bits}") for shape in shapes], host()
-    summed: tuple[bool, ...] = ()
     try:
         with without_garbage_collection():
             if (collection := getattr(function, "collection", None)) is not None:
-                module = collection_module(collection, shapes, Backend(bits, here.vector_bits // bits), interface())
-                return _registered_target(module, uniform, summed)
-            program = specialize(function, inputs, uniform, bits, row_loops=True)
-            lanes = (SHORT if short else here.vector_bits) // bits
-            if one and not program.summed:
-                # Sums over the batch add up the lanes.
-                program, lanes = program._replace(one=True), min(LANES, here.vector_bits // bits)
-            module, summed = module_of(program, Backend(bits, lanes), interface()), program.summed
+                return collection_module(collection, shapes, backend, handlers), ()
+            inputs = [jax.ShapeDtypeStruct(shape, f"float{backend.bits}") for shape in shapes]
+            program = specialize(function, inputs, uniform, backend.bits, row_loops=True)._replace(one=one)
+            if len(program.nodes) > most:
+                raise UnsupportedError(f"more than {most} operations")
+            return module_of(program, backend, handlers), program.summed
     except UnsupportedError as error:
         name_slow(function, error)
         return None
-    return _registered_target(module, uniform, summed)
-
-
-def _registered_target(module: Module, uniform: tuple[bool, ...], summed: tuple[bool, ...]) -> Target:
-    """Return a module as a target, registered with XLA. The `lock` is held."""
-    name = registered_name(module.text, ["handler", "prepare_handler"] if module.common else ["handler"])
-    return Target(name, uniform, module.common, summed, module.piece, module.piece_row)
 
 
 def registered_name(text: str, handlers: Sequence[str]) -> str:

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Container, Sequence
 from typing import Any
 
 from jaxdyn.native._emit import LARGEST_ANGLE, Body
 from jaxdyn.native._graph import Node, Scalar
-
-COMPARISONS = {"lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge", "eq": "oeq", "ne": "une"}
-ARITHMETIC = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
-_METHODS = {"neg": "negate", "not": "invert"}
-"""The methods of `Body` for operations of one operand."""
-_METHODS_OF_VECTORS = {"tanh": "hyperbolic_tangent", "exp": "exponential", "log": "logarithm"}
-"""The methods for vectors; single numbers have functions of a library."""
+from jaxdyn.native._operations import OPERATIONS
 
 
 class Values:
@@ -59,25 +52,11 @@ class Values:
 
     def operation(self, op: str, args: Sequence[str]) -> str:
         """Append the instructions of an operation, other than sine and cosine of vectors, and return the result."""
-        body = self.body
-        backend = body.backend
-        if op in ARITHMETIC:
-            return body.binary(ARITHMETIC[op], *args)
-        if op in COMPARISONS:
-            return body.compare(COMPARISONS[op], *args)
-        method = _METHODS.get(op) or (None if backend.by_library else _METHODS_OF_VECTORS.get(op))
-        if method is not None:
-            return getattr(body, method)(*args)
         if op == "select":
             condition, otherwise, then = args
-            return body.select(condition, then, otherwise)
-        if op in ("and", "or"):
-            return body.logical(op, *args)
-        if op == "is_finite":
-            return body.compare("olt", body.intrinsic("fabs", args[0]), backend.constant(math.inf))
-        if op in INTRINSICS:
-            return body.intrinsic(INTRINSICS[op], *args)
-        return body.library(op, *args)
+            return self.body.select(condition, then, otherwise)
+        emit = OPERATIONS[op].emit
+        return self.body.library(op, *args) if emit is None else emit(self.body, *args)
 
     def _sine_or_cosine(self, node: Node, paired: Container[int]) -> str:
         x = node.args[0]
@@ -122,10 +101,6 @@ class Values:
         body.line(f"br label %{after}")
         body.lines.append(f"{after}:")
         return body.value(f"phi {backend.float} [ {name}, %{here} ], [ {reduced}, %{slow} ]")
-
-
-INTRINSICS = {"sqrt": "sqrt", "abs": "fabs", "max": "maximum", "min": "minimum", "floor": "floor", "ceil": "ceil"}
-INTRINSICS |= {name: name for name in ("round", "roundeven")}
 
 
 def any_lane(body: Body, condition: str) -> str:

@@ -7,10 +7,8 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from jaxdyn._batched_functions import Plain
-from jaxdyn._batching import call
-from jaxdyn._repeated_functions import repeated
 from jaxdyn.model import Model
+from jaxdyn.native import Plain, call, repeated
 from jaxdyn.simulate._state import State
 from jaxdyn.simulate.integrators import RobotOperands, advance
 

@@ -21,11 +21,9 @@ import numpy as np
 from jax import lax
 from jax.custom_derivatives import SymbolicZero
 
-from jaxdyn._batched_functions import Collected, Plain
-from jaxdyn._batching import call
 from jaxdyn.algorithms.recursions import Robot
 from jaxdyn.geometry import FAR, ShapeKind, candidates, may_be_deep, may_touch, shallow_depth
-from jaxdyn.native import Collection, Searched
+from jaxdyn.native import Collected, Collection, Plain, Searched, call
 from jaxdyn.spatial import Mat3, Vec3
 from jaxdyn.tree import to_leading
 from jaxdyn.worlds._hull_contacts import FOUND, HullPairs, HullSearch, HullVertices, joined_lists, pose_of, taken_rows

@@ -11,12 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdyn import joints
-from jaxdyn._batched_functions import Plain
-from jaxdyn._batching import call
 from jaxdyn._errors import ModelError, look_up, require_positive_integer
-from jaxdyn._repeated_functions import repeated
 from jaxdyn.contact import straight_motion
 from jaxdyn.model import Topology
+from jaxdyn.native import Plain, call, repeated
 from jaxdyn.simulate import Advance, State
 from jaxdyn.simulate.integrators import RobotOperands, closed
 from jaxdyn.solve import SolverReport

@@ -22,9 +22,6 @@ from jax.core import Tracer
 from jax.custom_derivatives import SymbolicZero
 
 from jaxdyn import native
-from jaxdyn._array_programs import of_wanted, only_where, with_array_programs
-from jaxdyn._batched_functions import Plain
-from jaxdyn._batching import call
 from jaxdyn.geometry import (
     FAR,
     WIDER,
@@ -38,6 +35,7 @@ from jaxdyn.geometry import (
     candidates,
     may_touch,
 )
+from jaxdyn.native import Plain, call, of_wanted, only_where, with_array_programs
 from jaxdyn.spatial import Mat3, Pose, Vec3
 
 FOUND = 10

@@ -15,8 +15,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from jaxdyn._batched_functions import Derivatives, Plain
-from jaxdyn._batching import call
 from jaxdyn._compile import compiled
 from jaxdyn._errors import ModelError, ShapeError, broadcast_batches, require_last_axes
 from jaxdyn._types import Configuration, Numbers, Torque, Velocity, Wrenches
@@ -31,6 +29,7 @@ from jaxdyn.model import (
     spanning_coordinates,
     tree_forces,
 )
+from jaxdyn.native import Derivatives, Plain, call
 from jaxdyn.spatial import SE3
 from jaxdyn.tree import packed_rows, rows_of
 
@@ -96,7 +95,7 @@ def algorithm[**P, R](
 
     The annotations say what the arguments are: `Configuration`, `Velocity`, `Torque` and `Wrenches` are arrays, all
     others are static options. They are checked, their batch axes are broadcast, and the function is called with rows
-    (see `Robot`), once, inside one JAX primitive (`_batching.py`). Its results are rows too, arrays
+    (see `Robot`), once, inside one JAX primitive (`native.call`). Its results are rows too, arrays
     `[*axes, *batch]` in the structure that the annotation of the result has; `nq`, `nv`, `nb`, `nc` in it, and
     numbers, are the axes (`Annotated[SE3, "nb"]` is an `SE3` whose arrays have one axis more).
 

@@ -11,11 +11,10 @@ from typing import Any, Protocol
 import jax
 import jax.numpy as jnp
 
-from jaxdyn._batched_functions import Plain
-from jaxdyn._batching import call
 from jaxdyn.algorithms.recursions._algorithm import Constant, constants_of, tree_leaves
 from jaxdyn.algorithms.recursions._robot import Robot
 from jaxdyn.model import LEAVES, Model
+from jaxdyn.native import Plain, call
 from jaxdyn.tree import rows_of, to_leading
 
 

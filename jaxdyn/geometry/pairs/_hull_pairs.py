@@ -15,7 +15,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdyn._array_programs import only_where
 from jaxdyn.geometry._componentwise import SHORTEST
 from jaxdyn.geometry._witness import FAR, Witness
 from jaxdyn.geometry.pairs._bounds import boxes_are_near
@@ -35,6 +34,7 @@ from jaxdyn.geometry.pairs._faces import DISK_EDGES
 from jaxdyn.geometry.pairs._hull_tables import CORNERS, HullTables, box_hull, cylinder_hull, hulls_of, tables_of
 from jaxdyn.geometry.pairs._lanes import Side, as_rows, common_shape, flat_number, flat_vector, of_near, vec3
 from jaxdyn.geometry.pairs._round_hulls import SIDEWAYS, line_of_side, single_of_round
+from jaxdyn.native import only_where
 from jaxdyn.spatial import Mat3, Pose
 
 

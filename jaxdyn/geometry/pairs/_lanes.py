@@ -12,10 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdyn import native
-from jaxdyn._array_programs import of_wanted
 from jaxdyn.geometry.pairs._candidates import Placed
 from jaxdyn.geometry.pairs._expanding_polytope import Solid
 from jaxdyn.geometry.pairs._hull_tables import HullTables, hulls_of, last_corners, normals_of
+from jaxdyn.native import of_wanted
 from jaxdyn.spatial import Vec3
 
 

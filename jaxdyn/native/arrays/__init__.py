@@ -5,5 +5,4 @@ straight lines of operations on numbers; these have loops, so that their length 
 """
 
 from jaxdyn.native.arrays._array_target import array_target
-from jaxdyn.native.arrays._program import ArrayConstant, ArrayProgram, Atom, Operation, Variable, array_program
 from jaxdyn.native.arrays._rules import CHEAP, FREE, has_rule

@@ -10,11 +10,11 @@ import numpy as np
 
 from jaxdyn.native._emit import Backend
 from jaxdyn.native._interface import interface
-from jaxdyn.native._module import function_attributes
+from jaxdyn.native._jaxprs import FlatJaxpr
+from jaxdyn.native._module import module_text
 from jaxdyn.native._target import enabled, lock, registered_name, without_garbage_collection
 from jaxdyn.native.arrays._array_values import Array, Buffer, Scalar
 from jaxdyn.native.arrays._emission import Emission
-from jaxdyn.native.arrays._program import ArrayProgram
 from jaxdyn.native.arrays._text import ArrayText
 
 
@@ -31,7 +31,7 @@ class ArrayTarget(NamedTuple):
         return jax.ffi.ffi_call(self.name, [*types, memory])(*operands)[:-1]
 
 
-def array_target(program: ArrayProgram) -> ArrayTarget | None:
+def array_target(program: FlatJaxpr) -> ArrayTarget | None:
     """Return an array program, registered with XLA, or None where native code is turned off."""
     if not enabled():
         return None
@@ -42,7 +42,7 @@ def array_target(program: ArrayProgram) -> ArrayTarget | None:
         return ArrayTarget(registered_name(text, ["handler"]), memory)
 
 
-def _module(program: ArrayProgram, vector_bits: int) -> tuple[str, int]:
+def _module(program: FlatJaxpr, vector_bits: int) -> tuple[str, int]:
     """Return the text of a program's module, and the bytes of memory that it needs for intermediate results. Its
     handler leaves these in one more result."""
     widest = max((8 * v.dtype.itemsize for v in (*program.inputs, *program.outputs) if v.dtype.kind == "f"), default=64)
@@ -61,5 +61,4 @@ def _module(program: ArrayProgram, vector_bits: int) -> tuple[str, int]:
     function = "\n".join([header, "entry:", *text.lines, "  ret void", "}"])
     data = [*(f"%operand{k}_data" for k in range(n)), *(f"%result{k}_data" for k in range(m + 1))]
     handler = interface().plain_handler("program", n, m + 1, data)
-    parts = [*sorted(declared), function, handler, function_attributes(Backend(64, vector_bits // 64))]
-    return "\n\n".join(parts) + "\n", emission.memory.size
+    return module_text(declared, [function, handler], Backend(64, vector_bits // 64)), emission.memory.size

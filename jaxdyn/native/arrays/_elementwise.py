@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 from jax import lax
 
+from jaxdyn.native._jaxprs import Operation
+from jaxdyn.native._operations import COMPOSITES
 from jaxdyn.native.arrays._array_values import Array, Buffer, Chosen, Literal, Mapped
-from jaxdyn.native.arrays._program import Operation
 from jaxdyn.native.arrays._reindexing import Views
 
 
@@ -33,8 +34,6 @@ class Elementwise(Views):
             if isinstance(arrays[0], Literal):
                 return Literal(np.asarray(arrays[0].value, v.dtype), v.shape, v.dtype)
             function = lambda lanes, x: text.convert(x, source, v.dtype, lanes)  # noqa: E731
-        elif name == "integer_pow":
-            function = lambda lanes, x: text.power(x, operation.params["y"], source, lanes)  # noqa: E731
         elif name == "round":
             half = {lax.RoundingMethod.TO_NEAREST_EVEN: "roundeven", lax.RoundingMethod.AWAY_FROM_ZERO: "round"}
             name = half[operation.params["rounding_method"]]
@@ -45,7 +44,8 @@ class Elementwise(Views):
                 "pow", [x, text.convert(n, of_power, source, lanes)], source, lanes
             )
         else:
-            function = lambda lanes, *xs: text.operate(name, xs, source, lanes)  # noqa: E731
+            params = operation.params if name in COMPOSITES else {}
+            function = lambda lanes, *xs: text.operate(name, xs, source, lanes, **params)  # noqa: E731
         return Mapped(arrays, v.shape, v.dtype, function)
 
     def _choice(self, condition: Array, otherwise: Array, then: Array) -> Array:

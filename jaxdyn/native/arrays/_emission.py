@@ -7,10 +7,9 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from jaxdyn.native._interpreter import scan_counts
+from jaxdyn.native._jaxprs import ArrayConstant, Atom, FlatJaxpr, Operation, Variable, flat_jaxpr, scan_counts
 from jaxdyn.native.arrays._array_values import Array, Buffer, Chosen, Counted, Gathered, Literal, Mapped, Scalar
 from jaxdyn.native.arrays._element_loops import fill
-from jaxdyn.native.arrays._program import ArrayConstant, ArrayProgram, Atom, Operation, Variable, array_program
 from jaxdyn.native.arrays._reductions import Sums
 from jaxdyn.native.arrays._rules import ELEMENTWISE, IDENTITIES, JOINS, REDUCTIONS, RESHAPES, VIEWS
 from jaxdyn.native.arrays._text import Number, type_of
@@ -29,7 +28,7 @@ DEEPEST = 40
 class Emission(Sums):
     """Writes programs, with loops and branches in them."""
 
-    def run[T](self, program: ArrayProgram, inputs: Sequence[Array], then: Callable[[list[Array]], T]) -> T:
+    def run[T](self, program: FlatJaxpr, inputs: Sequence[Array], then: Callable[[list[Array]], T]) -> T:
         """Append a program, and what `then` appends, which gets the results and may use them; returns what it does."""
         arrays: dict[Atom, Array] = dict(zip(program.inputs, inputs, strict=True))
         reads, users = _reads(program), _users(program)
@@ -69,7 +68,7 @@ class Emission(Sums):
                 arrays[atom] = x
         self._moved = {}
 
-    def write(self, program: ArrayProgram, inputs: Sequence[Array], addresses: Sequence[str]) -> None:
+    def write(self, program: FlatJaxpr, inputs: Sequence[Array], addresses: Sequence[str]) -> None:
         """Append a program whose results are arrays at the given addresses."""
         for atom, address in zip(program.outputs, addresses, strict=True):
             if isinstance(atom, Variable) and atom.shape and atom not in program.inputs:
@@ -155,7 +154,7 @@ class Emission(Sums):
     def _while(self, operation: Operation, *arrays: Array) -> list[Array]:
         params, text = operation.params, self.text
         n, m = params["cond_nconsts"], params["body_nconsts"]
-        condition, body = array_program(params["cond_jaxpr"]), array_program(params["body_jaxpr"])
+        condition, body = flat_jaxpr(params["cond_jaxpr"]), flat_jaxpr(params["body_jaxpr"])
         memory, numbers = self._carried(arrays[n + m :])
 
         def again(names: Sequence[str]) -> str:
@@ -173,9 +172,8 @@ class Emission(Sums):
 
     def _scan(self, operation: Operation, *arrays: Array) -> list[Array]:
         params, text = operation.params, self.text
-        body, length = array_program(params["jaxpr"]), params["length"]
-        shapes = ([x.shape for x in xs] for xs in (arrays, body.inputs, operation.outputs, body.outputs))
-        n, m = scan_counts(*shapes)
+        body, length = flat_jaxpr(params["jaxpr"]), params["length"]
+        n, m = scan_counts(operation)
         memory, numbers = self._carried(arrays[n : n + m])
         stacked = [self.hold(self.new(v.shape, v.dtype, v)) if v.size else None for v in operation.outputs[m:]]
 
@@ -210,7 +208,7 @@ class Emission(Sums):
     def _cond(self, operation: Operation, index: Array, *arrays: Array) -> list[Array]:
         variables = operation.outputs
         memory = [self.hold(self.new(v.shape, v.dtype, v)) if v.shape and v.size else None for v in variables]
-        programs = [array_program(branch) for branch in operation.params["branches"]]
+        programs = [flat_jaxpr(branch) for branch in operation.params["branches"]]
 
         def finish(out: Sequence[Array]) -> list[str]:
             for x, buffer in zip(out, memory, strict=True):
@@ -218,7 +216,7 @@ class Emission(Sums):
                     fill(self.writer, x, buffer.address)
             return [self.scalar(x) for x in out if not x.shape]
 
-        def branch(program: ArrayProgram) -> list[str]:
+        def branch(program: FlatJaxpr) -> list[str]:
             return self.writer.within(lambda: self.run(program, arrays, finish))
 
         inside = [functools.partial(branch, p) for p in programs]
@@ -226,7 +224,7 @@ class Emission(Sums):
         return self._state(variables, memory, self.text.branch(self.scalar(index), index.dtype, inside, types))
 
 
-def _users(program: ArrayProgram) -> collections.Counter[Atom]:
+def _users(program: FlatJaxpr) -> collections.Counter[Atom]:
     """How often each array is an operand or a result."""
     users: collections.Counter[Atom] = collections.Counter(program.outputs)
     for operation in program.operations:
@@ -234,7 +232,7 @@ def _users(program: ArrayProgram) -> collections.Counter[Atom]:
     return users
 
 
-def _reads(program: ArrayProgram) -> collections.Counter[Atom]:
+def _reads(program: FlatJaxpr) -> collections.Counter[Atom]:
     """How often each array is read, from the results back; an array that no result needs is never read."""
     reads: collections.Counter[Atom] = collections.Counter(program.outputs)
     for operation in reversed(program.operations):

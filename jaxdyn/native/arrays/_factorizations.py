@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+from jaxdyn.native._jaxprs import Operation
 from jaxdyn.native.arrays._array_values import Array, Buffer, View
 from jaxdyn.native.arrays._element_loops import fill_part, repeated
 from jaxdyn.native.arrays._products import BLOCK, Products
-from jaxdyn.native.arrays._program import Operation
 from jaxdyn.native.arrays._text import ArrayText, Number, type_of
 
 

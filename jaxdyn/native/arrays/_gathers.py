@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 from jax import lax
 
+from jaxdyn.native._jaxprs import Operation, Variable
 from jaxdyn.native.arrays._array_values import Array, Gathered, Index, View, Writer
 from jaxdyn.native.arrays._element_loops import each, fill, fill_part
 from jaxdyn.native.arrays._elementwise import Elementwise
-from jaxdyn.native.arrays._program import Operation, Variable
 from jaxdyn.native.arrays._text import Number, is_float, is_truth
 
 

@@ -6,10 +6,10 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from jaxdyn.native._jaxprs import Operation
 from jaxdyn.native.arrays._array_values import Array, Buffer, Index, Literal, Scalar
 from jaxdyn.native.arrays._element_loops import UNROLLED, each, repeated
 from jaxdyn.native.arrays._gathers import Gathers
-from jaxdyn.native.arrays._program import Operation
 from jaxdyn.native.arrays._text import Number, type_of
 
 BLOCK = 4

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from jaxdyn.native._jaxprs import Operation, Variable
 from jaxdyn.native.arrays._array_values import Array, Buffer, Index, Literal, Scalar
 from jaxdyn.native.arrays._element_loops import lanes_along_last, reduced, reduced_rows, total
 from jaxdyn.native.arrays._factorizations import Factorizations
-from jaxdyn.native.arrays._program import Operation, Variable
 from jaxdyn.native.arrays._text import Number, is_float, is_truth, type_of
 
 

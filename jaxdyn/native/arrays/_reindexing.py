@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from jaxdyn.native._jaxprs import Operation, Variable
 from jaxdyn.native.arrays._array_values import Array, Buffer, Counted, Literal, Reshaped, View
-from jaxdyn.native.arrays._program import Operation, Variable
 from jaxdyn.native.arrays._text import Number
 from jaxdyn.native.arrays._workspace import Workspace
 

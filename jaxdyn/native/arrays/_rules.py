@@ -9,20 +9,12 @@ import numpy as np
 from jax import lax
 from jax.core import Tracer
 
-from jaxdyn.native.arrays._program import ArrayConstant, Operation, array_program, jaxprs_of
+from jaxdyn.native._jaxprs import ArrayConstant, Operation, flat_jaxpr, jaxprs_of
+from jaxdyn.native._operations import COMPOSITES, OPERATIONS
 from jaxdyn.native.arrays._text import TYPES
 
-FLOATS_ONLY = {
-    *("sqrt", "rsqrt", "exp", "log", "log1p", "expm1", "sin", "cos", "tan", "tanh", "atan2", "floor", "ceil"),
-    *("round", "is_finite", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "cbrt", "exp2"),
-    *("erf", "erfc"),
-}
-ELEMENTWISE = {
-    *("add", "add_any", "sub", "mul", "div", "rem", "neg", "abs", "sign", "square", "integer_pow", "pow"),
-    *("max", "min", "clamp"),
-    *("lt", "le", "gt", "ge", "eq", "ne", "and", "or", "xor", "not", "select_n", "convert_element_type"),
-    *FLOATS_ONLY,
-}
+FLOATS_ONLY = {"rsqrt", "logistic", *(name for name, x in OPERATIONS.items() if not x.integer)} - {"pow"}
+ELEMENTWISE = {*OPERATIONS, *COMPOSITES, "rem", "select_n", "convert_element_type"}
 IDENTITIES = {"copy", "stop_gradient", "optimization_barrier"}
 RESHAPES = {"reshape", "squeeze", "expand_dims"}
 VIEWS = {*RESHAPES, *IDENTITIES, "broadcast_in_dim", "transpose", "slice", "dynamic_slice", "unstack", "split", "rev"}
@@ -50,7 +42,7 @@ def has_rule(operation: Operation) -> bool:
     if any(isinstance(a, ArrayConstant) and isinstance(a.value, Tracer) for a in atoms):
         return False
     if name in CONTROL:
-        inside = (o for jaxpr in jaxprs_of(operation) for o in array_program(jaxpr).operations)
+        inside = (o for jaxpr in jaxprs_of(operation) for o in flat_jaxpr(jaxpr).operations)
         return not operation.has_effects and all(map(has_rule, inside))
     kinds = {np.dtype(a.dtype).kind for a in inputs}
     if name in FLOATS_ONLY:

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 
 from jaxdyn.native._emit import Backend, Body
-from jaxdyn.native._values import COMPARISONS, Values
+from jaxdyn.native._operations import COMPOSITES, OPERATIONS
+from jaxdyn.native._values import Values
 
-INTEGERS = {"add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or", "xor": "xor"}
-INTEGER_COMPARISONS = {"lt": "slt", "le": "sle", "gt": "sgt", "ge": "sge", "eq": "eq", "ne": "ne"}
 TYPES = {
     np.dtype(name): text
     for name, text in (("float64", "double"), ("float32", "float"), ("int32", "i32"), ("int64", "i64"), ("bool", "i1"))
@@ -138,64 +137,44 @@ class ArrayText(Body):
         whole, of_condition = type_of(dtype, lanes), type_of(bool, 1 if scalar else lanes)
         return self.value(f"select {of_condition} {condition}, {whole} {then}, {whole} {otherwise}")
 
-    def operate(self, name: str, args: Sequence[str], dtype, lanes: int) -> str:
-        """Return the result of an elementwise operation on values of one type, with the name of JAX's primitive."""
-        if is_float(dtype):
-            with self.floats(dtype, lanes):
-                return self._of_floats(name, args)
-        return self._of_integers(name, args, dtype, lanes)
+    def operate(self, name: str, args: Sequence[str], dtype, lanes: int, **params) -> str:
+        """Return the result of an elementwise operation on values of one type, with the name of JAX's primitive and its
+        parameters."""
+        if name == "select":
+            condition, otherwise, then = args
+            return self.choose(condition, then, otherwise, dtype, lanes)
+        if name in COMPOSITES:
 
-    def _of_floats(self, name: str, args: Sequence[str]) -> str:
-        backend = self.backend
-        if name == "sign":
-            (x,) = args
-            up = self.select(self.compare("ogt", x, backend.constant(0.0)), backend.constant(1.0), x)
-            return self.select(self.compare("olt", x, backend.constant(0.0)), backend.constant(-1.0), up)
-        if name == "square":
-            return self.binary("fmul", args[0], args[0])
-        if name == "rsqrt":
-            return self.binary("fdiv", backend.constant(1.0), self.intrinsic("sqrt", args[0]))
-        if name == "rem":
-            return self.exact("frem", *args)
-        if name == "clamp":
-            low, x, high = args
-            return self.intrinsic("minimum", self.intrinsic("maximum", x, low), high)
-        return self._operations.operation("add" if name == "add_any" else name, args)
+            def operated(name: str, *xs: Any) -> str:
+                texts = [x if isinstance(x, str) else self.literal(x, dtype, lanes) for x in xs]
+                return self.operate(name, texts, dtype, lanes)
+
+            return COMPOSITES[name](operated, *args, **params)
+        if not is_float(dtype):
+            return self._of_integers(name, args, dtype, lanes)
+        with self.floats(dtype, lanes):
+            return self.exact("frem", *args) if name == "rem" else self._operations.operation(name, args)
 
     def _of_integers(self, name: str, args: Sequence[str], dtype, lanes: int) -> str:
-        whole = type_of(dtype, lanes)
-        zero = self.literal(0, dtype, lanes)
+        whole, zero = type_of(dtype, lanes), self.literal(0, dtype, lanes)
         if is_truth(dtype):
             name = {"max": "or", "min": "and", "add": "or", "mul": "and"}.get(name, name)
-        if name in INTEGERS:
-            return self.value(f"{INTEGERS[name]} {whole} {args[0]}, {args[1]}")
-        if name in COMPARISONS:
+        if name in ("div", "rem"):
+            return self._quotient_or_rest(name, args[0], args[1], dtype, lanes)
+        instruction = OPERATIONS[name].integer
+        if OPERATIONS[name].of_comparison:
             # Of truth values, true is the larger one.
-            relation = INTEGER_COMPARISONS[name]
-            relation = relation.replace("s", "u") if is_truth(dtype) else relation
+            relation = instruction.replace("s", "u") if is_truth(dtype) else instruction
             return self.value(f"icmp {relation} {whole} {args[0]}, {args[1]}")
-        texts = {
-            "not": f"xor {whole} {args[0]}, {self.literal(is_truth(dtype) or -1, dtype, lanes)}",
-            "neg": f"sub {whole} {zero}, {args[0]}",
-            "square": f"mul {whole} {args[0]}, {args[0]}",
-        }
-        if name in texts:
-            return self.value(texts[name])
-        if name in ("max", "min"):
-            return self._larger_or_smaller(name, args[0], args[1], dtype, lanes)
-        if name == "clamp":
-            low, x, high = args
-            return self._larger_or_smaller(
-                "min", self._larger_or_smaller("max", x, low, dtype, lanes), high, dtype, lanes
-            )
-        if name == "abs":
-            return self._larger_or_smaller("max", args[0], self.value(f"sub {whole} {zero}, {args[0]}"), dtype, lanes)
-        if name == "sign":
-            one, less = (self.literal(n, dtype, lanes) for n in (1, -1))
-            up = self.value(f"icmp sgt {whole} {args[0]}, {zero}")
-            down = self.value(f"icmp slt {whole} {args[0]}, {zero}")
-            return self.choose(down, less, self.choose(up, one, zero, dtype, lanes), dtype, lanes)
-        return self._quotient_or_rest(name, args[0], args[1], dtype, lanes)
+        match name:
+            case "not":
+                return self.value(f"xor {whole} {args[0]}, {self.literal(is_truth(dtype) or -1, dtype, lanes)}")
+            case "neg":
+                return self.value(f"sub {whole} {zero}, {args[0]}")
+            case "max" | "min" | "abs":
+                a, b = args if len(args) > 1 else (args[0], self.value(f"sub {whole} {zero}, {args[0]}"))
+                return self.choose(self.value(f"icmp {instruction} {whole} {a}, {b}"), a, b, dtype, lanes)
+        return self.value(f"{instruction} {whole} {args[0]}, {args[1]}")
 
     def _quotient_or_rest(self, name: str, a: str, b: str, dtype, lanes: int) -> str:
         """Return a quotient or a remainder of integers; by zero, those are -1 and `a` in XLA."""
@@ -208,22 +187,6 @@ class ArrayText(Body):
             return self.choose(by_zero, a, self.value(f"srem {whole} {a}, {b}"), dtype, lanes)
         quotient, negative = self.value(f"sdiv {whole} {a}, {b}"), self.value(f"sub {whole} {no}, {a}")
         return self.choose(by_zero, less, self.choose(by_less, negative, quotient, dtype, lanes), dtype, lanes)
-
-    def _larger_or_smaller(self, name: str, a: str, b: str, dtype: Any, lanes: int) -> str:
-        relation = "sgt" if name == "max" else "slt"
-        first = self.value(f"icmp {relation} {type_of(dtype, lanes)} {a}, {b}")
-        return self.choose(first, a, b, dtype, lanes)
-
-    def power(self, x: str, exponent: int, dtype, lanes: int) -> str:
-        """Return an integer power."""
-        one = self.literal(1, dtype, lanes)
-        out, n = "", abs(exponent)
-        while n:
-            if n & 1:
-                out = self.operate("mul", [out, x], dtype, lanes) if out else x
-            n >>= 1
-            x = self.operate("mul", [x, x], dtype, lanes) if n else x
-        return self.operate("div", [one, out or one], dtype, lanes) if exponent < 0 else out or one
 
     def convert(self, x: str, source, target, lanes: int) -> str:
         """Return a value of another type."""

@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from jaxdyn.native.arrays._array_values import Array, Buffer, Index, Literal, Writer
+from jaxdyn.native._jaxprs import ArrayConstant, Atom, Variable
+from jaxdyn.native.arrays._array_values import Array, Buffer, Index, Literal, Memory, Writer
 from jaxdyn.native.arrays._element_loops import fill
-from jaxdyn.native.arrays._memory import Memory
-from jaxdyn.native.arrays._program import ArrayConstant, Atom, Variable
 from jaxdyn.native.arrays._text import ArrayText, Number, in_memory
 
 

@@ -10,12 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdyn import native
-from jaxdyn._batched_functions import Plain
-from jaxdyn._batching import call
 from jaxdyn._errors import naming_arguments, require_time_step
-from jaxdyn._repeated_functions import repeated
 from jaxdyn.algorithms import aba
 from jaxdyn.model import Model
+from jaxdyn.native import Plain, call, repeated
 from jaxdyn.simulate._state import State, with_velocity
 from jaxdyn.simulate.integrators._robot_operands import RobotOperands, differentiated_as
 

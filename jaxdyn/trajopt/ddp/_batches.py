@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxdyn._array_programs import with_array_programs
+from jaxdyn.native import with_array_programs
 
 
 def one_by_one_on_cpu(function: Callable, *, in_programs: bool = False) -> Callable:

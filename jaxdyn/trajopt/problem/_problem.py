@@ -20,8 +20,8 @@ from jaxdyn._errors import (
     require_positive_integer,
     require_shape,
 )
-from jaxdyn._natively import natively
 from jaxdyn._types import Array, ArrayLike, Float, float_leaf
+from jaxdyn.native import natively
 from jaxdyn.trajopt.problem._bounded_residuals import Constraint, bound_excess, join_constraints, require_box
 from jaxdyn.trajopt.problem._costs import AbstractCost, TimeVarying, term_at_stage
 from jaxdyn.trajopt.problem._dynamics import AbstractDynamics

@@ -1,14 +1,16 @@
-"""Programs of operations on arrays: jaxprs in which calls are replaced by what they call."""
+"""Jaxprs as native programs read them: calls are replaced by what they call, and nothing is computed twice."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jax.extend import core
 
 
@@ -56,9 +58,14 @@ class Operation(NamedTuple):
     def name(self) -> str:
         return self.primitive.name
 
+    @property
+    def kinds(self) -> set[str]:
+        """The kinds of the types of the operands, as in NumPy."""
+        return {np.dtype(a.dtype).kind for a in self.inputs if a.dtype is not None}
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class ArrayProgram:
+class FlatJaxpr:
     """Operations in order, with the arrays that they need and those that are asked for."""
 
     inputs: Sequence[Variable]
@@ -73,22 +80,23 @@ CALLS = {
     "custom_jvp_call": "call_jaxpr",
     "custom_vjp_call": "call_jaxpr",
     "custom_vmap_call": "call",
+    "checkpoint": "jaxpr",
     "remat2": "jaxpr",
 }
 """The primitives that call a jaxpr, and the parameter that has it."""
 
 
-def array_program(jaxpr: Any, *, constants_given: bool = False) -> ArrayProgram:
-    """Return the program of a jaxpr, whose constants may be its first operands. What is computed twice with the same
+def flat_jaxpr(jaxpr: Any, *, constants_given: bool = False) -> FlatJaxpr:
+    """Return the operations of a jaxpr, whose constants may be its first operands. What is computed twice with the same
     operands is computed once. Rules for derivatives and batches of functions in it are lost."""
     jaxpr, consts = _parts(jaxpr)
     inputs, inliner = [_variable(v) for v in jaxpr.invars], _Inliner()
     if constants_given:
         consts = [_variable(v) for v in jaxpr.constvars]
         outputs = inliner.results(jaxpr, consts, inputs)
-        return ArrayProgram([*consts, *inputs], inliner.operations, outputs)
+        return FlatJaxpr([*consts, *inputs], inliner.operations, outputs)
     outputs = inliner.results(jaxpr, _constants(jaxpr, consts), inputs)
-    return ArrayProgram(inputs, inliner.operations, outputs)
+    return FlatJaxpr(inputs, inliner.operations, outputs)
 
 
 def jaxprs_of(operation: Operation) -> list[Any]:
@@ -120,6 +128,11 @@ class _Inliner:
             if eqn.primitive.name in CALLS:
                 inner, known = _parts(eqn.params[CALLS[eqn.primitive.name]])
                 outputs = self.results(inner, _constants(inner, known), of_eqn)
+            elif eqn.primitive.name == "custom_linear_solve":
+                lengths, (inner, known) = eqn.params["const_lengths"], _parts(eqn.params["jaxprs"].solve)
+                before = lengths.matvec + lengths.vecmat
+                own = [*of_eqn[before : before + lengths.solve], *of_eqn[sum(lengths) :]]
+                outputs = self.results(inner, _constants(inner, known), own)
             else:
                 outputs = self._outputs(eqn, of_eqn)
             atoms |= dict(zip(eqn.outvars, outputs, strict=True))
@@ -166,3 +179,31 @@ def _parts(jaxpr: Any) -> tuple[Any, Sequence]:
 
 def _variable(v: Any) -> Variable:
     return Variable(getattr(v.aval, "shape", ()), getattr(v.aval, "dtype", None))
+
+
+def tracing() -> bool:
+    """Whether operations, also those on constants, are recorded for a program."""
+    return isinstance(jnp.zeros(()), Tracer)
+
+
+def flattened(function: Callable, structure: Any) -> tuple[Callable[..., list], list]:
+    """Return the function of the leaves of its arguments, which have this structure as a tuple, that returns the leaves
+    of the result; and a list that gets the structure of the result with each call."""
+    structures = []
+
+    def flat(*leaves):
+        out, of_result = jax.tree.flatten(function(*jax.tree.unflatten(structure, leaves)))
+        structures.append(of_result)
+        return out
+
+    return flat, structures
+
+
+def scan_counts(operation: Operation) -> tuple[int, int]:
+    """Return how many operands of a scan are the same in each round, and how many it carries."""
+    body = operation.params["jaxpr"].jaxpr
+    # What a scan carries has the shape of a round's; what it scans over has one axis more.
+    pairs = (operation.inputs, body.invars), (operation.outputs, body.outvars)
+    mapped, stacked = ([len(a.shape) > len(b.aval.shape) for a, b in zip(*pair, strict=True)] for pair in pairs)
+    carried = stacked.index(True) if True in stacked else len(stacked)
+    return (mapped.index(True) if True in mapped else len(mapped)) - carried, carried

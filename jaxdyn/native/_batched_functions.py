@@ -9,7 +9,7 @@ from typing import Self
 import jax
 import jax.numpy as jnp
 
-from jaxdyn import native
+from jaxdyn.native._collection import Collection
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,12 +39,12 @@ class Plain:
 
 @dataclasses.dataclass(frozen=True)
 class Collected(Plain):
-    """The candidates that functions find, of many alike things: see `native.Collection`. It has no derivatives."""
+    """The candidates that functions find, of many alike things: see `Collection`. It has no derivatives."""
 
-    collection: native.Collection | None = None
+    collection: Collection | None = None
 
     @classmethod
-    def of(cls, collection: native.Collection, operands: int) -> Self:
+    def of(cls, collection: Collection, operands: int) -> Self:
         """Return the function of a collection with so many operands."""
         return cls(collection.function, (1,) * operands, collection.result_shapes(), collection=collection)
 

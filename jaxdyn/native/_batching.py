@@ -24,8 +24,9 @@ from jax.core import ShapedArray
 from jax.extend import core
 from jax.interpreters import ad, batching, mlir
 
-from jaxdyn import native
-from jaxdyn._batched_functions import (
+from jaxdyn._waits import takes_part
+from jaxdyn.native import _kernel, _target
+from jaxdyn.native._batched_functions import (
     Call,
     Jvp,
     Plain,
@@ -39,8 +40,8 @@ from jaxdyn._batched_functions import (
     result_cores,
     summed_to,
 )
-from jaxdyn._repeated_functions import OperandKinds, Repeated, linearized, transposed
-from jaxdyn._waits import takes_part
+from jaxdyn.native._interpreter import expand
+from jaxdyn.native._repeated_functions import OperandKinds, Repeated, linearized, transposed
 
 # The elements of the batch in one chunk: the arrays of one node then fit the nearest cache of a CPU, and a loop's fixed
 # costs are small against its work.
@@ -73,7 +74,7 @@ def _compiled(function: Call, natively: bool):
 def _impl(*operands, function: Call):
     if jax.config.jax_disable_jit:
         return function(*operands)
-    return _compiled(function, native.wanted())(*operands)
+    return _compiled(function, _target.wanted())(*operands)
 
 
 @_call_p.def_abstract_eval
@@ -291,7 +292,7 @@ batching.primitive_batchers[_call_p] = _batching
 mlir.register_lowering(_call_p, mlir.lower_fun(lambda *x, function: function(*x), multiple_results=True))
 
 
-def _natively(*operands, function: Call, program: native.Target | native.Kernel):
+def _natively(*operands, function: Call, program: _target.Target | _kernel.Kernel):
     """Call a native program of `function`, which takes operands with one batch axis of length 1 or of the batch."""
     shapes = [batch_axes(x.shape, c) for x, c in zip(operands, function.cores, strict=True)]
     batch = jnp.broadcast_shapes(*shapes)
@@ -328,7 +329,7 @@ def is_for_this_process(context) -> bool:
 
 
 def _native_program[T](context, function: Call, find: Callable[..., T | None]) -> T | None:
-    """Return what `find`, `native.target` or `native.kernel`, has for a call, or None where XLA compiles it."""
+    """Return what `find`, `target` or `kernel`, has for a call, or None where XLA compiles it."""
     takes_part()
     if not is_for_this_process(context):
         return None
@@ -345,7 +346,7 @@ def _native_program[T](context, function: Call, find: Callable[..., T | None]) -
 
 
 def _lowered_on_cpu(context, *operands, function: Call):
-    program = _native_program(context, function, native.target)
+    program = _native_program(context, function, _target.target)
     if program is None and isinstance(function, Repeated):
         # Each call takes the batch in chunks of its own.
         rule = function
@@ -357,11 +358,11 @@ def _lowered_on_cpu(context, *operands, function: Call):
 
 
 def _lowered_on_gpu(context, *operands, function: Call):
-    program = _native_program(context, function, native.kernel)
+    program = _native_program(context, function, _kernel.kernel)
     rule = function if program is None else functools.partial(_natively, function=function, program=program)
     return mlir.lower_fun(rule, multiple_results=True)(context, *operands)
 
 
 mlir.register_lowering(_call_p, _lowered_on_cpu, platform="cpu")
 mlir.register_lowering(_call_p, _lowered_on_gpu, platform="cuda")
-native.expand(_call_p, lambda *operands, function: function(*operands))
+expand(_call_p, lambda *operands, function: function(*operands))

@@ -18,21 +18,20 @@ from jax.core import ShapedArray
 from jax.extend import core
 from jax.interpreters import batching, mlir
 
-from jaxdyn import native
-from jaxdyn._batching import is_for_this_process
-from jaxdyn._compile import flattened, tracing
-from jaxdyn.native.arrays import (
-    CHEAP,
-    FREE,
+from jaxdyn.native._batching import is_for_this_process
+from jaxdyn.native._jaxprs import (
     ArrayConstant,
-    ArrayProgram,
     Atom,
+    FlatJaxpr,
     Operation,
     Variable,
-    array_program,
-    array_target,
-    has_rule,
+    flat_jaxpr,
+    flattened,
+    scan_counts,
+    tracing,
 )
+from jaxdyn.native._target import enabled
+from jaxdyn.native.arrays import CHEAP, FREE, array_target, has_rule
 
 
 def with_array_programs(function: Callable) -> Callable:
@@ -42,7 +41,7 @@ def with_array_programs(function: Callable) -> Callable:
 
     @functools.wraps(function)
     def called(*args):
-        if not native.enabled() or not tracing():
+        if not enabled() or not tracing():
             return function(*args)
         leaves, structure = jax.tree.flatten(args)
         flat, structures = flattened(function, structure)
@@ -54,7 +53,7 @@ def with_array_programs(function: Callable) -> Callable:
 
 def _evaluate(closed: Any, args: Sequence) -> list:
     """Evaluate a jaxpr with its operations in programs."""
-    program = array_program(closed, constants_given=True)
+    program = flat_jaxpr(closed, constants_given=True)
     values: dict[Atom, Any] = dict(zip(program.inputs, [*closed.consts, *args], strict=True))
 
     def value(atom: Atom):
@@ -80,7 +79,7 @@ def _bound(operation: Operation, args: Iterable) -> Sequence:
     return out if operation.primitive.multiple_results else [out]
 
 
-def _steps(program: ArrayProgram) -> list[Operation | ArrayProgram]:
+def _steps(program: FlatJaxpr) -> list[Operation | FlatJaxpr]:
     """The steps of a program: operations without a rule, and programs of the others between them."""
     available = set(program.inputs)
     groups: list[list[Operation] | Operation] = []
@@ -113,7 +112,7 @@ def _steps(program: ArrayProgram) -> list[Operation | ArrayProgram]:
     return _programs(program, groups)
 
 
-def _live(program: ArrayProgram) -> list[Operation]:
+def _live(program: FlatJaxpr) -> list[Operation]:
     """The operations that have effects, or that something needs."""
     needed, out = set(program.outputs), []
     for operation in reversed(program.operations):
@@ -123,7 +122,7 @@ def _live(program: ArrayProgram) -> list[Operation]:
     return out[::-1]
 
 
-def _programs(program: ArrayProgram, groups: Sequence[list[Operation] | Operation]) -> list[Operation | ArrayProgram]:
+def _programs(program: FlatJaxpr, groups: Sequence[list[Operation] | Operation]) -> list[Operation | FlatJaxpr]:
     """The programs of groups of operations. Cheap operations are repeated in each program that needs them, and free
     ones are done outside of programs."""
     inside = {v: o for g in groups if isinstance(g, list) for o in g for v in o.outputs}
@@ -143,7 +142,7 @@ def _programs(program: ArrayProgram, groups: Sequence[list[Operation] | Operatio
         if isinstance(group, Operation):
             needed |= outside(group.inputs)
     # The operations of each group, from the last one back, with cheap ones of earlier groups.
-    steps: list[Operation | ArrayProgram] = []
+    steps: list[Operation | FlatJaxpr] = []
     for k in reversed(range(len(groups))):
         group = groups[k]
         if isinstance(group, Operation):
@@ -156,7 +155,7 @@ def _programs(program: ArrayProgram, groups: Sequence[list[Operation] | Operatio
         chosen, inputs = _traced_back(outputs, own, inside)
         needed |= set(inputs)
         ordered = [o for o in program.operations if id(o) in chosen]
-        steps.append(ArrayProgram(list(inputs), ordered, outputs))
+        steps.append(FlatJaxpr(list(inputs), ordered, outputs))
     return steps[::-1]
 
 
@@ -203,10 +202,7 @@ def _shapes(variables: Iterable) -> list[jax.ShapeDtypeStruct]:
 def _scan(operation: Operation, args: list) -> list:
     """The results of a scan, whose programs take the rows of each round from the arrays that it scans over."""
     params, body = operation.params, operation.params["jaxpr"]
-    shapes = ([v.aval.shape for v in variables] for variables in (body.jaxpr.invars, body.jaxpr.outvars))
-    of_round, results_of_round = shapes
-    given, results = ([a.shape for a in atoms] for atoms in (operation.inputs, operation.outputs))
-    fixed, carried = native.scan_counts(given, of_round, results, results_of_round)
+    fixed, carried = scan_counts(operation)
     first, start, arrays = args[:fixed], args[fixed : fixed + carried], args[fixed + carried :]
 
     def step(carry, _):
@@ -229,11 +225,11 @@ _program_p.multiple_results = True
 
 
 @_program_p.def_abstract_eval
-def _results(*_, program: ArrayProgram):
+def _results(*_, program: FlatJaxpr):
     return [ShapedArray(v.shape, v.dtype) for v in program.outputs]
 
 
-def _by_xla(*args, program: ArrayProgram) -> list:
+def _by_xla(*args, program: FlatJaxpr) -> list:
     """The results of a program, operation by operation."""
     values: dict[Atom, Any] = dict(zip(program.inputs, args, strict=True))
 
@@ -245,7 +241,7 @@ def _by_xla(*args, program: ArrayProgram) -> list:
     return [value(atom) for atom in program.outputs]
 
 
-def _lowered_on_cpu(context, *operands, program: ArrayProgram):
+def _lowered_on_cpu(context, *operands, program: FlatJaxpr):
     target = array_target(program) if is_for_this_process(context) else None
     if target is None:
         return mlir.lower_fun(functools.partial(_by_xla, program=program), multiple_results=True)(context, *operands)
@@ -337,7 +333,7 @@ def _of_wanted_in_batches(operands, dims, *, jaxpr):
 
 
 def _of_wanted_on_cpu(context, *operands, jaxpr):
-    natively = native.enabled() and is_for_this_process(context)
+    natively = enabled() and is_for_this_process(context)
     function = functools.partial(_one_by_one if natively else _in_groups, jaxpr=jaxpr)
     rule = with_array_programs(function) if natively else function
     return mlir.lower_fun(rule, multiple_results=True)(context, *operands)

@@ -19,8 +19,8 @@ import jax.numpy as jnp
 from jax import lax
 from jax.extend import core
 
-from jaxdyn import native
-from jaxdyn._batched_functions import Plain, batch_axes, over_batches
+from jaxdyn.native._batched_functions import Plain, batch_axes, over_batches
+from jaxdyn.native._specialize import Repetition
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,10 +37,10 @@ class Repeated(Plain):
     """The operands in which it is linear."""
 
     @property
-    def repetition(self) -> native.Repetition:
+    def repetition(self) -> Repetition:
         """The loop, for native code."""
         options = self.length, self.carried, self.rows, self.every, self.held, self.reverse
-        return native.Repetition(self.function, *options)
+        return Repetition(self.function, *options)
 
     def __call__(self, *operands):
         batch = jnp.broadcast_shapes(*map(batch_axes, (x.shape for x in operands), self.cores))

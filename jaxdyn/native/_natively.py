@@ -17,9 +17,9 @@ import numpy as np
 from jax.core import Tracer
 from jax.extend import core
 
-from jaxdyn._batched_functions import Single
-from jaxdyn._batching import call
-from jaxdyn._compile import flattened, tracing
+from jaxdyn.native._batched_functions import Single
+from jaxdyn.native._batching import call
+from jaxdyn.native._jaxprs import flattened, jaxprs_of, tracing
 
 
 def natively(function: Callable, *, one_by_one: bool = False) -> Callable:
@@ -94,9 +94,7 @@ def _is_exact(dtype, of_program) -> bool:
 def _precisions(jaxpr) -> set:
     """The precisions of all that a jaxpr and those in it compute."""
     found = {v.aval.dtype for eqn in jaxpr.eqns for v in eqn.outvars if _is_float(v)}
-    params = [list(eqn.params.values()) for eqn in jaxpr.eqns]
-    inner = jax.tree.leaves(params, is_leaf=lambda p: hasattr(p, "eqns"))
-    return found.union(*(_precisions(p) for p in inner if hasattr(p, "eqns")))
+    return found.union(*(_precisions(p) for eqn in jaxpr.eqns for p in jaxprs_of(eqn)))
 
 
 class _Parts(NamedTuple):
