@@ -22,12 +22,11 @@ PACKED = COMMUTATIVE | {"div", "sqrt", "abs", "sin", "cos", "tanh", "exp", "inpu
 """The operations that packs are made of. The others are rare."""
 SEEDS = {"div", "sqrt", "sin", "cos", "tanh", "exp"}
 """The operations that the search begins with: a step of a recursion has few of them."""
-RADIUS = 3
-"""The number of operations, in each direction, within which the surroundings of alike operations are compared."""
 LENGTHS = {"sin": 14, "cos": 14, "exp": 14, "tanh": 20, "input": 0}
 """About the number of instructions of operations that have several."""
-WORTHWHILE = 0.97
-"""Packs are used where at most this part of the instructions is left. The estimate is not more accurate than that."""
+WORTHWHILE = 0.9
+"""Packs are used where at most this part of the instructions is left: at 0.97 a step of a Panda took 1.13 us with packs
+and 1.04 us without."""
 
 type Lanes = dict[int, Node]
 """The operations in the lanes of a vector that have one."""
@@ -133,28 +132,23 @@ class _PackSearch:
         self.above, self.around = self._colors()
 
     def _colors(self) -> tuple[dict[int, int], dict[int, int]]:
-        """Return numbers that are the same for operations whose surroundings look alike: those above them, and those
-        below, too."""
+        """Return numbers that are the same for operations whose neighbors look alike: those that they need, and those
+        that use them, too. With neighbors of neighbors, up to the third, 73 instead of 51 % of the instructions of a
+        step of Talos were left: branches differ a little, so less is alike the farther one looks."""
         kinds: dict[str | tuple, int] = {}
         own = {n.number: kinds.setdefault(_kind(n), len(kinds)) for n in self.nodes}
-        above = own
-        # Sums do not depend on an order.
-        for _ in range(RADIUS):
-            colors = {}
-            for n in self.nodes:
-                if n.op in COMMUTATIVE:
-                    known = self.needed[n.number]
-                    colors[n.number] = hash((own[n.number], len(known), sum([above[k] for k in known])))
-                else:
-                    operands = self.operands[n.number]
-                    colors[n.number] = hash((own[n.number], *[above.get(_number(a), -1) for a in operands]))
-            above = colors
-        around = above
-        for _ in range(RADIUS):
-            around = {
-                number: hash((above[number], sum([around[u.number] * (1 + _role(u, k)) for u, k in users])))
-                for number, users in self.users.items()
-            }
+        above = {}
+        for n in self.nodes:
+            known = self.needed[n.number]
+            if n.op in COMMUTATIVE:
+                # Sums do not depend on an order.
+                above[n.number] = hash((own[n.number], len(known), sum([own[k] for k in known])))
+            else:
+                above[n.number] = hash((own[n.number], *[own.get(_number(a), -1) for a in self.operands[n.number]]))
+        around = {
+            number: hash((above[number], sum([above[u.number] * (1 + _role(u, k)) for u, k in users])))
+            for number, users in self.users.items()
+        }
         return above, around
 
     def packs(self) -> list[Pack]:
