@@ -15,7 +15,6 @@ from jaxdyn.sysid import (
     ordinary_least_squares,
     unchecked_torques,
 )
-from tests.legged import FEET, PAIRS, QUANTITIES, noisy, solo, states, with_friction
 from tests.sysid.legged import FEET, PAIRS, QUANTITIES, noisy, solo, states, with_friction
 
 SIGMA = 0.05
