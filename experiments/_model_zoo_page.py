@@ -56,10 +56,11 @@ RESUMED = """The run was resumed: outcomes of its earlier parts are kept, also w
 LARGER = """Accelerations of {close} of the {all} scenes that count as equal differ by at most {limit:g}. Those of the
 others differ by more, within the tolerance or ten times the change of MuJoCo's own: {names}."""
 CONTACTS = """{number} scenes differ by the places or the number of contacts alone: MuJoCo has the same accelerations
-and motion with the world's contacts of the pairs that the tables name, which are as deep as its own to 1e-6 m and whose
-normals let the shapes overlap no more. Where the end of a cylinder lies on a face, MuJoCo has a polygon instead of the
-circle and takes up to four of its corners. Worlds take up to four places of the circle, and loading warns of such pairs
-([why](coming-from/mujoco.md#contacts-of-cylinders))."""
+and motion with the world's contacts of the pairs that the tables name, which are no worse by the vertices of the
+shapes, for the reasons that stand there
+([which there are](coming-from/mujoco.md#what-is-equal-and-to-how-many-digits)). Where the end of a cylinder lies on a
+face, MuJoCo has a polygon instead of the circle and takes up to four of its corners. Worlds take up to four places of
+the circle, and loading warns of such pairs ([why](coming-from/mujoco.md#contacts-of-cylinders))."""
 
 
 def page(outcomes: list[Outcome], config: Config, missing: list[str]) -> list[str]:

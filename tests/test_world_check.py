@@ -4,12 +4,13 @@ import json
 import re
 import sys
 
+import numpy as np
 import pytest
 from world_oracle import LOCOMOTION, SMALL, path_of
 
 from experiments.model_zoo import compiled_or_why_not, why_refused
 from jaxdyn import cli, load_world
-from jaxdyn.cli import main
+from jaxdyn.cli import _world_contacts, main
 
 mujoco = pytest.importorskip("mujoco")
 TEXT = SMALL.format(cone="elliptic", integrator="Euler")
@@ -237,7 +238,7 @@ def test_a_scene_that_differs_by_contacts_alone_is_told_from_others(tmp_path, ca
     assert sum(x.by_contacts for x in kinds) > 0
     assert sum(x.different for x in kinds) == 0
     assert (found.equal, found.equal_with_contacts, found.first) == (False, True, None)
-    assert found.other_contacts == ("geom 'can' (cylinder) and geom 'table' (box)",)
+    assert found.other_contacts == ("geom 'can' (cylinder) and geom 'table' (box) (no less deep than MuJoCo's)",)
     other = cli.compare_world(text.format(1), load_world(text.format(1.1)), states=3, steps=0)
     assert sum(x.different for x in other.accelerations.values()) > 0
     assert not other.equal_with_contacts
@@ -248,3 +249,35 @@ def test_a_scene_that_differs_by_contacts_alone_is_told_from_others(tmp_path, ca
     assert "different at 1 by contacts alone" in out
     assert "MuJoCo does the same with the contacts of this world" in out
     assert out.splitlines()[-1] == "different by contacts alone"
+
+
+def test_contacts_that_mujoco_misses_are_judged_by_the_vertices_of_the_shapes(monkeypatch):
+    """MuJoCo had flat faces of two meshes apart by 3e-9 m that overlap by 1e-10 m; its search is made to miss them."""
+    cube = " ".join(f"{x} {y} {z}" for x in (-0.1, 0.1) for y in (-0.1, 0.1) for z in (-0.1, 0.1))
+    m = mujoco.MjModel.from_xml_string(
+        f"""<mujoco><asset><mesh name="m" vertex="{cube}"/></asset><worldbody><geom type="mesh" mesh="m"/>
+        <body pos="0 0 .2"><joint type="slide" axis="0 0 1"/><geom type="mesh" mesh="m"/></body></worldbody></mujoco>"""
+    )
+    d, rng = mujoco.MjData(m), np.random.default_rng(0)
+    found = _world_contacts._contacts_of_mujoco
+
+    def answer(height: float, rows, misses: bool) -> tuple[list[str] | None, int]:
+        calls = []
+
+        def contacts(d):
+            calls.append(d.qpos)
+            return {} if misses and len(calls) == 1 else found(d)
+
+        monkeypatch.setattr(_world_contacts, "_contacts_of_mujoco", contacts)
+        d.qpos[:] = height
+        return _world_contacts.forward_with_contacts(m, d, {(0, 1): rows} if len(rows) else {}, rng), d.nefc
+
+    rows = np.array([[-1e-10, 0.05, 0.05, 0.1, 0, 0, 1, 1, 0, 0]])
+    words, constraints = answer(-1e-10, rows, True)
+    assert words == ["geom 'geom_0' (mesh) and geom 'geom_1' (mesh) (whose shapes touch where MuJoCo has no contact)"]
+    assert constraints == 4
+    assert answer(1e-7, rows, False)[0] is None
+    # Contacts that are there are not to be left out, and those of shapes that are apart are.
+    assert answer(-1e-6, rows[:0], False)[0] is None
+    m.geom_margin[:] = 1e-3
+    assert answer(1e-3, rows[:0], False)[0] is None

@@ -125,7 +125,7 @@ def _print_world(options: CheckOptions, found: WorldComparison) -> None:
         _print_rollout(found.rollout, options.steps)
     if found.other_contacts:
         print(
-            "\nMuJoCo does the same with the contacts of this world, which are no less deep than its own, of "
+            "\nMuJoCo does the same with the contacts of this world, which are no worse than its own, of "
             f"{'; '.join(found.other_contacts)}"
         )
     if found.first is not None:

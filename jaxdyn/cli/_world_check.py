@@ -23,25 +23,33 @@ from typing import Any
 import equinox as eqx
 import numpy as np
 
-from jaxdyn.cli._comparison import free_joint_axes, free_joint_turning, without_mujoco_warnings
-from jaxdyn.cli._world_contacts import contacts_of, forward_with_contacts
-from jaxdyn.cli._world_perturbations import forward_with_turned_contacts, perturbed
+from jaxdyn.cli._comparison import free_joint_axes, without_mujoco_warnings
+from jaxdyn.cli._world_answers import (
+    AFTER,
+    PERTURBATION,
+    advanced,
+    answers_of,
+    answers_with_contacts,
+    relative,
+    state_of,
+    world_answers,
+)
+from jaxdyn.cli._world_perturbations import perturbed
 from jaxdyn.cli._world_stages import FirstDifference, first_difference, unoptimized
 from jaxdyn.cli._world_states import MujocoState, displace, drawn_states, place, random_controls
 from jaxdyn.io import RobotFileWarning
-from jaxdyn.io.mjcf import compile_mjcf, enum_name, object_name
+from jaxdyn.io.mjcf import compile_mjcf, object_name
 from jaxdyn.simulate import State
-from jaxdyn.worlds import World, accelerations_step_and_sensors, load_world
+from jaxdyn.worlds import World, load_world
 
-PERTURBATION = 1e-12
 _DRAWS = 3
 """How often the roll-outs of MuJoCo are perturbed."""
-_DRAWS_OF_STATES = 12
-"""How often its states are. Where a body only just touches, half of the draws have a contact."""
 _SEARCH = 1e-14
-"""The tolerance of this routine, with which its distances are exact but for rounding."""
+"""The tolerance of MuJoCo's general routine for contacts, with which its distances are exact but for rounding."""
 _SWITCH = 1e-4
 """The change of MuJoCo's own accelerations from which on a state hangs on rounding."""
+_AGREE = 1e-5
+"""The relative difference up to which roll-outs agree, and steps with the contacts of the world."""
 _MARGIN = 1e-6
 """The change of margins (m, rad) with which worlds are compared in which most states hang on rounding."""
 
@@ -87,7 +95,7 @@ class RolloutCompared:
     own_agree: int
     """The same for the perturbed roll-outs of MuJoCo."""
     by_contacts: bool = False
-    """Whether the difference is small up to the horizon from a roll-out of MuJoCo with the contacts of the world."""
+    """Whether MuJoCo makes the same steps with the contacts of the world, from its states up to the horizon."""
 
     @property
     def equal(self) -> bool:
@@ -109,7 +117,8 @@ class WorldComparison:
     first: FirstDifference | None = None
     """The first quantity that differs in the worst state; None where all are equal."""
     other_contacts: tuple[str, ...] = ()
-    """Pairs of geoms that have other contacts here, no less deep than MuJoCo's, by which alone it moves otherwise."""
+    """Pairs of geoms that have other contacts here, by which alone MuJoCo moves otherwise, each with the reason why
+    these are no worse than MuJoCo's."""
     margin_change: float = 0.0
     """The margins of contacts and limits were larger and smaller by this (m, rad) than in the file, because most of its
     states hang on rounding; zero if they do not."""
@@ -203,8 +212,8 @@ def _together(found: list[WorldComparison]) -> WorldComparison:
 def _compared(world: World, m, states: int, steps: int, tolerance: float, seed: int) -> WorldComparison:
     rng = np.random.default_rng(seed)
     cases = list(drawn_states(m, states, rng))
-    found, expected, changes = _answers(world, m, cases, rng)
-    errors = np.array([[_relative(*x) for x in zip(*pair, strict=True)] for pair in zip(found, expected, strict=True)])
+    found, expected, changes = answers_of(world, m, cases, rng)
+    errors = np.array([[relative(*x) for x in zip(*pair, strict=True)] for pair in zip(found, expected, strict=True)])
     allowed = np.maximum(tolerance, 10 * changes)
     switches = changes[:, 0] > _SWITCH
     crowded = _crowded(world, cases, [x[0] for x in found]) & ~switches
@@ -212,8 +221,8 @@ def _compared(world: World, m, states: int, steps: int, tolerance: float, seed: 
     different = ~(errors <= allowed) & counted
     by_contacts, others = np.zeros(len(cases), bool), set()
     for i in np.flatnonzero(different.any(axis=1)):
-        answers, pairs = _answers_with_contacts(world, m, cases[i])
-        errors_left = np.array([_relative(*x) for x in zip(found[i], answers, strict=True)])
+        answers, pairs = answers_with_contacts(world, m, cases[i], rng)
+        errors_left = np.array([relative(*x) for x in zip(found[i], answers, strict=True)])
         by_contacts[i] = bool(pairs) and not (~(errors_left <= allowed[i]) & counted[i]).any()
         others.update(pairs if by_contacts[i] else ())
     different[by_contacts] = False
@@ -221,7 +230,7 @@ def _compared(world: World, m, states: int, steps: int, tolerance: float, seed: 
     for kind in dict.fromkeys(kinds):
         own = kinds == kind
         largest = np.where(counted[own], errors[own], 0.0).max(axis=0)
-        parts = [float(x.max(initial=0.0)) for x in np.split(largest, (1, 1 + len(_AFTER)))]
+        parts = [float(x.max(initial=0.0)) for x in np.split(largest, (1, 1 + len(AFTER)))]
         compared[str(kind)] = StatesCompared(
             int(own.sum()),
             parts[0],
@@ -259,20 +268,16 @@ def _crowded(world: World, cases: list[MujocoState], accelerations: list[np.ndar
     return crowded
 
 
-_AFTER = ("velocities", "configurations", "activations")
-"""The parts of the state that are compared after a time step."""
-
-
 def _where(world: World, m, block: int, differences: np.ndarray) -> tuple[str, str]:
     """Return the name of an answer that is not accelerations, and the object with the largest difference."""
     worst = int(np.argmax(np.nan_to_num(differences, nan=np.inf)))
-    if block > len(_AFTER):
-        name = world.parts.sensors.names[block - len(_AFTER) - 1]
+    if block > len(AFTER):
+        name = world.parts.sensors.names[block - len(AFTER) - 1]
         return "the values of sensors", f"sensor {name!r}"
     rows = (m.jnt_dofadr, m.jnt_qposadr, m.actuator_actadr)[block - 1]
-    kind = "actuator" if block == len(_AFTER) else "joint"
+    kind = "actuator" if block == len(AFTER) else "joint"
     owner = int(np.argmax(np.where(rows <= worst, rows, -1)))
-    return f"{_AFTER[block - 1]} after a time step", f"{kind} {object_name(m, kind, owner)!r}"
+    return f"{AFTER[block - 1]} after a time step", f"{kind} {object_name(m, kind, owner)!r}"
 
 
 def solved_to_the_end(m) -> Any:
@@ -292,12 +297,6 @@ def solved_to_the_end(m) -> Any:
     return m
 
 
-def state_of(world: World, case: MujocoState) -> State:
-    """Return a state of MuJoCo as the world has it."""
-    active = case.active if len(case.active) else None
-    return world.state(case.qpos, free_joint_axes(world.model, case.qpos) @ case.qvel, case.act, active=active)
-
-
 def _first(world: World, m, case: MujocoState, tolerance: float) -> FirstDifference:
     import mujoco
 
@@ -307,84 +306,8 @@ def _first(world: World, m, case: MujocoState, tolerance: float) -> FirstDiffere
     return first_difference(world, m, d, state_of(world, case), case.kind, tolerance)
 
 
-def _answers(world: World, m, cases: list[MujocoState], rng) -> tuple[list, list, np.ndarray]:
-    """Return the answers found and expected at each state, as MuJoCo has them, and the relative changes of MuJoCo's
-    own, `[n, answers]`: accelerations, `_AFTER`, and each sensor."""
-    import mujoco
-
-    d, expected, found, changes = mujoco.MjData(m), [], [], []
-    ends = np.cumsum(world.parts.sensors.sizes)[:-1]
-    for case in cases:
-        place(m, d, case)
-        mujoco.mj_forward(m, d)
-        expected.append(_mujoco_answers(world, m, d))
-        change = np.zeros(len(expected[-1]))
-        for _ in perturbed(m, _DRAWS_OF_STATES):
-            place(m, d, case)
-            displace(m, d, PERTURBATION * rng.normal(size=m.nv))
-            d.qvel[:] += PERTURBATION * rng.normal(size=m.nv)
-            forward_with_turned_contacts(m, d, rng)
-            own = _mujoco_answers(world, m, d)
-            change = np.maximum(change, [_relative(*x) for x in zip(own, expected[-1], strict=True)])
-        changes.append(change)
-        state = state_of(world, case)
-        a, after, values = _advanced(world, state, case.ctrl)
-        T, v = free_joint_axes(world.model, case.qpos), np.asarray(state.v)
-        q = _nearest(world, np.array(after.q), expected[-1][2])
-        before = T.T @ (np.asarray(a) - free_joint_turning(world.model, v))
-        speed = free_joint_axes(world.model, q).T @ np.asarray(after.v)
-        sensors = np.split(np.asarray(values), ends) if len(values) else []
-        found.append([before, speed, q, np.asarray(after.activation), *sensors])
-    return found, expected, np.array(changes)
-
-
-def _answers_with_contacts(world: World, m, case: MujocoState, d: Any = None) -> tuple[list, list[str]]:
-    """Return the answers of MuJoCo with the contacts of the world, and the pairs of geoms whose contacts differ; none
-    where these are missing or worse than MuJoCo's. Data `d` go on by a time step."""
-    import mujoco
-
-    d = mujoco.MjData(m) if d is None else d
-    place(m, d, case)
-    pairs = forward_with_contacts(m, d, contacts_of(world, state_of(world, case), case.ctrl))
-    # Later stages of this integrator would have MuJoCo's contacts.
-    if pairs is None or enum_name("mjtIntegrator", m.opt.integrator) == "rk4":
-        mujoco.mj_forward(m, d)
-        pairs = []
-    return _mujoco_answers(world, m, d), pairs
-
-
-def _mujoco_answers(world: World, m, d) -> list[np.ndarray]:
-    """Return the answers of MuJoCo's data after its forward dynamics, and go on by a time step."""
-    import mujoco
-
-    known = {object_name(m, "sensor", i): i for i in range(m.nsensor)}
-    read = [known[name] for name in world.parts.sensors.names]
-    sensors = [d.sensordata[m.sensor_adr[i] :][: m.sensor_dim[i]].copy() for i in read]
-    accelerations, integrator = d.qacc.copy(), enum_name("mjtIntegrator", m.opt.integrator)
-    if integrator == "rk4":
-        mujoco.mj_RungeKutta(m, d, 4)
-    else:
-        (mujoco.mj_Euler if integrator == "euler" else mujoco.mj_implicit)(m, d)
-    return [accelerations, d.qvel.copy(), d.qpos.copy(), d.act.copy(), *sensors]
-
-
-def _nearest(world: World, q: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Return a configuration with the signs of quaternions, which say nothing, that are nearest to another one."""
-    for start in world.model.topology.quaternion_starts:
-        own = slice(start, start + 4)
-        q[own] *= 1 if q[own] @ other[own] >= 0 else -1
-    return q
-
-
 # One program does for the whole comparison.
-_advanced = unoptimized(accelerations_step_and_sensors)
 _report = unoptimized(lambda world, state, control: world.report(state, control))
-
-
-def _relative(found: np.ndarray, expected: np.ndarray) -> np.ndarray:
-    """Return differences relative to the largest number expected, and to at least 1; infinite if they are none."""
-    error = np.abs(found - expected).max(axis=-1, initial=0) / np.maximum(1, np.abs(expected).max(axis=-1, initial=0))
-    return np.where(np.isfinite(error), error, np.inf)
 
 
 def compare_rollout(world: World, m, steps: int, rng) -> tuple[RolloutCompared, set[str]]:
@@ -419,28 +342,43 @@ def compare_rollout(world: World, m, steps: int, rng) -> tuple[RolloutCompared, 
         other = moved(PERTURBATION)
         short = np.full(len(expected), np.inf)
         n = min(len(other), len(expected))
-        short[:n] = _relative(other[:n], expected[:n])
+        short[:n] = relative(other[:n], expected[:n])
         own = np.maximum(own, short)
-    state, reached = state_of(world, start), []
+    states = [state_of(world, start)]
     for control in controls[: len(expected)]:
-        state = _advanced(world, state, control)[1]
-        reached.append(state.q)
-    error = _relative(np.array(reached).reshape(expected.shape), expected)
+        states.append(advanced(world, states[-1], control)[1])
+    error = relative(np.array([state.q for state in states[1:]]).reshape(expected.shape), expected)
     horizon = _until(own, 1e-7)
     largest = float(error[:horizon].max(initial=0.0))
     first = float(error[0]) if len(error) else np.inf
-    rollout = RolloutCompared(len(expected), first, largest, horizon, _until(error, 1e-5), _until(own, 1e-5))
+    rollout = RolloutCompared(len(expected), first, largest, horizon, _until(error, _AGREE), _until(own, _AGREE))
     if rollout.equal:
         return rollout, set()
-    place(m, d, start)
-    others, again = set(), []
-    for control in controls[:horizon]:
-        now = MujocoState("roll-out", *(x.copy() for x in (d.qpos, d.qvel, d.act, control, d.eq_active)))
-        others.update(_answers_with_contacts(world, m, now, d)[1])
-        again.append(d.qpos.copy())
-    apart = _relative(np.array(reached[:horizon]).reshape(-1, m.nq), np.array(again))
-    explained = bool(others) and _until(apart, 1e-5) >= horizon
-    return dataclasses.replace(rollout, by_contacts=explained), others if explained else set()
+    others = _other_contacts_of_steps(world, m, states[:horizon], controls, start, rng)
+    return dataclasses.replace(rollout, by_contacts=bool(others)), others
+
+
+def _other_contacts_of_steps(
+    world: World, m, states: list[State], controls: np.ndarray, start: MujocoState, rng
+) -> set[str]:
+    """Return the pairs of geoms by whose contacts alone MuJoCo's steps differ from those of the world, from the states
+    of its roll-out; none where steps differ otherwise.
+
+    Errors of single steps do not grow, as those of a second roll-out would, in which other contacts come and go within
+    rounding."""
+    others = set()
+    for state, control in zip(states, controls, strict=False):
+        q = np.asarray(state.q)
+        qvel = free_joint_axes(world.model, q).T @ np.asarray(state.v)
+        now = MujocoState("roll-out", q, qvel, np.asarray(state.activation), control, start.active)
+        expected, pairs = answers_with_contacts(world, m, now, rng)
+        others.update(pairs)
+        found = world_answers(world, state, control, expected)
+        # Without sensors, which have no effect on steps.
+        steps = zip(found[: 1 + len(AFTER)], expected, strict=False)
+        if not all(relative(*each) <= _AGREE for each in steps):
+            return set()
+    return others
 
 
 def _until(errors: np.ndarray, limit: float) -> int:
