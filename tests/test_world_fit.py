@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import warnings
 
 import equinox as eqx
 import jax
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 import jaxdyn
-from jaxdyn import DataError, ModelError, UnknownNameError
+from jaxdyn import DataError, ModelError, PhysicalityWarning, UnknownNameError
 from jaxdyn.sysid import (
     Additive,
     ContactNumbers,
@@ -199,6 +200,29 @@ def test_masses_and_armature_of_a_parametrization_bring_their_constants_along():
         p.free(eqx.tree_at(lambda x: x.model, world, other.model))
     with pytest.raises(ModelError, match="another tree"):
         world.with_model(jaxdyn.samples.arm())
+
+
+def test_inertias_that_are_replaced_in_the_model_of_a_world_are_warned_of():
+    """Constants of MuJoCo's law would be those of the former ones, also where the new ones are traced."""
+    world, other = scene(), scene(m_7="1.7").model
+
+    def replaced(model):
+        return eqx.tree_at(lambda w: w.model, world, model)
+
+    for call in (lambda: replaced(other).state(), lambda: jax.eval_shape(lambda m: replaced(m).state(), other)):
+        with pytest.warns(PhysicalityWarning, match="world.with_model"):
+            call()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        world.state()
+        world.with_model(other).state()
+        world.astype(jnp.float32).state()
+        jax.eval_shape(lambda m: world.with_model(m).state(), other)
+        jax.vmap(lambda s: world.with_model(other.scaled(mass=s)))(jnp.ones(2)).state()
+        # A pendulum has no such constants.
+        text = '<mujoco><worldbody><body><joint/><geom size=".1" pos="0 0 1"/></body></worldbody></mujoco>'
+        alone = jaxdyn.load_world(text)
+        eqx.tree_at(lambda w: w.model.armature, alone, alone.model.armature + 1).state()
 
 
 def test_numbers_have_the_names_of_their_owners():

@@ -16,7 +16,7 @@ from jaxdyn.algorithms.recursions import Robot
 from jaxdyn.contact import ContactLaw
 from jaxdyn.geometry import FAR, moves_smoothly
 from jaxdyn.io import LeftOutWarning
-from jaxdyn.io.mjcf import GeomPair, geom_pairs, object_name
+from jaxdyn.io.mjcf import GeomPair, object_name
 from jaxdyn.io.robot_files import enumerate_items
 from jaxdyn.laws import ConstantForce, HuntCrossley, LawRows, normal_force
 from jaxdyn.solve import Term
@@ -102,9 +102,9 @@ def _term(robot: Robot, compliance: PartRows, own: TouchingBodies | FoundBodies,
     return Term(rows, HuntCrossley(numbers, gap, normal, lagged, dt[None]), now, dt[None])
 
 
-def warn_of_what_is_left_out(m: Any, source: str) -> None:
-    """Warn of what the contacts of an `mjModel` have and this law does not."""
-    pairs, out = geom_pairs(m), []
+def warn_of_what_is_left_out(m: Any, source: str, pairs: list[GeomPair]) -> None:
+    """Warn of what the contacts of an `mjModel`, those of these pairs of geoms, have and this law does not."""
+    out = []
     for what, there in (
         ("torsional and rolling friction (condim)", lambda pair: pair.condim > _DIRECTIONS),
         ("the second friction of sliding", lambda pair: pair.condim > 1 and pair.friction[0] != pair.friction[1]),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple, Self
 
 import equinox as eqx
 
 from jaxdyn.algorithms.recursions import Robot
-from jaxdyn.io.mjcf import is_disabled
+from jaxdyn.io.mjcf import GeomPair, is_disabled
 from jaxdyn.solve import ListedTerm, Term
 from jaxdyn.worlds._compliance import Compliance, compliant_terms
 from jaxdyn.worlds._contact_rows import Contacts, contact_terms
@@ -64,9 +65,9 @@ class Constraints(Part):
     """The law of contacts in the place of MuJoCo's, if they have another."""
 
     @classmethod
-    def of(cls, m) -> Self:
-        """Return the constraints of an `mjModel`."""
-        parts = Equalities.of(m), FrictionLosses.of(m), Limits.of(m), Contacts.of(m)
+    def of(cls, m, pairs: Sequence[GeomPair]) -> Self:
+        """Return the constraints of an `mjModel` with these pairs of geoms."""
+        parts = Equalities.of(m), FrictionLosses.of(m), Limits.of(m), Contacts.of(m, pairs)
         return cls(*parts, safe=not is_disabled(m, "refsafe"))
 
     @property

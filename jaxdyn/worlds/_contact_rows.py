@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple, Self
 
 import equinox as eqx
@@ -28,7 +28,7 @@ from jaxdyn.geometry import (
     may_be_deep,
     shallow_depth,
 )
-from jaxdyn.io.mjcf import GeomPair, enum_name, geom_pairs, hulls_of_geoms, object_name, shapes_of_pair
+from jaxdyn.io.mjcf import GeomPair, enum_name, hulls_of_geoms, object_name, shapes_of_pair
 from jaxdyn.laws import EllipticCone, PyramidalCone, SoftInequality
 from jaxdyn.rows import AbstractRows, Ends, MatrixRows, PointRows
 from jaxdyn.solve import ListedTerm, Term
@@ -102,8 +102,9 @@ class Contacts(Part):
         """Return each number of directions that contacts have, and the number of such candidates."""
         counts: dict[int, int] = {}
         for pairs in self.pairs:
+            count = pairs.count()
             for dim in pairs.dims:
-                counts[dim] = counts.get(dim, 0) + pairs.count()
+                counts[dim] = counts.get(dim, 0) + count
         return sorted(counts.items())
 
     def candidate_geoms(self) -> list[tuple[int, int]]:
@@ -121,9 +122,8 @@ class Contacts(Part):
         return tuple(f"{self.names[one]}, {self.names[two]}" for one, two in self.candidate_geoms())
 
     @classmethod
-    def of(cls, m) -> Self:
-        """Return the contacts of an `mjModel`."""
-        found = geom_pairs(m)
+    def of(cls, m, found: Sequence[GeomPair]) -> Self:
+        """Return the contacts of an `mjModel` with these pairs of geoms."""
         numbers = sorted({g for pair in found for g in (pair.geom1, pair.geom2)})
         by_shapes: dict[tuple[int, int, Hashable], list[GeomPair]] = {}
         for pair in found:

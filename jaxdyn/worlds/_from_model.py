@@ -17,7 +17,7 @@ from jaxdyn.model import Model
 from jaxdyn.simulate.integrators import require_integrator, warn_of_long_step
 from jaxdyn.solve import SolverOptions
 from jaxdyn.worlds._bodies import Bodies
-from jaxdyn.worlds._inertia_constants import inverse_weights
+from jaxdyn.worlds._inertia_constants import derived_from, inverse_weights
 from jaxdyn.worlds._model_actuators import actuators_of
 from jaxdyn.worlds._model_constraints import Touching, constraints_of
 from jaxdyn.worlds._model_sensors import sensors_of
@@ -99,7 +99,7 @@ def _with_mujocos_law(model: Model, parts: WorldParts, given: Attached) -> World
     require_choice(integrator, _MUJOCO, "with MuJoCo's law, integrator")
     limits = _limits(given, MujocoLaw)
     _require_expressible(model, integrator)
-    weights = inverse_weights(parts, model, model.neutral())
+    weights, numbers = inverse_weights(parts, model, model.neutral()), derived_from(model)
     # Rows are those of the tree in which joints that mimic others are joints like the rest.
     model = model.spanning_tree()
     constraints = constraints_of(model, given.touching, given.law, limits, weights)
@@ -115,6 +115,7 @@ def _with_mujocos_law(model: Model, parts: WorldParts, given: Attached) -> World
         integrator=integrator,
         damped=passive.damped,
         free_bodies=tuple(topology.v_starts[i] for i in free),
+        derived_from=numbers,
     )
     return jax.tree.map(lambda x: jnp.clip(x, -ENDLESS, ENDLESS), parts)
 

@@ -12,7 +12,10 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
+from jaxdyn._errors import PhysicalityWarning, warn
+from jaxdyn._types import float_leaf
 from jaxdyn.algorithms import crba
 from jaxdyn.algorithms.recursions import Robot, RobotAndParts
 from jaxdyn.model import Model, spanning_coordinates
@@ -45,6 +48,41 @@ class InverseWeights(NamedTuple):
     """`[*batch, nt]`"""
     actuators: Any
     """`[*batch, nu]`: the norm of the accelerations under a unit force (`actuator_acc0`)."""
+
+
+_DERIVED_FROM = {"inertial_parameters": 2, "armature": 1, "joint_placement": 2}
+"""The arrays of a model from which constants are derived and which users replace, with their axes."""
+
+
+def derived_from(model: Model) -> Any:
+    """Return the numbers `[*batch, n]` of a model from which the constants of its world are derived."""
+    arrays = [(getattr(model, name), axes) for name, axes in _DERIVED_FROM.items()]
+    traced = any(isinstance(x, Tracer) for x, _ in arrays)
+    xp: Any = jnp if traced else np
+    rows = [xp.asarray(x).reshape(*x.shape[: x.ndim - axes], -1) for x, axes in arrays]
+    batch = np.broadcast_shapes(*(x.shape[:-1] for x in rows))
+    joined = xp.concatenate([xp.broadcast_to(x, (*batch, x.shape[-1])) for x in rows], axis=-1)
+    return joined if traced else float_leaf(joined).astype(model.dtype)
+
+
+def look_at_constants(world: Any) -> None:
+    """Warn where the inertias of a world were replaced in its model, so that constants are those of the former ones:
+    once for each object. Within transformations this is seen where only the inertias are traced."""
+    model, parts = world.model, world.parts
+    former = parts.derived_from
+    if former is None or "_looked_at" in world.__dict__ or not any(x.size for x in _constants(parts)):
+        return
+    # Not a field, so copies with other arrays do not have it.
+    object.__setattr__(world, "_looked_at", True)
+    traced = any(isinstance(getattr(model, name), Tracer) for name in _DERIVED_FROM)
+    if isinstance(former, Tracer) or (not traced and np.array_equal(former, derived_from(model))):
+        return
+    warn(
+        "the inertias, armature or placements of the world's model were replaced, but the constants that MuJoCo "
+        "derives from them, such as invweight0, are those of the former ones; world.with_model(model) computes them "
+        "anew",
+        PhysicalityWarning,
+    )
 
 
 def with_inertias_of(parts: Any, before: Model, after: Model, start: Any) -> Any:

@@ -15,7 +15,7 @@ from jaxdyn._types import float_leaf
 from jaxdyn._waits import saying
 from jaxdyn.contact import ContactLaw, MujocoLaw, load_contact_shapes
 from jaxdyn.io import LeftOutWarning, load_urdf
-from jaxdyn.io.mjcf import compile_mjcf, enum_name, is_disabled, is_mjcf, object_name
+from jaxdyn.io.mjcf import compile_mjcf, enum_name, geom_pairs, is_disabled, is_mjcf, object_name
 from jaxdyn.io.robot_files import is_archive, named_robot
 from jaxdyn.solve import SolverOptions
 from jaxdyn.worlds._actuators_of_file import actuators_of_file
@@ -24,6 +24,7 @@ from jaxdyn.worlds._bodies import Bodies
 from jaxdyn.worlds._compliance import Compliance, compliant_contacts, warn_of_what_is_left_out
 from jaxdyn.worlds._constraints import Constraints
 from jaxdyn.worlds._free_bodies import free_bodies
+from jaxdyn.worlds._inertia_constants import derived_from
 from jaxdyn.worlds._no_slip import NoSlip
 from jaxdyn.worlds._parts import ENDLESS
 from jaxdyn.worlds._passive import Passive
@@ -112,15 +113,16 @@ def _world_of_mjcf(path_or_text: Any, law: Any, options: SolverOptions | None) -
     """Return the world that an MJCF file describes."""
     compliance = None if law is None else Compliance.of(law)
     m, source = compile_mjcf(path_or_text)
-    refuse_what_is_not_built(m, source, as_mujoco=compliance is None)
+    pairs = geom_pairs(m)
+    refuse_what_is_not_built(m, source, pairs, as_mujoco=compliance is None)
     if compliance is None:
-        warn_of_what_differs(m, source)
+        warn_of_what_differs(m, source, pairs)
     else:
-        warn_of_what_is_left_out(m, source)
+        warn_of_what_is_left_out(m, source, pairs)
     model = tree_of(m)
     passive = Passive.of(m)
     integrator = enum_name("mjtIntegrator", m.opt.integrator)
-    constraints = Constraints.of(m)
+    constraints = Constraints.of(m, pairs)
     parts = WorldParts(
         Bodies.of(m),
         constraints,
@@ -133,6 +135,7 @@ def _world_of_mjcf(path_or_text: Any, law: Any, options: SolverOptions | None) -
         passive.damped and not is_disabled(m, "eulerdamp"),
         free_bodies(m),
         NoSlip.of(m, constraints),
+        derived_from=derived_from(model),
     )
     warn_of_what_is_not_simulated(m, source, across_branches(model, parts.tendons))
     if compliance is not None:

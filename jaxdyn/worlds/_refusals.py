@@ -13,7 +13,6 @@ from jaxdyn.io.mjcf import (
     GeomPair,
     GeomType,
     enum_name,
-    geom_pairs,
     is_disabled,
     is_enabled,
     object_name,
@@ -34,12 +33,12 @@ _SHOWN = 3
 """The most pairs of geoms that a warning names."""
 
 
-def refuse_what_is_not_built(m, source: str, *, as_mujoco: bool) -> None:
-    """Raise `RobotFileError` with all that an `mjModel` has and worlds, with MuJoCo's law of contact or without, do
-    not."""
+def refuse_what_is_not_built(m, source: str, pairs: list[GeomPair], *, as_mujoco: bool) -> None:
+    """Raise `RobotFileError` with all that an `mjModel` with these pairs of geoms has and worlds, with MuJoCo's law of
+    contact or without, do not."""
     gaps = [f"{kind} {name!r}: {reason}" for kind, reasons in _by_kind(m).items() for name, reason in reasons.items()]
     gaps += [f"{name}: {reason}" for name, reason in reasons_against_passive(m).items()]
-    gaps += _options(m) + _joints(m) + _geoms(m)
+    gaps += _options(m) + _joints(m) + _geoms(m, pairs)
     if not as_mujoco:
         adhering = [i for i, x in enumerate(m.actuator_trntype) if enum_name("mjtTrn", x) == "body"]
         names = [object_name(m, "actuator", i) for i in adhering]
@@ -55,12 +54,12 @@ def refuse_what_is_not_built(m, source: str, *, as_mujoco: bool) -> None:
         )
 
 
-def warn_of_what_differs(m, source: str) -> None:
+def warn_of_what_differs(m, source: str, pairs: list[GeomPair]) -> None:
     """Warn of pairs of geoms of an `mjModel` for which MuJoCo's contacts are off their geometry or depend on the last
     digits of a search, and of those whose contacts it sweeps in an order of its own."""
     if m.opt.noslip_iterations > 0:
-        _warn_of_orders(m, source)
-    flat = [pair for pair in geom_pairs(m) if has_flat_disks(*pair.kinds)]
+        _warn_of_orders(m, source, pairs)
+    flat = [pair for pair in pairs if has_flat_disks(*pair.kinds)]
     if flat:
         warn(
             f"{source}: where an end of a cylinder lies flat on a box or on another cylinder, MuJoCo takes up to four "
@@ -68,8 +67,8 @@ def warn_of_what_differs(m, source: str) -> None:
             f"the same shared part, so forces differ within it: {_shown(m, flat)}",
             RobotFileWarning,
         )
-    pairs = [pair for pair in geom_pairs(m) if (pair.type1, pair.type2) == (GeomType.HFIELD, GeomType.BOX)]
-    geoms = {pair.geom2 for pair in pairs if not pair.margin + pair.gap > 0}
+    over = [pair for pair in pairs if (pair.type1, pair.type2) == (GeomType.HFIELD, GeomType.BOX)]
+    geoms = {pair.geom2 for pair in over if not pair.margin + pair.gap > 0}
     if geoms:
         names = ", ".join(repr(object_name(m, "geom", g)) for g in sorted(geoms))
         warn(
@@ -96,8 +95,8 @@ def warn_of_what_is_not_simulated(m, source: str, across: list[str]) -> None:
         )
 
 
-def _warn_of_orders(m, source: str) -> None:
-    pairs = [pair for pair in geom_pairs(m) if pair.condim > 1 and has_several_contacts(*pair.kinds)]
+def _warn_of_orders(m, source: str, pairs: list[GeomPair]) -> None:
+    pairs = [pair for pair in pairs if pair.condim > 1 and has_several_contacts(*pair.kinds)]
     if pairs:
         warn(
             f"{source}: with noslip_iterations, accelerations depend on the order of contacts. MuJoCo's order of "
@@ -155,9 +154,8 @@ def _joints(m) -> list[str]:
     return out
 
 
-def _geoms(m) -> list[str]:
+def _geoms(m, pairs: list[GeomPair]) -> list[str]:
     """Return the pairs of geoms whose contacts are not built."""
-    pairs = geom_pairs(m)
     missing = collections.Counter(what_is_missing(m, pair) for pair in pairs)
     out = [
         f"{count} pair{'s' * (count > 1)} of geoms of the types {types} that can touch"

@@ -58,7 +58,8 @@ def keyframes_of(model, m) -> Keyframe:
     """Return all keyframes of an `mjModel`."""
     q = float_leaf(np.array(m.key_qpos))
     v = float_leaf(np.array(m.key_qvel))
-    v = body_velocity(model.topology, q, v) if m.nkey else v
+    # Keyframes are at rest as a rule, and the first operations of JAX take half a second.
+    v = body_velocity(model.topology, q, v) if np.any(m.key_qvel) else v
     poses = [x.reshape(m.nkey, m.nmocap, k) for x, k in ((m.key_mpos, 3), (m.key_mquat, 4))]
     others = (np.array(x) for x in (m.key_act, m.key_ctrl, np.ravel(m.key_time), np.concatenate(poses, axis=2)))
     return Keyframe(q, v, *map(float_leaf, others))

@@ -115,7 +115,8 @@ def numbers_of(world: World) -> dict[str, np.ndarray]:
     leaves, _ = jax.tree_util.tree_flatten_with_path(world)
     names = [jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in leaves]
     out = {name: np.asarray(x, np.float64) for name, (_, x) in zip(names, leaves, strict=True)}
-    out = {name: x for name, x in out.items() if ".contacts.pairs." not in name}
+    # Files have no numbers from which constants were derived but those of the model.
+    out = {name: x for name, x in out.items() if ".contacts.pairs." not in name and name != "parts.derived_from"}
     contacts = world.parts.constraints.contacts
     for pairs in contacts.pairs:
         for k, ends in enumerate(zip(pairs.first, pairs.second, strict=True)):

@@ -27,7 +27,7 @@ from jaxdyn.worlds._bodies import BodyMotion
 from jaxdyn.worlds._control_steps import advanced, control_step
 from jaxdyn.worlds._description import facts_of
 from jaxdyn.worlds._from_model import Attached, parts_of_model
-from jaxdyn.worlds._inertia_constants import with_inertias_of
+from jaxdyn.worlds._inertia_constants import derived_from, look_at_constants, with_inertias_of
 from jaxdyn.worlds._model_actuators import with_named_paths
 from jaxdyn.worlds._model_constraints import Touching
 from jaxdyn.worlds._model_sensors import Sensor
@@ -98,7 +98,8 @@ class World(AbstractWorld):
           `jaxdyn.step` moves the model, and in a world with contacts their forces and joint friction are those at the
           end of the step, so that stiff contacts do not limit the time step; with a `MujocoLaw` it moves as in MuJoCo.
           A shape or a pair may have its own law of the same class. The constants that MuJoCo derives from inertias
-          (`invweight0`) are arrays that do not follow when masses of the world change.
+          (`invweight0`) are arrays, which follow in `with_model`; where inertias are replaced in the model itself,
+          calls warn.
         - `limits`: whether joints stop at `Model.position_lower` and `position_upper`, by the default law of the class
           of `law`, or that law, whose numbers are in N m/rad and s/rad where a coordinate is an angle.
         - `actuators`, `sensors`: what drives and what is read. `Model.effort_limit` limits the sum of the actuators'
@@ -431,8 +432,13 @@ class World(AbstractWorld):
         if model.topology != self.model.topology:
             raise ModelError("the model has another tree than the world's; give one that was made from world.model")
         # Only MuJoCo's law has constants of that kind.
-        parts = with_inertias_of(self.parts, self.model, model, self.start) if self.parts.as_mujoco else self.parts
+        parts = self.parts
+        if parts.as_mujoco:
+            parts = with_inertias_of(parts, self.model, model, self.start)
+            parts = eqx.tree_at(lambda parts: parts.derived_from, parts, derived_from(model))
         return eqx.tree_at(lambda world: (world.model, world.parts), self, (model, parts))
+
+    _look_at_itself = look_at_constants
 
     def astype(self, dtype: Any) -> Self:
         """Return the world with all numbers in a precision. **Raises** `ShapeError` for a type that is not one of

@@ -49,6 +49,8 @@ class WorldParts(Part):
     """Whether it moves by MuJoCo's law; else as `jaxdyn.step` moves the model."""
     touching: ShapeContacts | None = None
     """The contacts without MuJoCo's law."""
+    derived_from: Float[Array, "*batch n"] | None = None
+    """The model's numbers from which constants of MuJoCo's law are derived."""
 
     def leaves_of_model(self) -> tuple[str, ...]:
         """Return the names of the model's arrays that functions of the world read, besides those of the dynamics."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
+from jaxdyn._digests import digest_of_arrays
 from jaxdyn._errors import ModelError
 from jaxdyn.geometry.pairs._candidates import Placed
 
@@ -17,42 +17,56 @@ CORNERS = 4
 """A face has contacts at so many of its corners at most."""
 
 
-@dataclasses.dataclass(frozen=True, repr=False)
+@dataclasses.dataclass(frozen=True, repr=False, eq=False)
 class Hull:
-    """The faces of a convex hull."""
+    """The faces of a convex hull. Equal ones are known by a digest: hulls have up to ten thousand faces, and programs
+    are looked up by those of their worlds."""
 
-    faces: tuple[tuple[int, ...], ...]
-    """The corners of each face, as numbers of vertices: clockwise as they are seen from outside."""
-    around: tuple[tuple[tuple[int, int], ...], ...]
-    """For each vertex the faces that have it, and beside each the other end of an edge. Several of equal ones follow
-    MuJoCo's order."""
-    normal_offsets: tuple[tuple[float, float, float], ...]
-    """The differences of MuJoCo's normals of the faces from those by the last three corners of each: MuJoCo computes
-    normals from positions that are not yet rounded to single precision."""
+    corners: np.ndarray
+    """`[n]`: the corners of one face after the other, as numbers of vertices: clockwise as they are seen from
+    outside."""
+    counts: np.ndarray
+    """`[faces]`: how many corners each has."""
+    around: np.ndarray
+    """`[n, 3]`: a vertex, a face that has it, and the other end of an edge of this face, one vertex after the other.
+    Several of equal ones follow MuJoCo's order."""
+    normal_offsets: np.ndarray
+    """`[faces, 3]`: the differences of MuJoCo's normals of the faces from those by the last three corners of each:
+    MuJoCo computes normals from positions that are not yet rounded to single precision."""
+    vertices: int
+    """The number of vertices."""
 
     def __repr__(self) -> str:
         # JAX takes the text of what it compiles, which would be megabytes.
-        return f"Hull(<{len(self.faces)} faces of {len(self.around)} vertices>)"
-
-    def __hash__(self) -> int:
-        return self._hash
+        return f"Hull(<{len(self.counts)} faces of {self.vertices} vertices>)"
 
     @functools.cached_property
-    def _hash(self) -> int:
-        # Programs are looked up by the hulls of their worlds, which have up to ten thousand faces.
-        return hash((self.faces, self.normal_offsets))
+    def _digest(self) -> str:
+        return digest_of_arrays({field.name: getattr(self, field.name) for field in dataclasses.fields(self)})
+
+    def __hash__(self) -> int:
+        return hash(self._digest)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Hull) and self._digest == other._digest)
 
     @classmethod
-    def of(cls, vertices: np.ndarray, faces: Sequence[Sequence[int] | np.ndarray], normals: np.ndarray) -> Hull:
-        """Return a hull of vertices `[n, 3]`, the numbers of those around each face, counterclockwise as they are seen
-        from outside, and the normals `[k, 3]` of the faces."""
-        clockwise = tuple(tuple(np.asarray(face)[::-1].tolist()) for face in faces)
-        around: list[list[tuple[int, int]]] = [[] for _ in vertices]
-        for number, face in enumerate(clockwise):
-            for k, v in enumerate(face):
-                around[v].append((number, face[(k + 1) % len(face)]))
-        offsets = normals - _normals(vertices[np.array([face[-3:] for face in clockwise])])
-        return cls(clockwise, tuple(map(tuple, around)), tuple(map(tuple, offsets.tolist())))
+    def of(cls, vertices: np.ndarray, corners: np.ndarray, counts: np.ndarray, normals: np.ndarray) -> Hull:
+        """Return a hull of vertices `[n, 3]`, the numbers of those around one face after the other, counterclockwise as
+        they are seen from outside, how many each face has, and the normals `[faces, 3]` of the faces."""
+        faces, place = places_in(counts)
+        starts = np.cumsum(counts) - counts
+        clockwise = corners[(starts + counts - 1)[faces] - place]
+        ends = clockwise[starts[faces] + (place + 1) % counts[faces]]
+        around = np.stack([clockwise, faces, ends], axis=1)[np.argsort(clockwise, kind="stable")]
+        last = clockwise[(starts + counts)[:, None] + np.arange(-3, 0)]
+        return cls(clockwise, counts, around, normals - _normals(vertices[last]), len(vertices))
+
+
+def places_in(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the number of its list and the place in it for each element of lists that stand one after the other."""
+    lists = np.repeat(np.arange(len(counts)), counts)
+    return lists, np.arange(len(lists)) - (np.cumsum(counts) - counts)[lists]
 
 
 def _normals(corners: np.ndarray) -> np.ndarray:
@@ -115,24 +129,24 @@ class HullTables(NamedTuple):
 @functools.lru_cache(maxsize=64)
 def tables_of(hulls: tuple[Hull, ...]) -> HullTables:
     """Return tables of hulls, padded to a common size."""
-    most_faces = max(len(hull.faces) for hull in hulls)
-    most_corners = max(len(face) for hull in hulls for face in hull.faces)
-    most_vertices = max(len(hull.around) for hull in hulls)
-    degree = max(len(x) for hull in hulls for x in hull.around)
+    most_faces, most_corners = (max(f(hull.counts) for hull in hulls) for f in (len, np.max))
+    most_vertices = max(hull.vertices for hull in hulls)
+    degrees = [np.bincount(hull.around[:, 0], minlength=hull.vertices) for hull in hulls]
+    degree = max(x.max() for x in degrees)
     faces = np.zeros((len(hulls), most_faces, most_corners), np.int32)
     counts = np.zeros((len(hulls), most_faces), np.int32)
     around = np.full((len(hulls), most_vertices, degree), -1, np.int32)
     ends = np.zeros((len(hulls), most_vertices, degree), np.int32)
     offsets = np.zeros((len(hulls), most_faces, 3))
-    for i, hull in enumerate(hulls):
-        for k, face in enumerate(hull.faces):
-            faces[i, k] = face + (face[-1],) * (most_corners - len(face))
-            counts[i, k] = len(face)
-        for k, pairs in enumerate(hull.around):
-            around[i, k, : len(pairs)] = [face for face, _ in pairs]
-            ends[i, k, : len(pairs)] = [end for _, end in pairs]
-        offsets[i, : len(hull.faces)] = hull.normal_offsets
-    sizes = np.array([len(hull.around) for hull in hulls], np.int32)
+    for i, (hull, own) in enumerate(zip(hulls, degrees, strict=True)):
+        n = len(hull.counts)
+        faces[i, :n] = hull.corners[np.cumsum(hull.counts) - 1][:, None]
+        faces[i, *places_in(hull.counts)] = hull.corners
+        counts[i, :n] = hull.counts
+        vertex, place = places_in(own)
+        around[i, vertex, place], ends[i, vertex, place] = hull.around[:, 1:].T
+        offsets[i, :n] = hull.normal_offsets
+    sizes = np.array([hull.vertices for hull in hulls], np.int32)
     return HullTables(faces, counts, around, ends, offsets, sizes)
 
 
@@ -156,18 +170,18 @@ def box_hull() -> Hull:
     right, left = (7, 3, 1, 5), (2, 6, 4, 0)
     top, bottom = (2, 3, 7, 6), (4, 5, 1, 0)
     front, back = (6, 7, 5, 4), (3, 2, 0, 1)
-    faces = (right, left, top, bottom, front, back)
-    around = tuple(tuple((2 * axis + (not v >> axis & 1), v ^ (1 << axis)) for axis in range(3)) for v in range(8))
-    return Hull(faces, around, ((0.0, 0.0, 0.0),) * 6)
+    corners = np.array([right, left, top, bottom, front, back]).ravel()
+    around = [(v, 2 * axis + (not v >> axis & 1), v ^ (1 << axis)) for v in range(8) for axis in range(3)]
+    return Hull(corners, np.full(6, 4), np.array(around), np.zeros((6, 3)), 8)
 
 
 @functools.cache
 def cylinder_hull(edges: int) -> Hull:
     """Return the ends of a cylinder as polygons, the upper one with the first vertices. Numbers of its vertices are
     otherwise those of its ends: 0 and 1."""
-    upper = (0, *range(edges - 1, 0, -1))
-    lower = tuple(range(edges, 2 * edges))
-    return Hull((upper, lower), (((0, 1),), ((1, 0),)), ((0.0, 0.0, 0.0),) * 2)
+    upper, lower = (0, *range(edges - 1, 0, -1)), range(edges, 2 * edges)
+    corners, counts = np.array([*upper, *lower]), np.full(2, edges)
+    return Hull(corners, counts, np.array([(0, 0, 1), (1, 1, 0)]), np.zeros((2, 3)), 2)
 
 
 def last_corners(tables: HullTables, row, faces) -> Any:

@@ -67,7 +67,8 @@ def _lowest(side: Side, down, height, near, alone: bool) -> tuple[Any, Any]:
         begin = jnp.argmax(places @ local >= lowest)
         many = count > CORNERS
         spread = quadrilateral(places, count, begin, jnp.where(many, begin, -1), LOWEST)
-        chosen = jnp.where(many, spread, jnp.minimum(jnp.arange(CORNERS), len(corners) - 1))
+        # The lowest one is the first contact, which sweeps against slip depend on.
+        chosen = jnp.where(many, spread, (begin + jnp.arange(CORNERS)) % jnp.maximum(count, 1))
         numbers = corners[chosen]
         depth = solid.vertices[numbers] @ local
         return numbers, (jnp.arange(CORNERS) < count) & ((depth >= 0) | (depth >= lowest))

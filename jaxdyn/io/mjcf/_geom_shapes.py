@@ -48,15 +48,16 @@ def _hull_of(m: Any, mesh: int) -> tuple[Hull, np.ndarray]:
     first, count = int(m.mesh_vertadr[mesh]), int(m.mesh_vertnum[mesh])
     vertices = np.asarray(m.mesh_vert[first : first + count], float)
     start = int(m.mesh_polyadr[mesh])
-    polygons = range(start, start + int(m.mesh_polynum[mesh]))
-    of_face = [m.mesh_polyvert[m.mesh_polyvertadr[i] :][: m.mesh_polyvertnum[i]] for i in polygons]
-    corners = np.concatenate(of_face)
+    polygons = slice(start, start + int(m.mesh_polynum[mesh]))
+    counts = np.asarray(m.mesh_polyvertnum[polygons], int)
+    # The corners of faces stand one after the other, those of one mesh at a time.
+    begin = int(m.mesh_polyvertadr[start])
+    corners = m.mesh_polyvert[begin : begin + counts.sum()]
     # Also vertices that are corners of no face: the compiler merges triangles that are almost in one plane, and a
     # vertex in the middle of such a face stands out from it by some micrometers.
     used = np.union1d(corners, _vertices_of_hull(m, mesh))
     # All faces at once: hulls have thousands of them.
-    faces = np.split(np.searchsorted(used, corners), np.cumsum([len(face) for face in of_face])[:-1])
-    return Hull.of(vertices[used], faces, m.mesh_polynormal[list(polygons)]), vertices[used]
+    return Hull.of(vertices[used], np.searchsorted(used, corners), counts, m.mesh_polynormal[polygons]), vertices[used]
 
 
 def _vertices_of_hull(m: Any, mesh: int) -> np.ndarray:
