@@ -149,6 +149,16 @@ def test_results_print_what_a_person_asks_first(name):
     assert page.startswith(("<table>", "<div>"))
 
 
+def test_derivatives_by_a_world_or_a_model_do_not_print_as_one():
+    """They are objects of the same class, whose time step or masses would be shown as if they were some."""
+    slope = jax.grad(lambda w: w.timestep * w.model.inertial_parameters.sum() * -1832)(world())
+    for text in (str(slope), repr(slope), slope._repr_html_(), str(slope.model), slope.model._repr_html_()):
+        assert "derivatives" in text
+        assert not any(word in text for word in ("1832", "step", "kg"))
+    assert "derivatives" not in str(world())
+    assert "derivatives" not in str(jax.tree.map(lambda x: jnp.stack([x, x]).astype("float32"), world()))
+
+
 @pytest.mark.parametrize(
     "name",
     [

@@ -33,4 +33,4 @@ from jaxdyn.model._parameter_edits import (
 from jaxdyn.model._spanning_tree import independent_forces, mimic_coordinates, spanning_coordinates, tree_forces
 from jaxdyn.model._stable_steps import StableStep, stable_steps
 from jaxdyn.model._structure_edits import attach, with_locked_joints
-from jaxdyn.model._summary import summary, zero_limits
+from jaxdyn.model._summary import NO_VALUES, may_be_values, summary, zero_limits

@@ -23,8 +23,23 @@ WIDTH = 118
 _UNKNOWN = "?"
 _SHOWN = 40
 """How many names are listed at most."""
+_UNIT = 1e-3
+"""The error of the length of a quaternion that is one; models of single precision have errors of 1e-7."""
 _WHOLE: ContextVar[bool] = ContextVar("whole", default=False)
 """Whether nothing is cut."""
+
+
+NO_VALUES = "arrays in the shape of its own that are not its values, such as derivatives by them"
+"""The words for objects whose arrays cannot be those of a model."""
+
+
+def may_be_values(model: ModelFields) -> bool:
+    """Return whether the arrays may be those of a model: the quaternions of its placements have length one, which those
+    of derivatives or differences do not. True for arrays without values."""
+    placements = model.joint_placement
+    if not is_concrete(placements):
+        return True
+    return bool((np.abs(np.linalg.norm(np.asarray(placements)[..., 3:], axis=-1) - 1) < _UNIT).all())
 
 
 def short(model: ModelFields) -> str:
@@ -35,6 +50,8 @@ def short(model: ModelFields) -> str:
     names = topology.body_names
     shown = ", ".join(names) if len(names) < 4 else f"{names[0]}, ..., {names[-1]}"
     parts = [_count(topology.nb, "body", "bodies") + f": {shown}; nq={topology.nq}, nv={topology.nv}"]
+    if not may_be_values(model):
+        return f"Model({parts[0]}; {NO_VALUES})"
     kinds = sorted({str(x.dtype) for x in (getattr(model, field) for field in LEAVES) if hasattr(x, "dtype")})
     has_mass = _has_values(model) and not topology.missing_inertias
     parts += [f"mass {float(model.inertial_parameters[:, 0].sum()):.6g} kg"] if has_mass else []
@@ -63,6 +80,8 @@ def summary(model: ModelFields, *, whole: bool = False) -> str:
     Units are m, rad, kg, N, N m and s. Numbers that are traced, or have batch axes, are shown as `?`. Lines have at
     most 118 characters, for which long names are cut and long lists end early, unless the `whole` text is wanted.
     """
+    if not may_be_values(model):
+        return short(model)
     sections = (_head, _bodies, _effects, _steps, _mimics, _loops, _links, _frames, _warnings)
     token = _WHOLE.set(whole)
     try:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from jaxdyn import _printing as printing
+from jaxdyn.model import NO_VALUES, may_be_values
 
 _REACHED = 1e29
 """Bounds beyond are none: worlds have large numbers in the place of infinite ones."""
@@ -17,6 +18,8 @@ def facts_of(world: Any) -> printing.Facts:
     """Return the facts that `print` shows of a `World`."""
     parts, batch = world.parts, world.start.shape[:-1]
     first = f"{world.model.nb} moving bodies, nq = {world.model.nq}, nv = {world.model.nv}"
+    if not may_be_values(world.model):
+        return f"{first}; {NO_VALUES}", {}
     lists = {
         "bodies": world.body_names[1:],
         "actuators": world.actuator_names,
