@@ -284,8 +284,18 @@ def test_rays_show_the_image_on_a_mesh(tmp_path):
     )
     (part,) = load_visuals(path)
     assert part.textured is not None
-    save_png(tmp_path / "out.png", path, width=160, height=120, free_base=True)
-    out = np.asarray(Image.open(tmp_path / "out.png"), np.float64)
-    red, blue = ((out[..., k] > out[..., 2 - k] + 80).nonzero()[1] for k in (0, 2))
-    assert min(len(red), len(blue)) > 200
-    assert np.median(red) < np.median(blue)
+    scene = tmp_path / "scene.xml"
+    scene.write_text(
+        """<mujoco><asset><texture name="t" type="2d" file="image.png"/><material name="m" texture="t"/>
+        <mesh name="square" file="square.obj" inertia="shell"/></asset><worldbody><body><freejoint/>
+        <inertial pos="0 0 0" mass="1" diaginertia="1 1 1"/>
+        <geom type="mesh" mesh="square" material="m" contype="0" conaffinity="0"/></body></worldbody></mujoco>"""
+    )
+    (part,) = load_visuals(scene)
+    assert part.textured is not None
+    for source, options in ((path, {"free_base": True}), (scene, {}), (jaxdyn.load_world(scene), {})):
+        save_png(tmp_path / "out.png", source, width=160, height=120, **options)
+        out = np.asarray(Image.open(tmp_path / "out.png"), np.float64)
+        red, blue = ((out[..., k] > out[..., 2 - k] + 80).nonzero()[1] for k in (0, 2))
+        assert min(len(red), len(blue)) > 200
+        assert np.median(red) < np.median(blue)

@@ -50,9 +50,18 @@ class Cable:
         return merge([rod_at(a, b if np.linalg.norm(b - a) > 0 else a + least, radius) for a, b in ends])
 
 
-def mesh_of(vertices: np.ndarray, faces: np.ndarray) -> Any:
-    """Return a `trimesh.Trimesh` with exactly these vertices and faces."""
-    return _trimesh().Trimesh(np.asarray(vertices, np.float64), np.asarray(faces, np.int64), process=False)
+def mesh_of(
+    vertices: np.ndarray, faces: np.ndarray, coordinates: np.ndarray | None = None, pixels: np.ndarray | None = None
+) -> Any:
+    """Return a `trimesh.Trimesh` with exactly these vertices and faces, and with an image on it, as `DrawnSurface` has
+    it."""
+    trimesh, visual = _trimesh(), None
+    if coordinates is not None and pixels is not None:
+        from PIL import Image
+
+        visual = trimesh.visual.TextureVisuals(coordinates, image=Image.fromarray(pixels))
+    vertices, faces = np.asarray(vertices, np.float64), np.asarray(faces, np.int64)
+    return trimesh.Trimesh(vertices, faces, visual=visual, process=False)
 
 
 def posed(mesh: Any, pose: np.ndarray) -> Any:

@@ -92,14 +92,15 @@ def _mjcf_visuals(path_or_text: Any, collision: bool) -> list[Visual]:
             continue
         mesh = posed(mesh, geom_pose(m, geom.number))
         color = COLLISION_COLOR if collision else geom.color
-        out.append(Visual(names.bodies[m.geom_bodyid[geom.number]], mesh.vertices, mesh.faces, color))
+        textured = mesh if mesh.visual.kind == "texture" and not collision else None
+        out.append(Visual(names.bodies[m.geom_bodyid[geom.number]], mesh.vertices, mesh.faces, color, textured))
     if left_out:
         warn(f"{source}: shown without signed distance fields: {enumerate_names(left_out)}")
     return out
 
 
-def geom_mesh(kind: str, size: np.ndarray, surface: tuple[np.ndarray, np.ndarray] | None) -> Any:
-    """Return the mesh of a geom, as `DrawnGeom` describes it, in its frame; None for a signed distance field."""
+def geom_mesh(kind: str, size: np.ndarray, surface: Any) -> Any:
+    """Return the mesh of a geom in its frame, with a surface as in `DrawnSurface`; None for a signed distance field."""
     match kind:
         case "plane":
             half = np.where(size[:2] > 0, size[:2], _PLANE)
@@ -115,7 +116,9 @@ def geom_mesh(kind: str, size: np.ndarray, surface: tuple[np.ndarray, np.ndarray
             return cylinder(size[0], 2 * size[1])
         case "box":
             return box(2 * size)
-    return None if surface is None else mesh_of(*surface)
+    if surface is None:
+        return None
+    return mesh_of(surface.vertices, surface.faces, surface.coordinates, surface.pixels)
 
 
 def _urdf_visuals(

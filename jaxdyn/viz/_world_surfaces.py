@@ -106,8 +106,7 @@ def _geoms(world: World) -> list[_ShownGeom]:
     out, left_out = [], []
     for k, body in enumerate(_movers(world, drawn.places)):
         row = drawn.surface_of[k]
-        triangles = None if row < 0 else (drawn.surfaces[row].vertices, drawn.surfaces[row].faces)
-        mesh = geom_mesh(drawn.kinds[k], sizes[k], triangles)
+        mesh = geom_mesh(drawn.kinds[k], sizes[k], None if row < 0 else drawn.surfaces[row])
         if mesh is None:
             left_out.append(f"{drawn.kinds[k]} of {drawn.names[k]}")
             continue

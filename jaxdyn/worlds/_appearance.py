@@ -17,17 +17,21 @@ from jaxdyn.worlds._parts import Part, Places
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class GeomSurface:
-    """The triangles of a mesh or a height field. Equal ones are known by a digest, so that compiled functions of worlds
-    do not compare vertices."""
+    """The triangles of a mesh or a height field, and the image on them. Equal ones are known by a digest, so that
+    compiled functions of worlds do not compare vertices."""
 
     vertices: np.ndarray
     """`[n, 3]`, m, in the frame of the geom."""
     faces: np.ndarray
     """`[k, 3]`"""
+    coordinates: np.ndarray | None = None
+    pixels: np.ndarray | None = None
+    """An image and the places of the vertices in it, as in `DrawnSurface`."""
 
     @functools.cached_property
     def _digest(self) -> str:
-        return digest_of_arrays({"vertices": self.vertices, "faces": self.faces})
+        arrays = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return digest_of_arrays({name: x for name, x in arrays.items() if x is not None})
 
     def __hash__(self) -> int:
         return hash(self._digest)

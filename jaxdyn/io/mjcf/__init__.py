@@ -13,7 +13,7 @@ from jaxdyn.io.mjcf._compiled import (
     object_name,
     with_actuators,
 )
-from jaxdyn.io.mjcf._drawn_geoms import DrawnGeom, drawn_geoms
+from jaxdyn.io.mjcf._drawn_geoms import DrawnGeom, DrawnSurface, drawn_geoms
 from jaxdyn.io.mjcf._file_actuators import FileActuators, reasons_against_actuators
 from jaxdyn.io.mjcf._geom_pairs import GEOM_SHAPES, SMALLEST_FRICTION, GeomPair, GeomType, geom_pairs, mixed_pair
 from jaxdyn.io.mjcf._geom_shapes import hulls_of_geoms, shape_of, shapes_of_pair
