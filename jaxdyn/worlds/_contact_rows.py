@@ -20,15 +20,17 @@ from jaxdyn.algorithms.recursions import Robot
 from jaxdyn.geometry import (
     FAR,
     Candidates,
+    Hull,
     Hulls,
     PointChoice,
+    Points,
     ShapeKind,
     candidate_count,
     candidates,
     may_be_deep,
     shallow_depth,
 )
-from jaxdyn.io.mjcf import GeomPair, enum_name, hulls_of_geoms, object_name, shapes_of_pair
+from jaxdyn.io.mjcf import GeomPair, GeomType, enum_name, hulls_of_geoms, object_name, shapes_of_pair
 from jaxdyn.laws import EllipticCone, PyramidalCone, SoftInequality
 from jaxdyn.rows import AbstractRows, Ends, MatrixRows, PointRows
 from jaxdyn.solve import ListedTerm, Term
@@ -62,8 +64,6 @@ class Pairs(Part):
     """The grid of the first geom where it is a height field, and the convex hulls of geoms that are meshes."""
     heights: Float[Array, "*batch h"] | None
     """The sizes and elevations of this field, which all pairs share."""
-    vertices: Float[Array, "*batch hulls k"] | None
-    """The coordinates of the vertices of these hulls, which both sides share."""
     margin: Float[Array, "*batch n"]
     gap: Float[Array, "*batch n"]
     solref: Float[Array, "*batch n 2"]
@@ -97,6 +97,8 @@ class Contacts(Part):
     listed: bool = eqx.field(static=True, default=False)
     """Whether contacts are searched for, and rows are made of the lists of those that are found (`found_contacts`),
     instead of all candidates."""
+    vertices: Float[Array, "*batch hulls k"] | None = None
+    """The coordinates of the vertices of the convex hulls of all geoms that are meshes."""
 
     def directions(self) -> list[tuple[int, int]]:
         """Return each number of directions that contacts have, and the number of such candidates."""
@@ -129,14 +131,19 @@ class Contacts(Part):
         for pair in found:
             grid = shapes_of_pair(m, pair)[0][0]
             by_shapes.setdefault((int(pair.type1), int(pair.type2), grid), []).append(pair)
-        pairs = tuple(_pairs(m, members, numbers) for members in by_shapes.values())
+        meshes = [g for g in numbers if m.geom_type[g] == GeomType.MESH]
+        (hulls,), positions = hulls_of_geoms(m, meshes)
+        assert hulls is not None
+        hull_of = dict(zip(meshes, hulls.members, strict=True))
+        pairs = tuple(_pairs(m, members, numbers, hulls.hulls, hull_of) for members in by_shapes.values())
         sizes = float_leaf(np.array(m.geom_size[numbers], float).reshape(-1, 3))
         elliptic = enum_name("mjtCone", m.opt.cone) == "elliptic"
         places = Places.of(m, "geom", numbers)
         bodies = tuple(m.geom_bodyid[numbers].tolist())
         names = tuple(object_name(m, "geom", g) for g in numbers)
         impratio = float_leaf(float(m.opt.impratio))
-        contacts = cls(tuple(numbers), names, bodies, places, sizes, pairs, elliptic, impratio)
+        vertices = float_leaf(positions) if len(positions) else None
+        contacts = cls(tuple(numbers), names, bodies, places, sizes, pairs, elliptic, impratio, vertices=vertices)
         # Sweeps against slip go over all candidates in MuJoCo's order.
         return contacts if m.opt.noslip_iterations > 0 else contacts.listed_if_many(int(m.ntree))
 
@@ -144,8 +151,7 @@ class Contacts(Part):
         """Return the contacts in a world with so many trees. They are searched for where there are many candidates, or
         meshes, and the lists have room for all, or for each tree to rest on `RESTING` of them, unless there are height
         fields."""
-        hulls = any(pairs.vertices is not None for pairs in self.pairs)
-        many = hulls or sum(count for _, count in self.directions()) > MOST_CANDIDATES
+        many = self.vertices is not None or sum(count for _, count in self.directions()) > MOST_CANDIDATES
         if not many or any(pairs.heights is not None for pairs in self.pairs):
             return self
         if any(shape.room < min(shape.candidates, trees * RESTING) for shape in list_shapes(self)):
@@ -153,7 +159,7 @@ class Contacts(Part):
         return dataclasses.replace(self, listed=True)
 
 
-def _pairs(m, members: list[GeomPair], numbers: list[int]) -> Pairs:
+def _pairs(m, members: list[GeomPair], numbers: list[int], hulls: tuple[Hull, ...], hull_of: dict[int, int]) -> Pairs:
     place = {g: i for i, g in enumerate(numbers)}
     bodies = m.geom_bodyid[[[pair.geom1, pair.geom2] for pair in members]]
     weight = m.body_invweight0.reshape(-1, 2)[bodies, 0].sum(axis=1)
@@ -170,13 +176,14 @@ def _pairs(m, members: list[GeomPair], numbers: list[int]) -> Pairs:
     assert kind2 is not None
     (grid, numbers_of_grid), _ = shapes_of_pair(m, members[0])
     heights = None if grid is None else float_leaf(numbers_of_grid)
-    (hulls1, hulls2), positions = hulls_of_geoms(
-        m, *([getattr(x, side) for x in members] for side in ("geom1", "geom2"))
+    sides = [[getattr(x, side) for x in members] for side in ("geom1", "geom2")]
+    hulls1, hulls2 = (
+        Hulls(hulls, tuple(hull_of[g] for g in geoms)) if kind is Points else None
+        for kind, geoms in zip((kind1, kind2), sides, strict=True)
     )
-    vertices = float_leaf(positions) if len(positions) else None
     numbers_of_law = {name: float_leaf(x) for name, x in arrays.items()}
     return Pairs(
-        *((kind1, kind2), first, second, dims, deciders, (grid or hulls1, hulls2), heights, vertices),
+        *((kind1, kind2), first, second, dims, deciders, (grid or hulls1, hulls2), heights),
         **numbers_of_law,
         weight=float_leaf(weight),
         points="mujoco",
@@ -255,8 +262,8 @@ def touching(robot: Robot, contacts: PartRows, at: Instant) -> TouchingBodies | 
             sizes[0] = pairs.heights[None]
         for side, structure in enumerate(pairs.structures):
             if isinstance(structure, Hulls):
-                assert pairs.vertices is not None
-                sizes[side] = pairs.vertices
+                assert contacts.vertices is not None
+                sizes[side] = contacts.vertices
         (type1, type2), (size1, size2), (pose1, pose2) = pairs.types, sizes, [x.pose for x in places]
         reach = pairs.margin + pairs.gap
         found = candidates(type1, size1, pose1, type2, size2, pose2, reach, pairs.structures, pairs.points)

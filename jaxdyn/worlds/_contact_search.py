@@ -24,7 +24,7 @@ from jax.custom_derivatives import SymbolicZero
 from jaxdyn._batched_functions import Collected, Plain
 from jaxdyn._batching import call
 from jaxdyn.algorithms.recursions import Robot
-from jaxdyn.geometry import FAR, ShapeKind, candidates, may_be_deep, may_touch, shallow_depth
+from jaxdyn.geometry import FAR, Hulls, ShapeKind, candidates, may_be_deep, may_touch, shallow_depth
 from jaxdyn.native import Collection, Searched
 from jaxdyn.spatial import Mat3, Vec3
 from jaxdyn.tree import to_leading
@@ -165,7 +165,7 @@ def _searched(contacts: Contacts) -> _ContactSearch:
             firsts.append(len(own))
             own += [pair] * count
             pair += 1
-        if pairs.vertices is not None:
+        if any(isinstance(x, Hulls) for x in pairs.structures):
             ends = pairs.first, pairs.second
             hulls.append(HullPairs(pairs.types, pairs.structures, *ends, tuple(lists), tuple(firsts)))
             of_hulls += range(start, pair)
@@ -259,8 +259,7 @@ def found_contacts(given: Given) -> Any:
     flat = sizes.reshape(*sizes.shape[:-2], -1)
     lists = _lists(search.collection, poses, flat, reach) if search.collection.searched else None
     if search.hulls.pairs:
-        tables = [HullVertices.of(pairs.vertices, dtype) for pairs in contacts.pairs if pairs.vertices is not None]
-        found = search.hulls.lists(poses, flat, reach[..., search.of_hulls], tables)
+        found = search.hulls.lists(poses, flat, reach[..., search.of_hulls], HullVertices.of(contacts.vertices, dtype))
         joined = zip(lists or found, found, search.hulls.room, strict=True)
         lists = found if lists is None else [joined_lists(*x) for x in joined]
     assert lists is not None

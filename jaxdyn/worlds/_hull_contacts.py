@@ -127,32 +127,29 @@ def pose_of(x) -> Pose:
 @dataclasses.dataclass(frozen=True)
 class HullSearch:
     """The search for the contacts of hulls, as a function of arrays: the poses `[*batch, 12 n]` and sizes
-    `[*batch, 3 n]` of all geoms, the distances within which contacts of pairs are reported, and the `HullVertices` of
-    each class of pairs. Returns the lists of a world, each `[*batch, 1 + room (FOUND + 1)]`, as `Collection` describes
+    `[*batch, 3 n]` of all geoms, the distances within which contacts of pairs are reported, and the `HullVertices`.
+    Returns the lists of a world, each `[*batch, 1 + room (FOUND + 1)]`, as `Collection` describes
     them."""
 
     pairs: tuple[HullPairs, ...]
     room: tuple[int, ...]
 
-    def lists(self, poses, sizes, reach, tables: Sequence[HullVertices]) -> list:
+    def lists(self, poses, sizes, reach, table: HullVertices) -> list:
         """Return the lists of arrays with leading batch axes."""
-        return _lists(self, poses, sizes, reach, *(x for table in tables for x in table))
+        return _lists(self, poses, sizes, reach, *table)
 
     def __call__(self, *operands):
         native.leave_to_xla(_BY_NUMBERS)
         return with_array_programs(self._lists)(*operands)
 
-    def _lists(self, poses, sizes, reach, *tables):
-        cores = *(1, 1, 1), *(2,) * len(tables)
-        operands = poses, sizes, reach, *tables
+    def _lists(self, *operands):
+        cores = 1, 1, 1, 2, 2, 2
         batch = np.broadcast_shapes(*(x.shape[: x.ndim - core] for x, core in zip(operands, cores, strict=True)))
         flat = [_without_batch(x, core, batch) for x, core in zip(operands, cores, strict=True)]
-        found, start = [], 0
-        for k, pairs in enumerate(self.pairs):
+        found, start, table = [], 0, HullVertices(*flat[3:])
+        for pairs in self.pairs:
             n = len(pairs.first)
             within = flat[2][:, start : start + n]
-            vertices, columns, boxes = flat[3 + 3 * k : 6 + 3 * k]
-            table = HullVertices(vertices, columns, boxes)
             found.append(_found(pairs, math.prod(batch), flat[0], flat[1], within, table))
             start += n
         lists = [self._list(which, found) for which in range(len(self.room))]
@@ -211,9 +208,12 @@ def _found(pairs: HullPairs, states: int, poses, sizes, reach, table: HullVertic
         row = x[0] if len(x) == 1 else lax.dynamic_index_in_dim(x, state, keepdims=False)
         return row if start is None else lax.dynamic_slice_in_dim(row, start * length, length)
 
+    # Not in the loop, where each round might copy it.
+    common = HullVertices(*(x[0] for x in table)) if all(len(x) == 1 for x in table) else None
+
     def of_lane(lane):
         state, pair = lane // n, lane % n
-        own, sides = HullVertices(*(at(x, state) for x in table)), []
+        own, sides = HullVertices(*(at(x, state) for x in table)) if common is None else common, []
         for which, members in zip(geoms, hulls, strict=True):
             geom, hull = (jnp.asarray(x, jnp.int32)[pair] for x in (which, members))
             sides.append(_GeomsOfSide(at(poses, state, geom, 12)[None], at(sizes, state, geom, 3)[None], hull[None]))
@@ -275,8 +275,7 @@ def _balls_are_near(pairs: HullPairs, geoms, hulls, poses, sizes, reach, table: 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _lists(search: HullSearch, *operands) -> list:
     """Return the lists of what is found."""
-    cores = *(1, 1, 1), *(2,) * (len(operands) - 3)
-    return call(Plain(search, cores, tuple((1 + room * (FOUND + 1),) for room in search.room)), *operands)
+    return call(Plain(search, (1, 1, 1, 2, 2, 2), tuple((1 + room * (FOUND + 1),) for room in search.room)), *operands)
 
 
 @functools.partial(_lists.defjvp, symbolic_zeros=True)
@@ -329,9 +328,10 @@ def _recomputed(search: HullSearch, which: int, listed, operands: Sequence) -> A
     blocks = listed[..., 1:].reshape(*listed.shape[:-1], room, FOUND + 1)
     number = blocks[..., FOUND].astype(jnp.int32)
     there = jnp.arange(room) < listed[..., :1]
-    poses, sizes, reach, *tables = operands
+    poses, sizes, reach, *table = operands
+    table = [x[..., None, :, :] for x in table]
     values, start = blocks[..., :FOUND], 0
-    for k, pairs in enumerate(search.pairs):
+    for pairs in search.pairs:
         n = len(pairs.first)
         within, start = reach[..., start : start + n], start + n
         own = np.flatnonzero(np.array(pairs.lists) == which)
@@ -348,7 +348,6 @@ def _recomputed(search: HullSearch, which: int, listed, operands: Sequence) -> A
         chosen = jnp.stack([*chosen, mine.astype(pair.dtype)], axis=-1).astype(blocks.dtype)
         taken = [taken_rows(x, length, g) for g in geoms for x, length in ((poses, 12), (sizes, 3))]
         taken += [taken_rows(within, 1, pair), chosen]
-        table = [x[..., None, :, :] for x in tables[3 * k : 3 * k + 3]]
         plain = Plain(_ListedHulls(pairs), (1,) * 6 + (2,) * 3, ((pairs.count * FOUND,),))
         found = call(plain, *taken, *table)[0]
         found = found.reshape(*found.shape[:-1], pairs.count, FOUND)

@@ -121,9 +121,8 @@ def numbers_of(world: World) -> dict[str, np.ndarray]:
     for pairs in contacts.pairs:
         for k, ends in enumerate(zip(pairs.first, pairs.second, strict=True)):
             name = _PAIR.format(*sorted(contacts.numbers[i] for i in ends))
-            shapes = {key: getattr(pairs, key) for key in ("heights", "vertices")}
             out |= {f"{name}: {key}": np.asarray(getattr(pairs, key)[k], np.float64) for key in (*_OF_PAIRS, "weight")}
-            out |= {f"{name}: {key}": np.asarray(x, np.float64) for key, x in shapes.items() if x is not None}
+            out |= {} if pairs.heights is None else {f"{name}: heights": np.asarray(pairs.heights, np.float64)}
     return out
 
 

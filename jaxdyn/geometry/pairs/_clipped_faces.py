@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxdyn.geometry.pairs._expanding_polytope import Nearest, Solid
 from jaxdyn.geometry.pairs._faces import OPPOSITE, SLANT
-from jaxdyn.geometry.pairs._hull_tables import CORNERS, HullTables, last_corners, normals_of
+from jaxdyn.geometry.pairs._hull_tables import CORNERS, HullTables, normals_of
 
 NONE, FACES, FIRST_EDGE, SECOND_EDGE = 0, 1, 2, 3
 """The ways in which shapes lie on each other: not at all, face on face, an edge of the first shape on a face of the
@@ -62,23 +62,22 @@ class Sided(NamedTuple):
         """The normals `[n, 3]` of faces."""
         tables = self.tables
         assert tables is not None
-        corners = self.solid.vertices[last_corners(tables, self.row, faces)]
-        return normals_of(corners, jnp.asarray(tables.offsets)[self.row, faces]) @ self.solid.rotation.T
+        corners = self.solid.vertices[tables.last_corners(self.row, faces)]
+        return normals_of(corners, tables.normal_offset(self.row, faces)) @ self.solid.rotation.T
 
     def around(self, numbers) -> tuple[Any, Any]:
         """The faces `[degree]` that have all of three vertices, and which of these there are: at most two around an
         edge, and one that three different vertices have."""
         tables = self.tables
         assert tables is not None
-        around = jnp.asarray(tables.around)
-        faces = around[self.row, numbers[0]]
+        faces = tables.around_vertex(self.row, numbers[0])[0]
         _, size = _dimension(numbers)
         others = jnp.where(numbers[1] != numbers[0], numbers[1:], numbers[:0:-1])
         exists = faces >= 0
         # Faces that the compiler has merged out of triangles may overlap, so that more than two have an edge. MuJoCo
         # takes the first ones (meshNormals of engine_collision_gjk.c).
         for other, most in zip(others, (2, 1), strict=True):
-            has = exists & jnp.any(faces[:, None] == around[self.row, other][None], axis=1)
+            has = exists & jnp.any(faces[:, None] == tables.around_vertex(self.row, other)[0][None], axis=1)
             exists = has & ((size == 1) | (jnp.cumsum(has) <= jnp.where(size == 2, 2, most)))
         return jnp.where(exists, faces, 0), exists
 
@@ -90,7 +89,7 @@ class Sided(NamedTuple):
         if self.line is not None:
             return self.line + 1 - numbers[:1], jnp.reshape(self.has_line, 1)
         _, size = _dimension(numbers)
-        ends, around = (jnp.asarray(x)[self.row, numbers[0]] for x in (self.tables.ends, self.tables.around))
+        around, ends = self.tables.around_vertex(self.row, numbers[0])
         single = jnp.where(numbers[1] != numbers[0], numbers[1], numbers[2])
         alone = size > 1
         return jnp.where(alone, single, ends), jnp.where(alone, jnp.arange(len(ends)) < 1, around >= 0)
@@ -197,7 +196,7 @@ def _corners(shape: Sided, face) -> tuple[Any, Any]:
     """The corners of a face, and how many there are."""
     tables = shape.tables
     assert tables is not None
-    return jnp.asarray(tables.faces)[shape.row, face], jnp.asarray(tables.counts)[shape.row, face]
+    return tables.corner(shape.row, face, jnp.asarray(tables.places)), tables.count(shape.row, face)
 
 
 def _corners_of_either(one: Sided, two: Sided, by_second, face) -> tuple[Any, Any]:

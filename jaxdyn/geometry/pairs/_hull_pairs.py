@@ -315,7 +315,7 @@ def _first_corners(side: Side, faces) -> Any:
     """The numbers `[lanes]` of the first corners of faces."""
     tables = side.tables
     assert tables is not None
-    return jnp.asarray(tables.faces)[side.hull, faces, 0]
+    return tables.corner(jnp.asarray(side.hull), faces, 0)
 
 
 def _base(lanes: _Lanes, shared: Shared, on_second) -> Any:

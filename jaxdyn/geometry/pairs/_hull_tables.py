@@ -1,4 +1,4 @@
-"""The structure of convex hulls: their faces, and tables of those of many hulls, padded to a common size."""
+"""The structure of convex hulls: their faces, and tables of those of many hulls."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Hull:
         """Return a hull of vertices `[n, 3]`, the numbers of those around one face after the other, counterclockwise as
         they are seen from outside, how many each face has, and the normals `[faces, 3]` of the faces."""
         faces, place = places_in(counts)
-        starts = np.cumsum(counts) - counts
+        starts = _starts(counts)
         clockwise = corners[(starts + counts - 1)[faces] - place]
         ends = clockwise[starts[faces] + (place + 1) % counts[faces]]
         around = np.stack([clockwise, faces, ends], axis=1)[np.argsort(clockwise, kind="stable")]
@@ -66,7 +66,7 @@ class Hull:
 def places_in(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the number of its list and the place in it for each element of lists that stand one after the other."""
     lists = np.repeat(np.arange(len(counts)), counts)
-    return lists, np.arange(len(lists)) - (np.cumsum(counts) - counts)[lists]
+    return lists, np.arange(len(lists)) - _starts(counts)[lists]
 
 
 def _normals(corners: np.ndarray) -> np.ndarray:
@@ -110,44 +110,82 @@ class ChosenHulls:
 
 
 class HullTables(NamedTuple):
-    """Tables of hulls, padded to a common size."""
+    """Tables of hulls, one after the other: padded to the largest hull and face, those of a humanoid with meshes of
+    9,282 faces would take 87 MB."""
 
-    faces: np.ndarray
-    """`[hulls, faces, corners]`: the corners of each face, filled with its last one."""
+    corners: np.ndarray
+    """`[n]`: the corners of all faces."""
+    starts: np.ndarray
+    """`[faces]`: where those of each face begin."""
     counts: np.ndarray
-    """`[hulls, faces]`: how many corners each has."""
-    around: np.ndarray
-    """`[hulls, vertices, degree]`: the faces around each vertex, -1 for none."""
-    ends: np.ndarray
-    """`[hulls, vertices, degree]`: the other ends of its edges."""
+    """`[faces]`: how many corners each has."""
     offsets: np.ndarray
-    """`[hulls, faces, 3]`: see `Hull.normal_offsets`."""
+    """`[faces, 3]`: see `Hull.normal_offsets`."""
+    around: np.ndarray
+    """`[n, 2]`: the faces around all vertices, and the other ends of their edges."""
+    around_starts: np.ndarray
+    """`[vertices]`: where those of each vertex begin."""
+    around_counts: np.ndarray
+    """`[vertices]`: how many each has."""
+    first_face: np.ndarray
+    """`[hulls]`: the number of faces before each hull."""
+    first_vertex: np.ndarray
+    """`[hulls]`: the number of vertices before each hull."""
     sizes: np.ndarray
     """`[hulls]`: the number of vertices of each."""
+    places: np.ndarray
+    """The numbers below that of the corners that a face has at most."""
+    edges: np.ndarray
+    """The numbers below that of the faces that are around a vertex at most."""
+
+    def corner(self, row, face, place) -> Any:
+        """The corners of faces at places, or the last ones."""
+        face = jnp.asarray(self.first_face)[row] + face
+        last = jnp.asarray(self.counts)[face] - 1
+        return jnp.asarray(self.corners)[jnp.asarray(self.starts)[face] + jnp.minimum(place, last)]
+
+    def count(self, row, face) -> Any:
+        """How many corners faces have."""
+        return jnp.asarray(self.counts)[jnp.asarray(self.first_face)[row] + face]
+
+    def last_corners(self, row, faces) -> Any:
+        """The last three corners `[*n, 3]` of faces, whose normals are theirs."""
+        last = self.count(row, faces)[..., None] + np.arange(-3, 0)
+        return self.corner(row[..., None] if jnp.ndim(row) else row, faces[..., None], last)
+
+    def normal_offset(self, row, faces) -> Any:
+        """The vectors `[*n, 3]` to add to the normals that the last corners of faces give."""
+        return jnp.asarray(self.offsets)[jnp.asarray(self.first_face)[row] + faces]
+
+    def around_vertex(self, row, vertex) -> tuple[Any, Any]:
+        """The faces `[degree]` around a vertex, -1 for none, and the other ends of its edges."""
+        vertex = jnp.asarray(self.first_vertex)[row] + vertex
+        edges = jnp.asarray(self.edges)
+        found = jnp.asarray(self.around)[jnp.asarray(self.around_starts)[vertex] + edges]
+        there = edges < jnp.asarray(self.around_counts)[vertex]
+        return jnp.where(there, found[:, 0], -1), jnp.where(there, found[:, 1], 0)
 
 
 @functools.lru_cache(maxsize=64)
 def tables_of(hulls: tuple[Hull, ...]) -> HullTables:
-    """Return tables of hulls, padded to a common size."""
-    most_faces, most_corners = (max(f(hull.counts) for hull in hulls) for f in (len, np.max))
-    most_vertices = max(hull.vertices for hull in hulls)
-    degrees = [np.bincount(hull.around[:, 0], minlength=hull.vertices) for hull in hulls]
-    degree = max(x.max() for x in degrees)
-    faces = np.zeros((len(hulls), most_faces, most_corners), np.int32)
-    counts = np.zeros((len(hulls), most_faces), np.int32)
-    around = np.full((len(hulls), most_vertices, degree), -1, np.int32)
-    ends = np.zeros((len(hulls), most_vertices, degree), np.int32)
-    offsets = np.zeros((len(hulls), most_faces, 3))
-    for i, (hull, own) in enumerate(zip(hulls, degrees, strict=True)):
-        n = len(hull.counts)
-        faces[i, :n] = hull.corners[np.cumsum(hull.counts) - 1][:, None]
-        faces[i, *places_in(hull.counts)] = hull.corners
-        counts[i, :n] = hull.counts
-        vertex, place = places_in(own)
-        around[i, vertex, place], ends[i, vertex, place] = hull.around[:, 1:].T
-        offsets[i, :n] = hull.normal_offsets
-    sizes = np.array([hull.vertices for hull in hulls], np.int32)
-    return HullTables(faces, counts, around, ends, offsets, sizes)
+    """Return the tables of hulls."""
+    counts = np.concatenate([hull.counts for hull in hulls])
+    degrees = np.concatenate([np.bincount(hull.around[:, 0], minlength=hull.vertices) for hull in hulls])
+    faces, sizes = (np.array(x) for x in zip(*((len(hull.counts), hull.vertices) for hull in hulls), strict=True))
+    most, degree = counts.max(), degrees.max()
+    # A vertex at the end reads beyond those around it.
+    around = np.concatenate([*(hull.around[:, 1:] for hull in hulls), np.zeros((degree, 2))])
+    whole = [
+        *(np.concatenate([hull.corners for hull in hulls]), _starts(counts), counts),
+        np.concatenate([hull.normal_offsets for hull in hulls]),
+        *(around, _starts(degrees), degrees, _starts(faces), _starts(sizes), sizes, np.arange(most), np.arange(degree)),
+    ]
+    names = HullTables._fields
+    return HullTables(*(x if k == "offsets" else x.astype(np.int32) for k, x in zip(names, whole, strict=True)))
+
+
+def _starts(counts: np.ndarray) -> np.ndarray:
+    return np.cumsum(counts) - counts
 
 
 def hulls_of(shape: Placed) -> ChosenHulls:
@@ -182,12 +220,6 @@ def cylinder_hull(edges: int) -> Hull:
     upper, lower = (0, *range(edges - 1, 0, -1)), range(edges, 2 * edges)
     corners, counts = np.array([*upper, *lower]), np.full(2, edges)
     return Hull(corners, counts, np.array([(0, 0, 1), (1, 1, 0)]), np.zeros((2, 3)), 2)
-
-
-def last_corners(tables: HullTables, row, faces) -> Any:
-    """The last three corners `[*n, 3]` of faces, whose normals are theirs."""
-    last = jnp.asarray(tables.counts)[row, faces][..., None] + np.arange(-3, 0)
-    return jnp.asarray(tables.faces)[row[..., None] if jnp.ndim(row) else row, faces[..., None], last]
 
 
 def normals_of(corners, offsets) -> Any:

@@ -15,7 +15,7 @@ from jaxdyn import native
 from jaxdyn._array_programs import of_wanted
 from jaxdyn.geometry.pairs._candidates import Placed
 from jaxdyn.geometry.pairs._expanding_polytope import Solid
-from jaxdyn.geometry.pairs._hull_tables import HullTables, hulls_of, last_corners, normals_of
+from jaxdyn.geometry.pairs._hull_tables import HullTables, hulls_of, normals_of
 from jaxdyn.spatial import Vec3
 
 
@@ -102,10 +102,6 @@ class Side(NamedTuple):
             count = jnp.asarray(self.tables.sizes)[jnp.asarray(self.hull)[lane]]
         return Solid(self.rotation[lane], self.position[lane], vertices, count, columns)
 
-    def size(self) -> Any:
-        """The largest coordinate of vertices."""
-        return jnp.max(jnp.abs(self.columns))
-
     def box(self) -> tuple[Any, Any]:
         """The middles `[lanes, 3]`, from the first shape, and half sizes of boxes around shapes along their axes."""
         # Vertices that fill up a row are copies of its first one.
@@ -124,8 +120,8 @@ class Side(NamedTuple):
         """The normals `[lanes, 3]` of faces `[lanes]`."""
         tables = self.tables
         assert tables is not None
-        corners = self.vertices[self.row[:, None], last_corners(tables, self.hull, faces)]
-        local = normals_of(corners, jnp.asarray(tables.offsets)[self.hull, faces])
+        corners = self.vertices[self.row[:, None], tables.last_corners(self.hull, faces)]
+        local = normals_of(corners, tables.normal_offset(self.hull, faces))
         return jnp.einsum("lij,lj->li", self.rotation, local)
 
 

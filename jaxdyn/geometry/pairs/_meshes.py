@@ -44,26 +44,26 @@ def plane_mesh(plane: Placed, mesh: Placed, margin) -> list[Witness]:
 def _lowest(side: Side, down, height, near, alone: bool) -> tuple[Any, Any]:
     """The numbers `[lanes, 4]` of the corners of the lowest face, and which of them there are, for meshes whose origins
     are so high above where contacts begin."""
-    size = side.size()
-    noise = roundoff(size) * size
 
     def of_lane(lane):
         hull, solid = jnp.asarray(side.hull)[lane], side.solid(lane)
         sided = Sided(solid, side.tables, hull)
         local = down[lane] @ solid.rotation
         first = farthest_vertex(solid.columns, solid.count, local)
-        lowest = solid.vertices[first] @ local - noise
         faces, has = sided.around(jnp.stack([first] * 3))
         facing = jnp.where(has, sided.normals(faces) @ down[lane], -2.0)
         # The first one of equal ones.
-        face = faces[jnp.argmax(facing >= jnp.max(facing) - roundoff(size))]
+        face = faces[jnp.argmax(facing >= jnp.max(facing) - roundoff(facing))]
         tables = side.tables
         assert tables is not None
-        count = jnp.asarray(tables.counts)[hull, face]
+        count = tables.count(hull, face)
         # Counterclockwise, as MuJoCo has them.
-        backward = jnp.maximum(count - 1 - jnp.arange(tables.faces.shape[2]), 0)
-        corners = jnp.asarray(tables.faces)[hull, face, backward]
+        backward = jnp.maximum(count - 1 - jnp.asarray(tables.places), 0)
+        corners = tables.corner(hull, face, backward)
         places = solid.vertices[corners]
+        # Not by the largest vertex of all, which a loop over pairs would look for again and again.
+        size = jnp.max(jnp.abs(places))
+        lowest = solid.vertices[first] @ local - roundoff(size) * size
         begin = jnp.argmax(places @ local >= lowest)
         many = count > CORNERS
         spread = quadrilateral(places, count, begin, jnp.where(many, begin, -1), LOWEST)
