@@ -257,23 +257,31 @@ def _linear_map(call: _OneCall, moving: tuple[int, ...]) -> _Traced:
     """Return a call with its derivative. Residuals are what is carried and what calls of robots' functions return:
     other operations are cheap, so that the map has them again."""
     maps: list[Any] = []
+    # The results of a function that is compiled by itself would be residuals, also where they are constants.
+    inlined = dataclasses.replace(call, function=_without_jit(jax.make_jaxpr(call.whole)(*call.avals)))
 
     def forward(*operands):
-        function = jax.checkpoint(call.of(moving, operands), policy=_is_call, prevent_cse=False)  # pyright: ignore
-        out, linear = jax.linearize(function, *(operands[i] for i in moving))
+        out, linear = jax.linearize(inlined.of(moving, operands), *(operands[i] for i in moving))
         closed: Any = jax.make_jaxpr(linear)(*(call.avals[i] for i in moving))
         maps[:] = [closed.jaxpr.replace(constvars=[], invars=[*closed.jaxpr.constvars, *closed.jaxpr.invars])]
         return out, closed.consts
 
     closed, (out, _) = jax.make_jaxpr(forward, return_shape=True)(*call.avals)
     jaxpr, count = closed.jaxpr, len(out)
-    needed = jaxpr.outvars[count:]
-    variables = dict.fromkeys(v for v in needed if not isinstance(v, core.Literal))
-    known = dict(zip(jaxpr.constvars, closed.consts, strict=True))
-    read = tuple(i for i, v in enumerate(jaxpr.invars) if v in variables and i not in call.carried)
-    given = {jaxpr.invars[i] for i in read}
-    kept: list[Any] = [v for v in variables if v not in known and v not in given]
+    cheap, needed = [], {v for v in jaxpr.outvars[count:] if not isinstance(v, core.Literal)}
+    for eqn in reversed(jaxpr.eqns):
+        if needed.intersection(eqn.outvars) and not _has_calls(eqn):
+            cheap.insert(0, eqn)
+            needed.update(v for v in eqn.invars if not isinstance(v, core.Literal))
+    numbers = {v: i for i, v in enumerate(jaxpr.invars)}
+    read = tuple(i for v, i in numbers.items() if v in needed and i not in call.carried)
+    made = {v for eqn in cheap for v in eqn.outvars} | set(jaxpr.constvars) | {jaxpr.invars[i] for i in read}
+    kept: list[Any] = [
+        v for v in (*jaxpr.invars, *(v for eqn in jaxpr.eqns for v in eqn.outvars)) if v in needed - made
+    ]
     results = _function_of(jaxpr.replace(outvars=[*jaxpr.outvars[:count], *kept]), closed.consts)
+    invars = [*(jaxpr.invars[i] for i in read), *kept]
+    again = _function_of(jaxpr.replace(invars=invars, outvars=jaxpr.outvars[count:], eqns=cheap), closed.consts)
     tangents = _function_of(maps[0], ())
 
     def with_residuals(*operands) -> list:
@@ -283,23 +291,56 @@ def _linear_map(call: _OneCall, moving: tuple[int, ...]) -> _Traced:
         return [*values[:count], jnp.concatenate(flat or [jnp.zeros(1, call.dtype)])]
 
     def mapped(operands, residuals, dots) -> list:
-        values, start = known | dict(zip((jaxpr.invars[i] for i in read), operands, strict=True)), 0
+        values, start = [], 0
         for v in kept:
             end = start + math.prod(v.aval.shape)
             x = residuals[start:end].reshape(v.aval.shape)
-            values[v] = x > 0.5 if v.aval.dtype == bool else x.astype(v.aval.dtype)
+            values.append(x > 0.5 if v.aval.dtype == bool else x.astype(v.aval.dtype))
             start = end
-        return tangents(*(v.val if isinstance(v, core.Literal) else values[v] for v in needed), *dots)
+        return tangents(*again(*operands, *values), *dots)
 
     return _Traced(with_residuals, mapped, read, max(1, sum(math.prod(v.aval.shape) for v in kept)))
 
 
-def _is_call(primitive: core.Primitive, *_, **__) -> bool:
-    return primitive.name == "jaxdyn_call"
-
-
 def _function_of(jaxpr: Any, constants: Sequence) -> Callable[..., list]:
     return core.jaxpr_as_fun(core.ClosedJaxpr(jaxpr, constants))  # pyright: ignore[reportPrivateImportUsage]
+
+
+def _without_jit(closed: Any) -> Callable[..., list]:
+    """Return a traced function with all that it calls by `jax.jit` as its own operations."""
+
+    def evaluated(*operands) -> list:
+        jaxpr = closed.jaxpr
+        values = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*closed.consts, *operands], strict=True))
+        used = {v for eqn in jaxpr.eqns for v in eqn.invars if not isinstance(v, core.Literal)}.union(
+            v for v in jaxpr.outvars if not isinstance(v, core.Literal)
+        )
+
+        def read(v):
+            return v.val if isinstance(v, core.Literal) else values[v]
+
+        for eqn in jaxpr.eqns:
+            results = [v for v in eqn.outvars if v in used]
+            if eqn.primitive.name in ("jit", "pjit"):
+                found = zip(eqn.outvars, _without_jit(eqn.params["jaxpr"])(*map(read, eqn.invars)), strict=True)
+            else:
+                inputs = list(dict.fromkeys(v for v in eqn.invars if not isinstance(v, core.Literal)))
+                one = jaxpr.replace(constvars=[], invars=inputs, outvars=results, eqns=[eqn])
+                found = zip(results, _function_of(one, ())(*map(read, inputs)), strict=True)
+            values.update(found)
+        return [read(v) for v in jaxpr.outvars]
+
+    return evaluated
+
+
+def _has_calls(eqn: Any) -> bool:
+    """Return whether an equation is, or has in it, a call of a robot's function."""
+    inner = [p for p in jax.tree.leaves(list(eqn.params.values()), is_leaf=_is_jaxpr) if _is_jaxpr(p)]
+    return eqn.primitive.name == "jaxdyn_call" or any(_has_calls(e) for p in inner for e in p.eqns)
+
+
+def _is_jaxpr(x: Any) -> bool:
+    return hasattr(x, "eqns")
 
 
 @dataclasses.dataclass(frozen=True)
