@@ -22,6 +22,7 @@ from jaxdyn.native import _batching, _kernel
 from jaxdyn.native._emit import PI
 from jaxdyn.native._gpu import GpuBackend
 from jaxdyn.native._graph import Graph
+from jaxdyn.native._kernel import Kernel
 from jaxdyn.native._module import module_of
 from jaxdyn.native._ptx import KERNEL, THREADS, KernelEntry, assembled
 from jaxdyn.native._specialize import Program
