@@ -20,10 +20,10 @@ from jaxdyn.native._operations import COMPOSITES
 
 MAX_OPERATIONS = 400_000
 """A function of more operations is not specialized."""
-MAX_REPETITIONS = 300
-"""Nor is one of more operations, counted before any are folded, than this times its equations. XLA compiles an equation
-once, however often a loop repeats it, but LLVM compiles each operation, so a program would take several times as long.
-"""
+MAX_REPETITIONS = 400
+"""Nor is one of more operations, counted before any are folded, than this times its equations, of which equal ones
+count once. XLA compiles an equation once, however often a loop repeats it, but LLVM compiles each operation, so a
+program would take several times as long."""
 
 _EXPANSIONS: dict[str, Callable] = {}
 

@@ -166,10 +166,10 @@ def _key(eqn: Any, inputs: Sequence[Atom]) -> tuple | None:
 
 
 def _value_key(constant: ArrayConstant) -> Any:
-    """Return what constants are compared by: the bits of a number, or which array it is."""
+    """Return what constants are compared by: shape and bits of a single number, or which array it is."""
     if constant.size > 1 or isinstance(constant.value, jax.Array):
         return id(constant.value)
-    return str(constant.dtype), np.asarray(constant.value, constant.dtype).tobytes()
+    return str(constant.dtype), constant.shape, np.asarray(constant.value, constant.dtype).tobytes()
 
 
 def _parts(jaxpr: Any) -> tuple[Any, Sequence]:

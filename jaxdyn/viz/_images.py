@@ -97,12 +97,10 @@ def save_video(
     path_of: str | None = None,
     follow: str | None = None,
     forces: ContactForces | None = None,
-    newtons_per_meter: float | None = None,
     frames_per_second: float = 25.0,
     speed: float = 1.0,
     width: int = 640,
     height: int = 480,
-    dark: bool = False,
     **arguments: Any,
 ) -> None:
     """Write a film of a trajectory, as MP4, WebM, GIF or WebP by the suffix of `path`; no screen is needed.
@@ -113,17 +111,18 @@ def save_video(
     - `path_of`: the name of a frame whose path is drawn.
     - `follow`: the name of a frame with which the camera moves horizontally, such as the trunk of a robot that runs;
       by default the camera stands still and sees the whole trajectory.
-    - `forces`, `newtons_per_meter`: contact forces of a world at each time, as in `Viewer.play`.
+    - `forces`: contact forces of a world at each time, as in `Viewer.play`.
     - `frames_per_second`: pictures in a second of the film; `speed`: seconds of the trajectory in one of the film.
-    - `width`, `height`: of the pictures, in pixels; `dark`: as in `save_png`.
-    - `arguments`: `show` and the others of `save_png`.
+    - `width`, `height`: of the pictures, in pixels.
+    - `arguments`: `show`, `dark`, `newtons_per_meter` and the others of `save_png`.
 
     **Raises** as `Viewer`, `Viewer.play` and `save_png`; `DataError` for another suffix; `ImportError` without imageio,
     which needs imageio-ffmpeg for MP4 and WebM.
     """
     path = film_path(path)
+    dark, scale = arguments.pop("dark", False), arguments.pop("newtons_per_meter", None)
     drawing = _drawing_of(model_or_path, arguments, arguments.pop("show", None))
-    clip = clip_of(drawing, t, qs, compare, forces, newtons_per_meter)
+    clip = clip_of(drawing, t, qs, compare, forces, scale)
     images = images_of(drawing, clip, frames_per_second, speed, path_of, (width, height), follow=follow, dark=dark)
     write_film(path, images, frames_per_second)
 

@@ -17,9 +17,7 @@ import jaxdyn
 from jaxdyn import native
 from jaxdyn._types import Array, Configuration, Float, Velocity, Wrenches
 from jaxdyn.algorithms.recursions import Robot, algorithm
-from jaxdyn.native import _batching
-from jaxdyn.native._batched_functions import Derivatives, Plain
-from jaxdyn.native._batching import call
+from jaxdyn.native import Derivatives, Plain, _batching, call
 from jaxdyn.native._repeated_functions import repeated
 
 

@@ -97,7 +97,7 @@ def require_named_errors(name: str, function, arguments: dict, of_argument: Call
 
 
 # `PhasedDynamics` calls these two, and checks what it gives them.
-INTERNAL = {"contact_step", "contact_step_derivatives"}
+INTERNAL = {"contact_errors", "contact_step", "contact_step_derivatives"}
 ALGORITHMS = {
     name: function
     for name, function in vars(algorithms).items()

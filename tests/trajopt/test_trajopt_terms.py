@@ -501,5 +501,5 @@ def test_mistakes_are_named():
         limit_constraints(limited_model(), margin=0.5)
     with pytest.raises(ModelError, match="ContinuousDynamics has none"):
         limit_constraints(PENDULUM)
-    with pytest.raises(ModelError, match="needs ModelDynamics"):
+    with pytest.raises(ModelError, match="needs TorqueDynamics"):
         effort_bounds(PENDULUM)

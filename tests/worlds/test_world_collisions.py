@@ -25,8 +25,7 @@ from jaxdyn.geometry import (
     shallow_depth,
 )
 from jaxdyn.io.mjcf import GEOM_SHAPES, GeomType, hulls_of_geoms
-from jaxdyn.native._batched_functions import Plain
-from jaxdyn.native._batching import call
+from jaxdyn.native import Plain, call
 from tests.derivatives import check_derivatives
 from tests.worlds.world_contacts import OnArrays, difference, evaluate
 

@@ -7,8 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdyn.geometry import FAR, ShapeKind, candidate_count, candidates
-from jaxdyn.native._batched_functions import Plain
-from jaxdyn.native._batching import call
+from jaxdyn.native import Plain, call
 from jaxdyn.spatial import Mat3, Pose, Vec3
 
 

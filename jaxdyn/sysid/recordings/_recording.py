@@ -39,9 +39,8 @@ class Recording:
     - `measured` `[n, nv]` or `[nv]` of bool: which torques were measured; fits leave out the others, which may be NaN;
     - `contacts`: a mapping from names of frames to `[n]` of bool: when each may touch something, with forces that are
       unknown, and `contact_moments`: whether moments are too, as of flat feet. Kept as `[n, k]` with `contact_frames`;
-    - `name`: put in front of messages;
-    - `cutoff`: Hz, where fits low-pass the torques and the torque model alike (see `prepared`); None for fits to the
-      samples as they are;
+    - `name`: put in front of messages; `cutoff`: Hz, where fits low-pass the torques and the torque model alike (see
+      `prepared`); None for fits to the samples as they are;
     - `joints`: for robots with closed loops, the names of the joints that the columns belong to, each with one
       coordinate: those that are driven and measured. All others are passive, and follow from the loops (see
       `completed`). None where the columns are those of all joints;

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
@@ -19,15 +19,12 @@ from jaxdyn.sysid.torques._effect_values import (
 from jaxdyn.sysid.torques._effects import JointEffects, delay_signal
 from jaxdyn.sysid.torques._layout import DELAYS, SCALES
 
-if TYPE_CHECKING:
-    from jaxdyn.sysid.torques._torque_model import Samples
-
 # The step of differences, as a part of the positive numbers, and in s of delays.
 _STEP = 1e-4
 
 
-def friction_motion(samples: Samples, shape: EffectShape, effects: JointEffects) -> FrictionMotion:
-    """The motion that friction depends on, but for the load, for the numbers of the shape and the effects."""
+def friction_motion(samples: Any, shape: EffectShape, effects: JointEffects) -> FrictionMotion:
+    """The motion of `Samples` that friction depends on, but for the load, for numbers of the shape and effects."""
     _, v, a = samples.drive_motion
     u = samples.on_recordings(lambda t, x: delay_signal(t, v[x], a[x], shape.friction_delay))
     direction = samples.on_recordings(lambda t, x: friction_directions(t, u[x], shape))
@@ -41,7 +38,7 @@ def friction_motion(samples: Samples, shape: EffectShape, effects: JointEffects)
     return FrictionMotion(u, direction, np.zeros_like(u), position, change)
 
 
-def shape_slopes(samples: Samples, model: Model, values: JointEffectValues | None) -> dict[str, np.ndarray]:
+def shape_slopes(samples: Any, model: Model, values: JointEffectValues | None) -> dict[str, np.ndarray]:
     """The derivatives `[n, nv]` of the torque with respect to the numbers of the shape that are parameters, by kind,
     for the model and values at which the samples were linearized; zero before."""
     kinds = {kind for kind in (*SCALES, *DELAYS) if samples.layout.dofs(kind)}

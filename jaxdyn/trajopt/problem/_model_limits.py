@@ -145,7 +145,7 @@ def effort_bounds(dynamics: AbstractDynamics) -> tuple[Float[Array, "nu"], Float
         return jnp.concatenate([lower, -free]), jnp.concatenate([upper, free])
     if isinstance(dynamics, WorldDynamics):
         return dynamics.world.control_bounds
-    inner = find_dynamics(dynamics, TorqueDynamics, "a bound by effort limits")
+    inner = find_dynamics(dynamics, TorqueDynamics, "a bound by the effort limits of ModelDynamics or PhasedDynamics")
     limit, matrix = inner.model.effort_limit, inner.actuation
     if matrix is None:
         return -limit, limit
