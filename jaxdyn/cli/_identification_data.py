@@ -7,7 +7,7 @@ import dataclasses
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -197,7 +197,8 @@ def _joint_effects(config: IdentifyConfig) -> JointEffects | None:
             "joint_effects has gain, which ordinary least squares cannot tell from heavier links: use "
             "jaxdyn.sysid.identify, or scale the recorded torques"
         )
-    return JointEffects(**{name: name in config.joint_effects for name in names}) if config.joint_effects else None
+    chosen: dict[str, Any] = {name: name in config.joint_effects for name in names}
+    return JointEffects(**chosen) if config.joint_effects else None
 
 
 def load_robot(name: str, choices: Sequence[str] = SAMPLES, *, without: str = "") -> Model:

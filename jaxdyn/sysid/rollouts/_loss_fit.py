@@ -40,7 +40,7 @@ def fit_losses(
     learning_rate: float = 0.1,
     intervals: bool = True,
     seed: int = 0,
-    report: Callable[[LossStep], None] | None = None,
+    report: Callable[[LossStep], object] | None = None,
 ) -> LossMinimum:
     """Return the minimum of the mean loss over recordings, such as errors of whole roll-outs that nothing corrects.
 

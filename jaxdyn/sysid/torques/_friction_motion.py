@@ -43,7 +43,7 @@ def shape_slopes(samples: Any, model: Model, values: JointEffectValues | None) -
     for the model and values at which the samples were linearized; zero before."""
     kinds = {kind for kind in (*SCALES, *DELAYS) if samples.layout.dofs(kind)}
     if values is None:
-        return dict.fromkeys(kinds, np.zeros_like(samples.u))
+        return {kind: np.zeros_like(samples.u) for kind in kinds}
     damping, coulomb = (np.asarray(x, np.float64) for x in (model.damping, model.friction))
 
     def friction(shape: EffectShape) -> np.ndarray:

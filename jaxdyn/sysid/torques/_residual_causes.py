@@ -324,7 +324,7 @@ def _columns(fit: InverseDynamicsFit, samples: Samples) -> Iterator[tuple[str, n
     simple = model.nq == model.nv and samples.joints is None and samples.transmission is None
     simple = simple and samples.forces is None
     if simple and all(x.cutoff and x.rate for x in samples.recordings):
-        kinds = dict(zip(DEFLECTED, ("flexibility", "backlash"), strict=True))
+        kinds: dict[str, str] = dict(zip(DEFLECTED, ("flexibility", "backlash"), strict=True))
         joints = {x: list(range(model.nv)) for x, name in kinds.items() if not fit.effects.dofs(name, model).any()}
         parts = [slice(*x) for x in itertools.pairwise(samples.starts)]
         found = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -375,6 +376,7 @@ def with_parameters(samples: Samples, parameters: np.ndarray, gain: np.ndarray) 
     shape = EffectShape(*(np.where(np.isnan(x), old, x) for x, old in zip(found, samples.shape, strict=True)))
     leaves = {k: np.where(np.isnan(joints[k]), x, joints[k]) for k, x in effect_leaves(model).items()}
     slipping = np.isnan(joints["static"])
+    others: dict[str, Any] = {name: np.nan_to_num(joints[kind_of(name)]) for name in VALUES}
     values = JointEffectValues(
         offset=np.nan_to_num(joints["offset"]),
         static=np.where(slipping, leaves["coulomb"], joints["static"]),
@@ -384,7 +386,7 @@ def with_parameters(samples: Samples, parameters: np.ndarray, gain: np.ndarray) 
         friction_delay=shape.friction_delay,
         torque_delay=shape.torque_delay,
         presliding=shape.presliding,
-        **{name: np.nan_to_num(joints[kind_of(name)]) for name in VALUES},
+        **others,
         cosine=np.array([np.nan_to_num(joints[x]) for x in waves(layout.harmonics)[::2]]).reshape(-1, layout.nv),
         sine=np.array([np.nan_to_num(joints[x]) for x in waves(layout.harmonics)[1::2]]).reshape(-1, layout.nv),
         harmonics=layout.harmonics,
