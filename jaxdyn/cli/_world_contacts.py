@@ -35,8 +35,8 @@ _DEPTH = 1e-6
 """The difference of depths (m) up to which neither of two sets of contacts is better: MuJoCo's contacts of sides of
 cylinders miss the deepest place by that."""
 _MOVED, _MOTIONS = 1e-8, 24
-"""By how far a geom is moved (m), and how often, to see whether MuJoCo's contacts hang on its search. With the
-tolerance 1e-14, MuJoCo had flat faces of two meshes that overlap by 1e-10 m apart by 3e-9 m."""
+"""The distance by which a geom is moved (m), and the number of such motions, to see whether MuJoCo's contacts hang on
+its search. With the tolerance 1e-14, MuJoCo saw two meshes 3e-9 m apart whose flat faces overlap by 1e-10 m."""
 _ROUNDING = 1e-13
 """The distance, as a part of the size of the shapes, up to which a point is in both of them."""
 _NONE = np.zeros((0, 10))

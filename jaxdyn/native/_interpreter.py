@@ -22,8 +22,9 @@ MAX_OPERATIONS = 400_000
 """A function of more operations is not specialized."""
 MAX_REPETITIONS = 400
 """Nor is one of more operations, counted before any are folded, than this times its equations, of which equal ones
-count once. XLA compiles an equation once, however often a loop repeats it, but LLVM compiles each operation, so a
-program would take several times as long."""
+count once: derivatives of a box's contacts, which shall be specialized, have 316 times as many. XLA
+compiles an equation once, however often a loop repeats it, but LLVM compiles each operation, so a program would take
+several times as long."""
 
 _EXPANSIONS: dict[str, Callable] = {}
 

@@ -75,7 +75,7 @@ class Document:
         if not named and not name and self.numbered and len(every) == count:
             return every[number]
         raise ModelError(
-            f"patch_mjcf: {kind} {name or number} is no element of the file with a name of its own: parts such as "
+            f"patch_mjcf: the file has no element for {kind} {name or number} with a name of its own: parts such as "
             "<replicate> or <attach> make it, or it lacks a name; write the text with to_mjcf"
         )
 
